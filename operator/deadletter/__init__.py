@@ -1,0 +1,1 @@
+"""Dead letter queues on Kubernetes."""

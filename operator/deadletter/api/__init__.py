@@ -1,0 +1,1 @@
+"""What users write: the four kinds as pydantic models, and the CRDs made from them."""

@@ -1,0 +1,1 @@
+"""The only door to Kafka and Redis: one contract, three brokers."""

@@ -1,0 +1,171 @@
+"""The contract every broker keeps.
+
+What a caller may rely on after a crash stands at each method. Errors are those of `errors.py` and no others.
+Where brokers differ it is said here: on Kafka a move is one transaction (exactly once for read_committed consumers);
+on Redis it is two idempotent scripts (nothing lost or doubled by OUR crashes; a crash of Redis keeps what its own
+persistence keeps).
+"""
+
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from typing import Protocol
+
+from deadletter.brokers.errors import BrokerError
+from deadletter.brokers.values import (
+    BoxSpec,
+    BoxState,
+    Claim,
+    CourierWord,
+    DeskSpec,
+    Publication,
+    Reading,
+    Server,
+    Settlement,
+    Step,
+    Taken,
+    Watched,
+)
+from deadletter.core.tallies import Span, Tally
+
+
+class Offsets(Protocol):
+    """A set of offsets of one box partition."""
+
+    def __contains__(self, offset: object, /) -> bool: ...
+    def __len__(self) -> int: ...
+    def __iter__(self) -> Iterator[int]: ...
+
+
+class Registers(Protocol):
+    """The registers of many boxes on one broker, kept between sweeps."""
+
+    async def sweep(self, watched: Sequence[Watched], now: int) -> Mapping[str, Reading | BrokerError]:
+        """A reading per dead box, or what went wrong with it alone. Boxes no longer named are forgotten.
+
+        A few requests per broker when nothing changed; never holds the event loop over 10 ms.
+        """
+
+    async def close(self) -> None:
+        """Let go of connections."""
+
+
+class Desk(Protocol):
+    """What a courier works at: claims come in, settlements go out.
+
+    Killed at any moment: a claim that was not settled is claimed again (here or by another pod); one that was settled
+    never is. A settlement and what it stands for (letter in the dead box, parked letter) become visible together.
+    """
+
+    @property
+    def lag(self) -> int:
+        """Messages of the source not yet claimed, as far as known."""
+
+    @property
+    def parked(self) -> int:
+        """Letters waiting in the retry partitions this desk works on."""
+
+    async def claim(self, limit: int, max_bytes: int = 64 << 20) -> list[Claim]:
+        """Due parked letters first, then messages of the source; waits at most 1 s for the first one."""
+
+    def note(self, claim: Claim, attempts: int, first_failed_at: int) -> None:
+        """Remember an inline failure, so that a restart goes on counting (within one commit interval)."""
+
+    def holds(self, claim: Claim) -> bool:
+        """Is it still ours? False after a rebalance took it away: drop it, somebody else has it."""
+
+    async def settle(self, claim: Claim, how: Settlement) -> None:
+        """Returns when it is durable. BoxRefused, TooLarge, ...: nothing happened, it may be tried again.
+
+        Fenced: the claim is no longer ours.
+        """
+
+    async def say(self, word: CourierWord) -> None:
+        """Keep this word where the sweep reads it."""
+
+
+class Mover(Protocol):
+    """The one settler of one box partition; a second one fences the first."""
+
+    @property
+    def tally(self) -> Tally | None:
+        """What an earlier mover of the same Replay had counted; None at its beginning."""
+
+    def is_open(self, offset: int) -> bool:
+        """Is the letter there to be taken: not settled, or with `archived` settled as archived and not restored?"""
+
+    async def commit(self, step: Step) -> None:
+        """Publish, settle, note `produced` and `selected`, and write the tally.
+
+        Together on Kafka; on Redis in an order that is idempotent when repeated. After any error the mover is spent:
+        open a new one and go on from its tally.
+
+        TooLarge names no payload; nothing of the step happened.
+        """
+
+
+class Produced(Protocol):
+    """Where a Replay published, as far as the broker gives positions."""
+
+    def __len__(self) -> int: ...
+    def holds(self, topic: str, partition: int, offset: int) -> bool:
+        """Did it publish there?"""
+
+
+class Broker(Protocol):
+    """One open connection to one broker."""
+
+    async def server(self) -> Server:
+        """Who answers. The probe of a BrokerConnection."""
+
+    async def describe(self, names: Sequence[str]) -> Mapping[str, BoxState]:
+        """The boxes among `names` that exist; two requests at most, however many names."""
+
+    async def ensure(self, spec: BoxSpec) -> BoxState:
+        """Make the box as asked, or bring it there: partitions only grow, our configs are set and no other is reset.
+
+        Idempotent. BoxMissing for an adopted box that is not there, BoxConflict for partitions that would shrink.
+        """
+
+    async def drop(self, names: Sequence[str]) -> None:
+        """Delete boxes with all letters; those that do not exist are fine."""
+
+    async def window(self, box: str, archived: bool = False) -> tuple[Span, ...]:
+        """First and end offset of each partition now; BoxMissing if there is no box."""
+
+    def read(self, box: str, spans: Sequence[Span], archived: bool = False) -> AsyncIterator[list[Taken]]:
+        """What is committed in these spans, in order per partition, in bounded batches; consumes nothing."""
+
+    async def settled(self, box: str, ledger: str) -> Mapping[int, Offsets]:
+        """Settled offsets per partition, read only; without a ledger none. (Redis: settled letters are gone.)"""
+
+    async def append(self, publications: Sequence[Publication]) -> None:
+        """Publish without settling: at least once, from another broker or an application.
+
+        On Redis a publication of the same `letter` is not repeated within 7 days.
+        """
+
+    def mover(
+        self, box: str, ledger: str, partition: int, uid: str, archived: bool = False
+    ) -> AbstractAsyncContextManager[Mover]:
+        """Become the settler of one box partition for a Replay or a redrive round.
+
+        BoxRecreated: stop, a human decides.
+        """
+
+    def desk(self, spec: DeskSpec) -> AbstractAsyncContextManager[Desk]:
+        """Join the group and work on the source and the retry box."""
+
+    async def selected(self, ledger: str, uid: str) -> Mapping[int, Offsets]:
+        """What the DryRun `uid` selected, per partition; empty when there is none."""
+
+    async def produced(self, ledger: str, uid: str) -> Produced:
+        """Where the Replay `uid` published."""
+
+    async def forget(self, ledger: str, uid: str) -> None:
+        """Remove selection, produced and tally of a deleted Replay."""
+
+    async def reset_ledger(self, box: str, ledger: str) -> None:
+        """A human decided after BoxRecreated: nothing of this box is settled any more."""
+
+    def registers(self) -> Registers:
+        """A new, empty set of registers on this connection."""

@@ -1,0 +1,77 @@
+"""What can go wrong at a broker, in our words.
+
+    BrokerError
+    ├── BrokerUnreachable   time heals it
+    ├── AuthenticationFailed time heals it (a Secret may be mended)
+    ├── NotAuthorised       time heals it (an ACL may be mended)
+    ├── BoxMissing          time heals it (the box may be made)
+    ├── BoxRefused          time heals it (disk full, too few replicas, read-only)
+    ├── BoxConflict         does not heal: what exists differs from what is asked
+    ├── BoxRecreated        does not heal: a human decides
+    ├── LedgerCorrupt       does not heal: a human decides
+    ├── TooLarge            does not heal: this message exceeds the box's limit
+    ├── Fenced              does not heal: another settler took over
+    └── NotSupported        does not heal: this broker cannot do it
+
+A driver's error is chained (`raise ... from error`), never passed up; texts carry no payload and no credential.
+"""
+
+
+class BrokerError(Exception):
+    """An objection of a broker; `heals` says whether time alone may mend it."""
+
+    heals = False
+
+
+class BrokerUnreachable(BrokerError):
+    """Nobody answers, or not in time."""
+
+    heals = True
+
+
+class AuthenticationFailed(BrokerError):
+    """The broker refuses our credentials."""
+
+    heals = True
+
+
+class NotAuthorised(BrokerError):
+    """The broker knows us and says no."""
+
+    heals = True
+
+
+class BoxMissing(BrokerError):
+    """The topic or stream does not exist."""
+
+    heals = True
+
+
+class BoxRefused(BrokerError):
+    """The box does not take writes now: out of memory, too few replicas, read-only."""
+
+    heals = True
+
+
+class BoxConflict(BrokerError):
+    """What exists differs from what is asked and must not be changed."""
+
+
+class BoxRecreated(BrokerError):
+    """The box was deleted and made again; its ledger speaks of other letters."""
+
+
+class LedgerCorrupt(BrokerError):
+    """A record of the ledger cannot be read; never taken for an empty one."""
+
+
+class TooLarge(BrokerError):
+    """The message exceeds what the box takes."""
+
+
+class Fenced(BrokerError):
+    """Another settler of the same box partition took over; stop."""
+
+
+class NotSupported(BrokerError):
+    """This broker cannot do what is asked."""

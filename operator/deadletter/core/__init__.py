@@ -1,0 +1,1 @@
+"""The language of the product: pure values and decisions, no I/O, no clock of its own."""

@@ -1,0 +1,63 @@
+"""What a Replay counts: one tally per partition of the dead box, kept in the ledger."""
+
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+
+
+class Why(StrEnum):
+    """Why a letter is settled."""
+
+    Delivered = "delivered"
+    Buried = "buried"
+    Replayed = "replayed"
+    Archived = "archived"
+    Discarded = "discarded"
+    Superseded = "superseded"
+
+
+class Skip(StrEnum):
+    """Why a matched letter was not taken."""
+
+    AlreadySettled = "AlreadySettled"
+    LoopCap = "LoopCap"
+    NoOrigin = "NoOrigin"
+    SelectorError = "SelectorError"
+    TransformError = "TransformError"
+    TooLarge = "TooLarge"
+    Expired = "Expired"
+
+
+@dataclass(slots=True, frozen=True)
+class Span:
+    """A frozen part of a box partition: offsets `start` to `end`, `end` not included."""
+
+    partition: int
+    start: int
+    end: int
+
+
+@dataclass(slots=True, frozen=True)
+class Tally:
+    """Exactly what a Replay did in one partition so far; `next` is where it goes on."""
+
+    span: Span
+    now: int  # the frozen time, ms
+    next: int
+    scanned: int = 0
+    matched: int = 0
+    replayed: int = 0
+    archived: int = 0
+    discarded: int = 0
+    skipped: dict[str, int] = field(default_factory=dict)
+    bytes: int = 0
+    groups: dict[str, int] = field(default_factory=dict)  # fingerprint -> matched letters, at most 100 and `other`
+    targets: dict[str, int] = field(default_factory=dict)  # box -> letters, at most 100 and `other`
+    samples: tuple[str, ...] = ()  # ids, at most 10
+    failed_again: int = 0
+    phase: str = "Running"  # Freezing, Running, Waiting (canary), Verifying, Finished, Failed
+    reason: str = ""  # a Reason when finished or failed
+    updated_at: int = 0
+
+    def evolve(self, **changes: object) -> "Tally":
+        """The same tally with other values."""
+        return replace(self, **changes)  # type: ignore[arg-type]

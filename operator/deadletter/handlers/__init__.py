@@ -1,0 +1,1 @@
+"""What kopf calls: each handler is the list of the walk."""

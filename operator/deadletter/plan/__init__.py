@@ -1,0 +1,1 @@
+"""Facts in, findings, manifests and status out; pure."""

@@ -1,0 +1,1 @@
+"""What our pods run: courier, replayer, health; no Kubernetes client, no API token."""
