@@ -1,0 +1,40 @@
+"""Logs of our workers: JSON lines in a pod, readable at a terminal. No payload, key or header value is ever logged."""
+
+import logging
+import sys
+from typing import Any, TextIO
+
+import structlog
+
+SHARED: tuple[Any, ...] = (
+    structlog.contextvars.merge_contextvars,
+    structlog.stdlib.add_log_level,
+    structlog.processors.TimeStamper(fmt="iso", utc=True),
+    structlog.processors.format_exc_info,
+)
+
+
+def configure(stream: TextIO = sys.stderr, level: str = "INFO", **context: str) -> None:
+    """Send structlog and the standard library's logs to `stream`, each line with `context`."""
+    renderer = structlog.dev.ConsoleRenderer() if stream.isatty() else structlog.processors.JSONRenderer()
+    entry = logging.StreamHandler(stream)
+    entry.setFormatter(
+        structlog.stdlib.ProcessorFormatter(
+            foreign_pre_chain=SHARED,
+            processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, renderer],
+        )
+    )
+    logging.basicConfig(handlers=[entry], level=level, force=True)
+    logging.getLogger("aiokafka").setLevel(logging.WARNING)
+    structlog.configure(
+        processors=[*SHARED, structlog.stdlib.ProcessorFormatter.wrap_for_formatter],
+        logger_factory=structlog.stdlib.LoggerFactory(),
+        wrapper_class=structlog.stdlib.BoundLogger,
+        cache_logger_on_first_use=False,
+    )
+    structlog.contextvars.bind_contextvars(**context)
+
+
+def get(name: str) -> Any:
+    """A logger that speaks through `configure`."""
+    return structlog.stdlib.get_logger(name)
