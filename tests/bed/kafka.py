@@ -1,0 +1,94 @@
+"""A real Kafka: one KRaft node out of the jars that Maven brings."""
+
+import os
+import re
+import subprocess
+import uuid
+from base64 import urlsafe_b64encode
+from pathlib import Path
+
+from tests.bed import caches, places, processes, tools
+
+POM = places.HERE / "jars" / "pom.xml"
+JVM = ["-Xms256m", "-Xmx{heap}", "-XX:+UseSerialGC", "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn"]
+QUICK_START = "-XX:TieredStopAtLevel=1"
+
+PROPERTIES = """\
+process.roles=broker,controller
+node.id=1
+controller.listener.names=CONTROLLER
+listeners=PLAIN://{address}:{port},CONTROLLER://{address}:{controller}
+advertised.listeners=PLAIN://{address}:{port}
+listener.security.protocol.map=PLAIN:PLAINTEXT,CONTROLLER:PLAINTEXT
+inter.broker.listener.name=PLAIN
+controller.quorum.bootstrap.servers={address}:{controller}
+log.dirs={directory}/log
+num.partitions=1
+auto.create.topics.enable=false
+offsets.topic.num.partitions=3
+offsets.topic.replication.factor=1
+transaction.state.log.num.partitions=3
+transaction.state.log.replication.factor=1
+transaction.state.log.min.isr=1
+share.coordinator.state.topic.num.partitions=1
+share.coordinator.state.topic.replication.factor=1
+share.coordinator.state.topic.min.isr=1
+group.initial.rebalance.delay.ms=0
+group.min.session.timeout.ms=1000
+transaction.max.timeout.ms=900000
+transaction.abort.timed.out.transaction.cleanup.interval.ms=1000
+log.retention.check.interval.ms=10000
+log.cleaner.backoff.ms=1000
+num.network.threads=2
+num.io.threads=4
+num.recovery.threads.per.data.dir=2
+log.cleaner.dedupe.buffer.size=16777216
+controlled.shutdown.enable=false
+"""
+
+
+def version() -> str:
+    """The version the pom pins."""
+    return re.findall(r"<kafka.version>(.+)</kafka.version>", POM.read_text())[0]
+
+
+def jars() -> Path:
+    """The directory of the broker's jars and of its Java tools."""
+    return caches.kept(places.cache() / f"kafka-{version()}", f"the jars of Kafka {version()}", "15 s", _fetch)
+
+
+def _fetch(aside: Path) -> None:
+    tools.need("mvn", "java")
+    goal = "org.apache.maven.plugins:maven-dependency-plugin:3.8.1:copy-dependencies"
+    tools.run(["mvn", "-q", "-B", "-f", POM, goal, f"-DoutputDirectory={aside}", "-DincludeScope=runtime"])
+
+
+def java(*words: str | Path) -> list[str]:
+    """A command line that runs one of Kafka's Java programs."""
+    return [tools.path("java"), "-cp", f"{jars()}/*", *map(str, words)]
+
+
+def start(bed: Path, name: str, address: str, port: int, controller: int, quick: bool = True) -> None:
+    """Start a broker that keeps its log in the bed and wait until it serves clients."""
+    tools.need("java")
+    directory = bed / name
+    directory.mkdir(parents=True, exist_ok=True)
+    config = directory / "server.properties"
+    config.write_text(PROPERTIES.format(address=address, port=port, controller=controller, directory=directory))
+    if not (directory / "log" / "meta.properties").exists():
+        _format(config)
+    options = [word.format(heap="512m" if quick else "1g") for word in JVM] + ([QUICK_START] if quick else [])
+    made = processes.start(name, java(*options, "kafka.Kafka", config), bed)
+    processes.wait_until("Kafka", lambda: _serves(address, port), 180, made)
+
+
+def _format(config: Path) -> None:
+    cluster = urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=").replace("-", "A", 1)
+    words = ("kafka.tools.StorageTool", "format", "--standalone", "-t", cluster, "-c", config)
+    tools.run(java("-XX:+UseSerialGC", QUICK_START, *words), cwd=config.parent)
+
+
+def _serves(address: str, port: int) -> bool:
+    command = [tools.path("kcat"), "-b", f"{address}:{port}", "-L", "-m", "2"]
+    done = subprocess.run(command, capture_output=True, timeout=30, check=False, env=os.environ)
+    return done.returncode == 0

@@ -1,0 +1,42 @@
+"""A real Redis: Debian's redis-server with its own port and directory."""
+
+import subprocess
+from pathlib import Path
+
+from tests.bed import ports, processes, tools
+
+CONFIG = """\
+bind {address}
+port {port}
+dir {directory}
+protected-mode no
+daemonize no
+set-proc-title no
+save ""
+appendonly yes
+appendfsync everysec
+maxmemory-policy noeviction
+"""
+
+
+def start(bed: Path, name: str, address: str, port: int) -> None:
+    """Start a Redis that keeps its entries in the bed and wait until it answers."""
+    tools.need("redis-server", "redis-cli")
+    directory = bed / name
+    directory.mkdir(parents=True, exist_ok=True)
+    config = directory / "redis.conf"
+    config.write_text(CONFIG.format(address=address, port=port, directory=directory))
+    made = processes.start(name, [tools.path("redis-server"), config], bed)
+    processes.wait_until("Redis", lambda: _pongs(address, port), 60, made)
+
+
+def _pongs(address: str, port: int) -> bool:
+    if not ports.answers(address, port):
+        return False
+    command = [tools.path("redis-cli"), "-h", address, "-p", str(port), "ping"]
+    return subprocess.run(command, capture_output=True, text=True, timeout=30, check=False).stdout.strip() == "PONG"
+
+
+def url(address: str, port: int) -> str:
+    """Where a client finds it."""
+    return f"redis://{address}:{port}/0"
