@@ -1,0 +1,18 @@
+"""What a service answered, bounded in every part."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+BODY_LIMIT = 64 << 10
+HEAD_LIMIT = 64 << 10
+INTERIM_LIMIT = 16
+
+
+@dataclass(slots=True)
+class Answer:
+    """Status, headers by their lower-case names (the last of a name stands) and the body, cut at 64 KiB."""
+
+    status: int
+    headers: Mapping[str, str] = field(default_factory=dict)
+    body: bytes = b""
+    is_cut: bool = False
