@@ -2,14 +2,20 @@
 
 kafka       bootstrap address, "host:port"
 redis       URL, "redis://host:port/0"
+api_server  a control plane without a node: .server (URL), .kubeconfig (Path), .kubectl(*words, stdin=None) -> str
+            (raises BedError with what kubectl said)
+crds        the same API server, with our CRDs applied and established
+namespace   the name of a fresh namespace of `api_server`, one per test, deleted at its end (nobody waits for that)
 """
 
 import os
+import uuid
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.bed import beds
+from tests.bed import beds, control, places
 
 BED = "DLQ_BED"
 
@@ -49,3 +55,27 @@ def kafka(bed: beds.Bed) -> str:
 def redis(bed: beds.Bed) -> str:
     """The URL of a real Redis."""
     return bed.redis()
+
+
+@pytest.fixture(scope="session")
+def api_server(bed: beds.Bed) -> control.ApiServer:
+    """A real API server with its controllers and no node."""
+    return bed.api_server()
+
+
+@pytest.fixture(scope="session")
+def crds(api_server: control.ApiServer) -> control.ApiServer:
+    """The API server, knowing our kinds."""
+    folder = str(places.REPOSITORY / "crds")
+    api_server.kubectl("apply", "--server-side", "--force-conflicts", "-f", folder)
+    api_server.kubectl("wait", "--for=condition=Established", "--timeout=120s", "-f", folder)
+    return api_server
+
+
+@pytest.fixture
+def namespace(api_server: control.ApiServer) -> Iterator[str]:
+    """A namespace of the test's own."""
+    name = f"test-{uuid.uuid4().hex[:10]}"
+    api_server.kubectl("create", "namespace", name)
+    yield name
+    api_server.kubectl("delete", "namespace", name, "--wait=false", "--ignore-not-found")

@@ -9,11 +9,26 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.bed import kafka, places, ports, processes, redis
+from tests.bed import control, kafka, places, ports, processes, redis
 from tests.bed.processes import BedError
 
 LOOPBACK = "127.0.0.1"
 _ATTEMPTS = 3
+
+
+@dataclass(frozen=True)
+class Part:
+    """Something a bed can start: how many ports it takes, how it starts, which processes it consists of."""
+
+    name: str
+    ports: int
+    start: Callable[..., None]
+    all_programs: tuple[str, ...] = ()
+
+    @property
+    def programs(self) -> tuple[str, ...]:
+        """The names its processes are recorded by."""
+        return self.all_programs or (self.name,)
 
 
 @dataclass(frozen=True)
@@ -27,44 +42,51 @@ class Bed:
         """The address every part listens on."""
         return str(json.loads((self.directory / "bed.json").read_text())["address"])
 
-    def part(self, name: str, count: int, start: Callable[..., None]) -> dict[str, Any]:
-        """What a part says of itself, after starting it if it does not run; `start` gets address and free ports."""
-        with places.locked(self.directory / "locks" / name):
-            said = self._said(name)
-            return said or self._start(name, count, start)
+    def part(self, part: Part) -> dict[str, Any]:
+        """What a part says of itself, after starting it if it does not run."""
+        with places.locked(self.directory / "locks" / part.name):
+            return self._said(part) or self._start(part)
 
-    def _said(self, name: str) -> dict[str, Any] | None:
-        process = processes.read(self.directory / "pids" / name)
-        file = self.directory / f"{name}.json"
-        alive = process is not None and process.is_alive()
+    def _said(self, part: Part) -> dict[str, Any] | None:
+        file = self.directory / f"{part.name}.json"
+        found = [processes.read(self.directory / "pids" / program) for program in part.programs]
+        alive = all(process is not None and process.is_alive() for process in found)
         return json.loads(file.read_text()) if alive and file.exists() else None
 
-    def _start(self, name: str, count: int, start: Callable[..., None]) -> dict[str, Any]:
-        for attempt in range(_ATTEMPTS):
-            processes.stop(processes.of_bed(self.directory, name))
-            shutil.rmtree(self.directory / name, ignore_errors=True)
-            found = ports.free(self.address, count)
+    def _start(self, part: Part) -> dict[str, Any]:
+        for attempt in range(1, _ATTEMPTS + 1):
+            self._clear(part)
+            found = ports.free(self.address, part.ports)
             try:
-                start(self.directory, name, self.address, *found)
+                part.start(self.directory, part.name, self.address, *found)
+                break
             except BedError:
                 # Another program may have taken a port between our look and the start.
-                if attempt + 1 == _ATTEMPTS:
+                if attempt == _ATTEMPTS:
                     raise
-                continue
-            said = {"address": self.address, "ports": found}
-            (self.directory / f"{name}.json").write_text(json.dumps(said))
-            return said
-        raise AssertionError
+        said = {"address": self.address, "ports": found}
+        (self.directory / f"{part.name}.json").write_text(json.dumps(said))
+        return said
+
+    def _clear(self, part: Part) -> None:
+        for program in part.programs:
+            processes.kill(processes.of_bed(self.directory, program))
+        shutil.rmtree(self.directory / part.name, ignore_errors=True)
 
     def kafka(self) -> str:
         """The bootstrap address of the bed's Kafka."""
-        said = self.part("kafka", 2, kafka.start)
+        said = self.part(Part("kafka", 2, kafka.start))
         return f"{said['address']}:{said['ports'][0]}"
 
     def redis(self) -> str:
         """The URL of the bed's Redis."""
-        said = self.part("redis", 1, redis.start)
+        said = self.part(Part("redis", 1, redis.start))
         return redis.url(said["address"], said["ports"][0])
+
+    def api_server(self, name: str = "control") -> control.ApiServer:
+        """A control plane without a node."""
+        said = self.part(Part(name, 4, control.start, control.programs(name)))
+        return control.of(self.directory, name, said["address"], said["ports"][0])
 
     def owner(self) -> processes.Process | None:
         """The process at whose end the bed ends; none for a bed that stays until it is taken down."""
@@ -77,7 +99,7 @@ class Bed:
 
     def down(self) -> None:
         """End everything of the bed and remove its directory."""
-        processes.stop(processes.of_bed(self.directory))
+        processes.kill(processes.of_bed(self.directory))
         shutil.rmtree(self.directory, ignore_errors=True)
 
 

@@ -117,15 +117,20 @@ def _is_marked(entry: Path, wanted: bytes, exact: bool) -> bool:
     return any(value == wanted if exact else value.startswith(wanted) for value in variables)
 
 
-def stop(processes: Iterable[Process], grace: float = 15) -> None:
-    """End processes: politely first, then for sure; returns when they are gone."""
-    alive = {process for process in processes if process.is_alive()}
-    _signal(alive, signal.SIGTERM)
-    if _gone(alive, grace):
-        return
-    _signal(alive, signal.SIGKILL)
-    if not _gone(alive, 30):
-        raise BedError(f"Processes {sorted(p.pid for p in alive if p.is_alive())} do not end even when killed.")
+def stop(processes: Iterable[Process], grace: float = 30) -> None:
+    """End processes politely; those that do not go are killed."""
+    asked = set(processes)
+    _signal(asked, signal.SIGTERM)
+    if not _gone(asked, grace):
+        kill(asked)
+
+
+def kill(processes: Iterable[Process]) -> None:
+    """End processes at once; returns when they are gone. What they kept is thrown away anyway."""
+    doomed = set(processes)
+    _signal(doomed, signal.SIGKILL)
+    if not _gone(doomed, 30):
+        raise BedError(f"Processes {sorted(p.pid for p in doomed if p.is_alive())} do not end even when killed.")
 
 
 def _signal(processes: Iterable[Process], number: int) -> None:

@@ -3,6 +3,8 @@
 from aiokafka.admin import AIOKafkaAdminClient
 from redis.asyncio import Redis
 
+from tests.bed.control import ApiServer
+
 
 async def test_kafka_answers(kafka: str) -> None:
     admin = AIOKafkaAdminClient(bootstrap_servers=kafka)
@@ -19,3 +21,11 @@ async def test_redis_answers(redis: str) -> None:
         assert await client.ping()
     finally:
         await client.aclose()
+
+
+def test_the_api_server_has_controllers(api_server: ApiServer, namespace: str) -> None:
+    api_server.kubectl("-n", namespace, "create", "configmap", "greeting", "--from-literal=hello=world")
+    assert (
+        api_server.kubectl("-n", namespace, "get", "configmap", "greeting", "-o", "jsonpath={.data.hello}") == "world"
+    )
+    assert api_server.kubectl("get", "namespace", namespace, "-o", "jsonpath={.status.phase}") == "Active"
