@@ -27,9 +27,7 @@ def make(directory: Path, server: str, addresses: list[str]) -> None:
     _openssl("req", "-x509", "-new", "-key", directory / "ca.key", "-subj", "/CN=bed", "-days", "30",
              *extensions, "-out", directory / "ca.crt")  # fmt: skip
     names = ",".join([f"DNS:{name}" for name in _service_names()] + [f"IP:{address}" for address in addresses])
-    _leaf(
-        directory, "apiserver", "/CN=kube-apiserver", f"extendedKeyUsage=serverAuth\nsubjectAltName={','.join(names)}"
-    )
+    _leaf(directory, "apiserver", "/CN=kube-apiserver", f"extendedKeyUsage=serverAuth\nsubjectAltName={names}")
     for name, subject in CLIENTS.items():
         _leaf(directory, name, subject, "extendedKeyUsage=clientAuth")
         _kubeconfig(directory, name, server)
