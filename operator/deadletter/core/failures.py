@@ -1,0 +1,125 @@
+"""What kind of failure: HTTP status, network fault, gRPC code or exception name, put into one of six categories."""
+
+import re
+from functools import lru_cache
+
+from deadletter.core.letters import Category, Failure
+from deadletter.core.texts import clip
+
+TYPE_LIMIT = 256
+MESSAGE_LIMIT = 2_048
+STACK_LIMIT = 8_192
+
+_STATUSES = {
+    401: Category.Permission,
+    403: Category.Permission,
+    407: Category.Permission,
+    408: Category.Transient,
+    425: Category.Transient,
+    429: Category.Resource,
+    507: Category.Resource,
+}
+_REFUSED = {400, 405, 406, 411, 412, 413, 414, 415, 416, 417, 422, 428, 431}
+_GRPC_CODES = (
+    "OK",
+    "CANCELLED",
+    "UNKNOWN",
+    "INVALID_ARGUMENT",
+    "DEADLINE_EXCEEDED",
+    "NOT_FOUND",
+    "ALREADY_EXISTS",
+    "PERMISSION_DENIED",
+    "RESOURCE_EXHAUSTED",
+    "FAILED_PRECONDITION",
+    "ABORTED",
+    "OUT_OF_RANGE",
+    "UNIMPLEMENTED",
+    "INTERNAL",
+    "UNAVAILABLE",
+    "DATA_LOSS",
+    "UNAUTHENTICATED",
+)
+_GRPC = {
+    "CANCELLED": Category.Transient,
+    "UNKNOWN": Category.Transient,
+    "ABORTED": Category.Transient,
+    "INTERNAL": Category.Transient,
+    "DEADLINE_EXCEEDED": Category.Network,
+    "UNAVAILABLE": Category.Network,
+    "RESOURCE_EXHAUSTED": Category.Resource,
+    "PERMISSION_DENIED": Category.Permission,
+    "UNAUTHENTICATED": Category.Permission,
+    "INVALID_ARGUMENT": Category.Validation,
+    "FAILED_PRECONDITION": Category.Validation,
+    "OUT_OF_RANGE": Category.Validation,
+}
+# The first that is found in an exception's own name (without its package) decides.
+_WORDS = (
+    (
+        Category.Resource,
+        r"ratelimit|toomanyrequests|throttl|quota|outofmemory|memoryerror|nospace|disk|capacity|resourceexhausted|bufferfull",
+    ),
+    (
+        Category.Permission,
+        r"permission|accessdenied|unauthori[sz]ed|authori[sz]ation|authentication|forbidden|credential|security",
+    ),
+    (
+        Category.Network,
+        r"time[d]?_?out|connect|socket|unknownhost|unreachable|broken_?pipe|\bssl|tls|handshake|eof|\bdns|network|"
+        r"^io(exception|error)$|nobrokers|leadernotavailable|deadlineexceeded",
+    ),
+    (
+        Category.Validation,
+        r"seriali[sz]|validation|invalid|illegalargument|malformed|parse|json|schema|decod|format|converter|"
+        r"^(value|type|key|index|unicode\w*|attribute)error$|nullpointer|classcast|constraint|badrequest|"
+        r"dataexception|contentpolicy|recordtoolarge|argument(null|outofrange)",
+    ),
+    (
+        Category.Transient,
+        r"transient|temporar|retr(y|iable|yable)|unavailable|busy|deadlock|lock|serviceexception|circuit|overload|"
+        r"internalserver|badgateway|concurren|optimistic|interrupted",
+    ),
+)
+_WORD_TABLE = tuple((category, re.compile(pattern)) for category, pattern in _WORDS)
+
+
+def classify_status(status: int) -> Category:
+    """The category of an HTTP status that is not a success."""
+    if status in _STATUSES:
+        return _STATUSES[status]
+    if status >= 500:
+        return Category.Transient
+    return Category.Validation if status in _REFUSED else Category.Permanent
+
+
+@lru_cache(maxsize=4_096)
+def classify_error(kind: str) -> Category:
+    """The category of a network fault, `Grpc:<code>` or exception name.
+
+    An unknown name is Permanent, as nobody can say that time heals it; no name at all is Transient.
+    """
+    if not kind:
+        return Category.Transient
+    if kind.startswith("Grpc:"):
+        return _classify_grpc(kind[5:])
+    name = re.split(r"[.$/:\\]", kind.strip().rstrip(".:"))[-1].lower()
+    return next((category for category, pattern in _WORD_TABLE if pattern.search(name)), Category.Permanent)
+
+
+def _classify_grpc(code: str) -> Category:
+    number = code.strip()
+    if number.isascii() and number.isdigit() and int(number) < len(_GRPC_CODES):
+        number = _GRPC_CODES[int(number)]
+    return _GRPC.get(number.upper(), Category.Permanent)
+
+
+def failure_of_status(status: int, message: str = "") -> Failure:
+    """The failure of an HTTP answer; its type is `Http<status>`."""
+    return Failure(f"Http{status}", clip(message, MESSAGE_LIMIT), classify_status(status), status)
+
+
+def failure_of(kind: str, message: str = "", stack: str = "") -> Failure:
+    """The failure of a network fault or an exception, texts bounded."""
+    return Failure(
+        clip(kind, TYPE_LIMIT), clip(message, MESSAGE_LIMIT), classify_error(kind), None, clip(stack, STACK_LIMIT)
+    )

@@ -1,0 +1,195 @@
+"""Our own headers: written, read, and told apart from forged ones.
+
+They are overwritten, never appended, and hold at most 8 KiB together: every field has a bound, and the bounds add up
+to less.
+"""
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+from deadletter.core import times
+from deadletter.core.compat import compat_headers
+from deadletter.core.letters import (
+    SEQUENCE_MASK,
+    Category,
+    Confidence,
+    Envelope,
+    Failure,
+    Headers,
+    Message,
+    Origin,
+    Place,
+)
+from deadletter.core.numbers import number
+from deadletter.core.texts import clip_bytes
+
+ID = "dlq-id"
+ORIGIN_TOPIC = "dlq-origin-topic"
+ORIGIN_PARTITION = "dlq-origin-partition"
+ORIGIN_OFFSET = "dlq-origin-offset"
+ORIGIN_TIMESTAMP = "dlq-origin-timestamp"
+GROUP = "dlq-group"
+ATTEMPTS = "dlq-attempts"
+FIRST_FAILED_AT = "dlq-first-failed-at"
+FAILED_AT = "dlq-failed-at"
+ERROR_TYPE = "dlq-error-type"
+ERROR_MESSAGE = "dlq-error-message"
+ERROR_CATEGORY = "dlq-error-category"
+ERROR_STATUS = "dlq-error-status"
+DUE_AT = "dlq-due-at"
+REASON = "dlq-reason"
+REPLAYS = "dlq-replays"
+REPLAY = "dlq-replay"
+
+REPLAY_HEADERS = (REPLAYS, REPLAY)
+OUR_HEADERS = (
+    ID,
+    ORIGIN_TOPIC,
+    ORIGIN_PARTITION,
+    ORIGIN_OFFSET,
+    ORIGIN_TIMESTAMP,
+    GROUP,
+    ATTEMPTS,
+    FIRST_FAILED_AT,
+    FAILED_AT,
+    ERROR_TYPE,
+    ERROR_MESSAGE,
+    ERROR_CATEGORY,
+    ERROR_STATUS,
+    DUE_AT,
+    REASON,
+    *REPLAY_HEADERS,
+)
+MARKERS = (ORIGIN_TOPIC, ERROR_CATEGORY)  # at least one is in every envelope we write, and nobody else's
+FORGED_PREFIX = "x-orig-"
+TOTAL_LIMIT = 8_192
+_LIMITS = {ID: 1_024, ORIGIN_TOPIC: 512, GROUP: 512, ERROR_TYPE: 512, ERROR_MESSAGE: 3_072, REASON: 256, REPLAY: 256}
+_ENTRY_ID = re.compile(rb"[0-9]{1,20}-[0-9]{1,20}")
+_OURS = frozenset(OUR_HEADERS)
+_FORGEABLE = _OURS - set(REPLAY_HEADERS)
+
+
+def stamp(message: Message, envelope: Envelope, compat: Sequence[str] = ()) -> Message:
+    """The message with our headers, and those of `compat` (KafkaConnect, Spring) beside them; all else untouched."""
+    written = (*_written(envelope), *compat_headers(compat, envelope))
+    names = _OURS.union(name for name, _ in written)
+    kept = tuple(header for header in message.headers if header[0] not in names)
+    return replace(message, headers=kept + written)
+
+
+def _written(envelope: Envelope) -> Headers:
+    origin, failure = envelope.origin, envelope.failure
+    fields: Iterable[tuple[str, str | None]] = (
+        (ID, envelope.id),
+        (ORIGIN_TOPIC, origin.topic),
+        (ORIGIN_PARTITION, _digits(origin.partition)),
+        (ORIGIN_OFFSET, _offset_text(origin.offset)),
+        (ORIGIN_TIMESTAMP, _moment(origin.timestamp)),
+        (GROUP, envelope.group),
+        (ATTEMPTS, str(envelope.attempts)),
+        (FIRST_FAILED_AT, _moment(envelope.first_failed_at)),
+        (FAILED_AT, _moment(envelope.failed_at)),
+        (ERROR_TYPE, failure.type or None),
+        (ERROR_MESSAGE, failure.message or None),
+        (ERROR_CATEGORY, failure.category),
+        (ERROR_STATUS, _digits(failure.status)),
+        (DUE_AT, _moment(envelope.due_at)),
+        (REASON, envelope.reason or None),
+        (REPLAYS, str(envelope.replays) if envelope.replays else None),
+        (REPLAY, envelope.replay),
+    )
+    return tuple((name, clip_bytes(text, _LIMITS.get(name, 64))) for name, text in fields if text is not None)
+
+
+def _digits(value: int | None) -> str | None:
+    return None if value is None else str(value)
+
+
+def _offset_text(offset: int | None) -> str | None:
+    return Place("", 0, offset).id if offset is not None and offset > SEQUENCE_MASK else _digits(offset)
+
+
+def _moment(ms: int | None) -> str | None:
+    return None if ms is None else times.render(min(max(ms, times.FIRST), times.LAST))
+
+
+def read_ours(message: Message) -> Envelope | None:
+    """The envelope we wrote, or None when the message carries none of ours."""
+    fields = dict(message.headers)
+    return read_fields(fields) if any(marker in fields for marker in MARKERS) else None
+
+
+def read_fields(fields: dict[str, bytes | None]) -> Envelope:
+    """The envelope in these headers, whichever of ours are there."""
+    origin = Origin(
+        _text(fields, ORIGIN_TOPIC),
+        number(fields.get(ORIGIN_PARTITION)),
+        _offset(fields),
+        _time(fields, ORIGIN_TIMESTAMP),
+    )
+    return Envelope(
+        dialect="ours",
+        confidence=Confidence.Certain,
+        origin=origin,
+        hop=origin,
+        group=_text(fields, GROUP),
+        attempts=number(fields.get(ATTEMPTS)) or 0,
+        first_failed_at=_time(fields, FIRST_FAILED_AT),
+        failed_at=_time(fields, FAILED_AT),
+        failure=_failure(fields),
+        reason=_text(fields, REASON) or "",
+        due_at=_time(fields, DUE_AT),
+        replays=read_replays(fields),
+        replay=_text(fields, REPLAY),
+        id=_text(fields, ID),
+    )
+
+
+def _failure(fields: dict[str, bytes | None]) -> Failure:
+    category = _text(fields, ERROR_CATEGORY) or ""
+    return Failure(
+        _text(fields, ERROR_TYPE) or "",
+        _text(fields, ERROR_MESSAGE) or "",
+        Category(category) if category in Category.__members__ else Category.Transient,
+        number(fields.get(ERROR_STATUS)),
+    )
+
+
+def read_replays(fields: dict[str, bytes | None]) -> int:
+    """How often it was replayed; nonsense counts as never."""
+    return max(number(fields.get(REPLAYS)) or 0, 0)
+
+
+def _text(fields: dict[str, bytes | None], name: str) -> str | None:
+    raw = fields.get(name)
+    return None if raw is None else raw.decode("utf-8", "replace")
+
+
+def _offset(fields: dict[str, bytes | None]) -> int | None:
+    raw = fields.get(ORIGIN_OFFSET)
+    if raw and _ENTRY_ID.fullmatch(raw):
+        return Place.of_entry("", raw.decode()).offset
+    return number(raw)
+
+
+def _time(fields: dict[str, bytes | None], name: str) -> int | None:
+    text = _text(fields, name)
+    try:
+        return None if text is None else times.parse(text)
+    except ValueError:
+        return None
+
+
+def unforge(message: Message) -> Message:
+    """The message with headers of our names moved to `x-orig-dlq-*`; the replay count of one that came back stays."""
+    if _FORGEABLE.isdisjoint(name for name, _ in message.headers):
+        return message
+    renamed = tuple((FORGED_PREFIX + name if name in _FORGEABLE else name, value) for name, value in message.headers)
+    return replace(message, headers=renamed)
+
+
+def stamp_replay(message: Message, uid: str, replays: int) -> Message:
+    """The message with the id of the Replay that sends it and how often it was sent."""
+    kept = tuple(header for header in message.headers if header[0] not in REPLAY_HEADERS)
+    return replace(message, headers=(*kept, (REPLAYS, b"%d" % replays), (REPLAY, clip_bytes(uid, _LIMITS[REPLAY]))))

@@ -1,0 +1,51 @@
+"""Every name we give, made in one place."""
+
+from hashlib import sha256
+
+LONGEST = 63
+_PRODUCT = "dlq-operator"
+
+
+def dead_box(source: str, group: str, redis: bool = False) -> str:
+    """The dead box of a delivered queue that does not name one; on Redis with a hash tag."""
+    return f"{{{source}}}.{group}.dlq" if redis else f"{source}.{group}.dlq"
+
+
+def retry_box(dead: str) -> str:
+    """Where letters wait for their next attempt."""
+    return f"{dead}.retry"
+
+
+def ledger(dead: str) -> str:
+    """Where settlements are kept."""
+    return f"{dead}.ledger"
+
+
+def archive(dead: str) -> str:
+    """Where archived letters lie on Redis."""
+    return f"{dead}.archive"
+
+
+def cut(text: str, longest: int = LONGEST) -> str:
+    """The text, or its beginning and a digest when it is too long for a name or label."""
+    if len(text) <= longest:
+        return text
+    digest = sha256(text.encode()).hexdigest()[:8]
+    return f"{text[: longest - 9].rstrip('-._')}-{digest}"
+
+
+def child(queue: str, suffix: str) -> str:
+    """The name of a child object, at most 63 characters; a cut one carries a digest of the whole."""
+    return cut(f"{queue}-{suffix}".replace(".", "-"))
+
+
+def labels(queue: str, component: str) -> dict[str, str]:
+    """The labels of every child of a queue."""
+    return {
+        "app.kubernetes.io/name": _PRODUCT,
+        "app.kubernetes.io/instance": cut(queue),
+        "app.kubernetes.io/component": component,
+        "app.kubernetes.io/managed-by": _PRODUCT,
+        "app.kubernetes.io/part-of": _PRODUCT,
+        "deadletter.dev/queue": cut(queue),
+    }

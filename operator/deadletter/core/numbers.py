@@ -1,0 +1,73 @@
+"""Numbers and times in headers, as the many systems write them: decimal text, big-endian integers, BigInteger bytes."""
+
+import re
+from datetime import UTC, datetime
+
+from deadletter.core import times
+
+_DECIMAL = re.compile(rb"-?[0-9]{1,20}")
+_FLOAT = re.compile(rb"[0-9]{1,14}\.[0-9]{1,9}")
+_LARGEST = 1 << 63
+
+
+def number(raw: bytes | None) -> int | None:
+    """The number in a header, in whichever of the known forms; None when it is null, empty or too long.
+
+    Decimal text first: four or eight digit bytes read as binary would be a partition or time that cannot exist.
+    """
+    if not raw:
+        return None
+    if _DECIMAL.fullmatch(raw):
+        value = int(raw)
+    elif len(raw) == 1:
+        value = raw[0]
+    elif len(raw) <= 8:
+        value = int.from_bytes(raw, "big", signed=True)
+    else:
+        return None
+    return value if -_LARGEST <= value < _LARGEST else None
+
+
+def position(raw: bytes | None) -> int | None:
+    """A partition or an offset: a number that is not negative (-1 means: unknown)."""
+    value = number(raw)
+    return None if value is None or value < 0 else value
+
+
+def moment(raw: bytes | None) -> int | None:
+    """Milliseconds of a time in a header: epoch in s, ms, us or ns, as text or binary, or ISO-8601; None otherwise."""
+    if not raw:
+        return None
+    if _FLOAT.fullmatch(raw):
+        return in_range(round(float(raw) * 1_000))
+    if len(raw) <= 8 or _DECIMAL.fullmatch(raw):
+        return epoch(number(raw))
+    return _written(raw[:64].decode("utf-8", "replace").strip().strip('"'))
+
+
+def epoch(value: int | None) -> int | None:
+    """Milliseconds of an epoch number whose unit its size tells."""
+    if value is None or value <= 0:
+        return None
+    if value < 100_000_000_000:
+        return value * 1_000
+    while value >= 100_000_000_000_000:
+        value //= 1_000
+    return in_range(value)
+
+
+def in_range(ms: int) -> int | None:
+    """The time if it can be written, else None."""
+    return ms if times.FIRST <= ms <= times.LAST else None
+
+
+def _written(text: str) -> int | None:
+    try:
+        return times.parse(text)
+    except ValueError:
+        pass
+    try:  # NServiceBus: 2026-11-16 10:00:00:123456 Z
+        parsed = datetime.strptime(text, "%Y-%m-%d %H:%M:%S:%f Z").replace(tzinfo=UTC)
+    except ValueError:
+        return None
+    return int(parsed.timestamp()) * 1_000 + parsed.microsecond // 1_000

@@ -1,0 +1,173 @@
+"""What a RetryPolicy says of a letter: retry when, bury or discard for which reason."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from deadletter.core.letters import Category, Letter
+from deadletter.core.reasons import Reason
+from deadletter.core.selection import Predicate
+from deadletter.core.verdicts import Bury, Discard, Retry, Verdict
+
+_REFUSED = frozenset({Category.Permission, Category.Validation, Category.Permanent})
+
+
+@dataclass(slots=True, frozen=True)
+class Backoff:
+    """How long to wait after the n-th failure. Times in milliseconds."""
+
+    strategy: str = "Exponential"  # Never, Immediate, Fixed, Linear, Exponential, Schedule
+    initial: int = 1_000
+    factor: float = 2.0
+    max: int = 30_000
+    jitter: int = 0
+    schedule: tuple[int, ...] = ()
+
+    def wait(self, failures: int) -> int | None:
+        """The wait after so many failures, without jitter; None: never again."""
+        if self.strategy == "Never":
+            return None
+        if self.strategy == "Immediate":
+            return 0
+        if self.strategy == "Schedule":
+            return self.schedule[min(failures, len(self.schedule)) - 1] if self.schedule else 0
+        return min(self._grown(failures), self.max)
+
+    def _grown(self, failures: int) -> int:
+        if self.strategy == "Fixed":
+            return self.initial
+        if self.strategy == "Linear":
+            return self.initial * failures
+        try:
+            return int(self.initial * self.factor ** (failures - 1))
+        except OverflowError:
+            return self.max
+
+    def spread(self, chance: float) -> int:
+        """The jitter that `chance` in [0, 1) gives, 0 to `jitter` uniformly."""
+        return int(chance * (self.jitter + 1))
+
+
+@dataclass(slots=True, frozen=True)
+class RetryAfter:
+    """Whether a service's Retry-After is honoured, and up to how long."""
+
+    honour: bool = True
+    max: int = 300_000
+
+
+@dataclass(slots=True, frozen=True)
+class Rule:
+    """One rule of a policy: the first whose `match` is true decides. PredicateError when `match` is no CEL."""
+
+    match: str
+    name: str = ""
+    category: Category | None = None
+    action: str = "Retry"  # Retry, RetryForever, Bury, Discard
+    max_attempts: int | None = None
+    backoff: Backoff | None = None
+    predicate: Predicate = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "predicate", Predicate.of(self.match))
+
+
+@dataclass(slots=True, frozen=True)
+class BreakerSettings:
+    """When the circuit opens, and for how long."""
+
+    enabled: bool = True
+    consecutive: int = 5
+    failure_share: int = 50
+    window: int = 20
+    open_for: int = 30_000
+
+
+@dataclass(slots=True, frozen=True)
+class BudgetSettings:
+    """At most so many dead letters in so many milliseconds."""
+
+    letters: int
+    per: int
+
+
+@dataclass(slots=True, frozen=True)
+class Policy:
+    """The numbers and rules of a RetryPolicy."""
+
+    max_attempts: int = 5
+    max_age: int | None = None
+    timeout: int = 30_000
+    backoff: Backoff = Backoff()
+    retry_after: RetryAfter = RetryAfter()
+    rules: tuple[Rule, ...] = ()
+    breaker: BreakerSettings = BreakerSettings()
+    on_exhausted: str = "Bury"
+    budget: BudgetSettings | None = None
+
+
+DEFAULT_POLICY = Policy()
+RESOURCE_BACKOFF = Backoff("Linear", 5_000, max=300_000)
+
+
+def decide(
+    letter: Letter,
+    policy: Policy,
+    now: int,
+    chance: float,
+    retry_after: int | None = None,
+    asked: str | None = None,
+) -> Verdict:
+    """What becomes of a letter that has just failed; `attempts` of its envelope counts that failure.
+
+    A rule decides first, then the service's own word (`asked`: retry, bury, discard), then age, category and attempts.
+    """
+    rule = first_match(policy.rules, letter, now)
+    wish = rule.action if rule else (asked or "").capitalize()
+    reason = Reason.RuleMatched if rule else Reason.ServiceAsked
+    if wish == "Bury":
+        return Bury(reason)
+    if wish == "Discard":
+        return Discard(reason)
+    category = rule.category if rule and rule.category else letter.envelope.failure.category
+    if is_expired(letter, policy, now):
+        return Bury(Reason.Expired)
+    if category in _REFUSED and not wish.startswith("Retry"):
+        return Bury(Reason.Refused)
+    attempts = max(letter.envelope.attempts, 1)
+    backoff = backoff_of(policy, rule, category)
+    wait = backoff.wait(attempts)
+    limit = rule.max_attempts if rule and rule.max_attempts else policy.max_attempts
+    if wait is None or (attempts >= limit and wish != "RetryForever"):
+        return Discard(Reason.AttemptsExhausted) if policy.on_exhausted == "Discard" else Bury(Reason.AttemptsExhausted)
+    if retry_after is not None and policy.retry_after.honour:
+        wait = max(wait, min(retry_after, policy.retry_after.max))
+    return Retry(now + wait + backoff.spread(chance))
+
+
+def first_match(rules: Sequence[Rule], letter: Letter, now: int) -> Rule | None:
+    """The first rule that matches; one that cannot be evaluated does not."""
+    for rule in rules:
+        if rule.predicate.judge(letter, now):
+            return rule
+    return None
+
+
+def is_expired(letter: Letter, policy: Policy, now: int) -> bool:
+    """Is its first failure longer ago than the policy allows?"""
+    first = letter.envelope.first_failed_at
+    return policy.max_age is not None and first is not None and now - first > policy.max_age
+
+
+def backoff_of(policy: Policy, rule: Rule | None, category: Category) -> Backoff:
+    """The rule's backoff, or the policy's; in place of an exponential one Resource failures wait linearly."""
+    if rule and rule.backoff:
+        return rule.backoff
+    if category is Category.Resource and policy.backoff.strategy == "Exponential":
+        return RESOURCE_BACKOFF
+    return policy.backoff
+
+
+def schedule(policy: Policy, attempts: int) -> list[int]:
+    """The waits after failure 1 to `attempts`, without jitter; empty for a policy that never retries."""
+    waits = (policy.backoff.wait(failures) for failures in range(1, attempts + 1))
+    return [wait for wait in waits if wait is not None]

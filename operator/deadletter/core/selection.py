@@ -1,0 +1,172 @@
+"""Which letters: CEL predicates behind one class, and the selection of a Replay."""
+
+import re
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from functools import cached_property, lru_cache
+from typing import Any
+
+import msgspec
+from cel_expr_python import cel
+
+from deadletter.core import times
+from deadletter.core.fingerprint import fingerprint
+from deadletter.core.letters import SEQUENCE_BITS, SEQUENCE_MASK, Letter
+
+LONGEST = 4_096
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_POSITION = re.compile(r"<input>:([0-9]+):([0-9]+): ([^\n]*)")
+_DECODE = msgspec.json.Decoder().decode
+
+
+class PredicateError(ValueError):
+    """The text is no CEL expression of ours; `position` is `line:column`."""
+
+    def __init__(self, sentence: str, position: str) -> None:
+        super().__init__(f"{position}: {sentence}")
+        self.position = position
+
+
+def failed_at(letter: Letter) -> int:
+    """When it failed, as far as is known: the envelope's word, or the time of the message itself."""
+    known = letter.envelope.failed_at
+    return letter.message.timestamp if known is None else known
+
+
+def _error(letter: Letter, _: int) -> dict[str, object]:
+    failure = letter.envelope.failure
+    return {
+        "type": failure.type,
+        "message": failure.message,
+        "category": failure.category.value,
+        "status": failure.status,
+        "stack": failure.stack,
+    }
+
+
+def _origin(letter: Letter, _: int) -> dict[str, object]:
+    origin = letter.envelope.origin
+    return {"topic": origin.topic, "partition": origin.partition, "offset": _int64(origin.offset)}
+
+
+def _int64(offset: int | None) -> int | None:
+    return offset >> SEQUENCE_BITS if offset is not None and offset > SEQUENCE_MASK else offset
+
+
+def _text(raw: bytes | None) -> str:
+    return raw.decode("utf-8", "replace") if raw else ""
+
+
+def _headers(letter: Letter, _: int) -> dict[str, str]:
+    return {name: _text(value) for name, value in letter.message.headers}
+
+
+def _moment(ms: int) -> datetime:
+    return _EPOCH + timedelta(milliseconds=min(max(ms, times.FIRST), times.LAST))
+
+
+def _payload(letter: Letter, _: int) -> object:
+    value = letter.message.value
+    return None if value is None else _DECODE(value)
+
+
+_T = cel.Type
+_VARIABLES: dict[str, tuple[Any, Callable[[Letter, int], object]]] = {
+    "id": (_T.STRING, lambda letter, _: letter.place.id),
+    "topic": (_T.STRING, lambda letter, _: letter.place.box),
+    "partition": (_T.INT, lambda letter, _: letter.place.partition),
+    "offset": (_T.INT, lambda letter, _: _int64(letter.place.offset)),
+    "timestamp": (_T.TIMESTAMP, lambda letter, _: _moment(letter.message.timestamp)),
+    "key": (_T.STRING, lambda letter, _: _text(letter.message.key)),
+    "headers": (_T.Map(_T.STRING, _T.STRING), _headers),
+    "error": (_T.Map(_T.STRING, _T.DYN), _error),
+    "attempts": (_T.INT, lambda letter, _: letter.envelope.attempts),
+    "replays": (_T.INT, lambda letter, _: letter.envelope.replays),
+    "age": (_T.DURATION, lambda letter, now: timedelta(milliseconds=max(now - failed_at(letter), 0))),
+    "failedAt": (_T.TIMESTAMP, lambda letter, _: _moment(failed_at(letter))),
+    "origin": (_T.Map(_T.STRING, _T.DYN), _origin),
+    "dialect": (_T.STRING, lambda letter, _: letter.envelope.dialect),
+    "fingerprint": (_T.STRING, lambda letter, _: fingerprint(letter.envelope.failure)),
+    "payload": (_T.DYN, _payload),
+    "size": (_T.INT, lambda letter, _: letter.message.size),
+}
+_ENV = cel.NewEnv(variables={name: kind for name, (kind, _) in _VARIABLES.items()})
+_NAMES = re.compile(r"\b(" + "|".join(_VARIABLES) + r")\b")
+
+
+class Predicate:
+    """A CEL expression over one letter, compiled once; only the variables it names are computed."""
+
+    def __init__(self, source: str) -> None:
+        if len(source) > LONGEST:
+            raise PredicateError(f"an expression has at most {LONGEST} characters", "1:1")
+        try:
+            self._expression = _ENV.compile(source)
+        except RuntimeError as error:
+            raise _objection(str(error)) from None
+        kind = self._expression.return_type()
+        if kind != _T.BOOL:
+            raise PredicateError(f"the expression must be bool, not {kind.name()}", "1:1")
+        self.source = source
+        used = set(_NAMES.findall(source))
+        self._readers = tuple((name, read) for name, (_, read) in _VARIABLES.items() if name in used)
+
+    @classmethod
+    def of(cls, source: str) -> "Predicate":
+        """The predicate of this text, compiled once for all who ask."""
+        return _compiled(source)
+
+    def judge(self, letter: Letter, now: int) -> bool | None:
+        """Does the letter match? None: it could not be evaluated on this letter, so it does not."""
+        try:
+            facts = {name: read(letter, now) for name, read in self._readers}
+            answer = self._expression.eval(data=facts).plain_value()
+        except (RuntimeError, ValueError, OverflowError):
+            return None
+        # An error comes back as a value, and its plain form is a truthy string.
+        return answer if isinstance(answer, bool) else None
+
+
+@lru_cache(maxsize=1_024)
+def _compiled(source: str) -> Predicate:
+    return Predicate(source)
+
+
+def _objection(text: str) -> PredicateError:
+    found = _POSITION.search(text)
+    if not found:
+        return PredicateError("the expression cannot be compiled", "1:1")
+    return PredicateError(found[3], f"{found[1]}:{found[2]}")
+
+
+@dataclass(frozen=True)
+class Selection:
+    """Which letters a Replay takes: every part that is set must hold. `limit` is kept by the caller."""
+
+    where: str | None = None
+    ids: Collection[str] = ()
+    fingerprint: str | None = None
+    since: int | None = None
+    until: int | None = None
+    limit: int | None = None
+
+    @cached_property
+    def predicate(self) -> Predicate | None:
+        """The compiled `where`."""
+        return Predicate.of(self.where) if self.where else None
+
+    @cached_property
+    def _ids(self) -> frozenset[str]:
+        return frozenset(self.ids)
+
+    def judge(self, letter: Letter, now: int) -> bool | None:
+        """Is it taken? None: `where` could not be evaluated."""
+        if self._ids and letter.place.id not in self._ids:
+            return False
+        failed = failed_at(letter)
+        if (self.since is not None and failed < self.since) or (self.until is not None and failed >= self.until):
+            return False
+        if self.fingerprint and fingerprint(letter.envelope.failure) != self.fingerprint:
+            return False
+        return self.predicate.judge(letter, now) if self.predicate else True

@@ -1,0 +1,31 @@
+"""Times as text: ISO-8601 in UTC outside, milliseconds since the epoch inside."""
+
+from datetime import UTC, datetime
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+FIRST = -62_135_596_800_000  # the year 1
+LAST = 253_402_300_799_999  # the end of the year 9999
+
+
+def parse(text: str) -> int:
+    """Milliseconds of an ISO-8601 time; one without an offset is UTC. ValueError when it is none."""
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise ValueError("a time is ISO-8601, such as 2026-11-16T00:00:00Z") from None
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=UTC)
+    past = moment - _EPOCH
+    return (past.days * 86_400 + past.seconds) * 1_000 + past.microseconds // 1_000
+
+
+def render(ms: int) -> str:
+    """`2026-11-16T00:00:00Z`; milliseconds are kept as `.123` when they are not whole seconds."""
+    if not FIRST <= ms <= LAST:
+        raise ValueError("a time lies between the years 1 and 9999")
+    seconds, rest = divmod(ms, 1_000)
+    moment = datetime.fromordinal(719_163 + seconds // 86_400)
+    hours, left = divmod(seconds % 86_400, 3_600)
+    minutes, left = divmod(left, 60)
+    fraction = f".{rest:03d}" if rest else ""
+    return f"{moment.year:04d}-{moment.month:02d}-{moment.day:02d}T{hours:02d}:{minutes:02d}:{left:02d}{fraction}Z"

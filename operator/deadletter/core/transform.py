@@ -1,0 +1,59 @@
+"""What a Replay changes in a message on its way back: headers and a JSON Patch."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
+
+import jsonpatch
+import jsonpointer
+
+from deadletter.core.letters import Message
+
+
+class TransformError(ValueError):
+    """The transform does not fit this message; the text carries nothing of it."""
+
+
+@dataclass(frozen=True)
+class Transform:
+    """Headers to remove and set, and a JSON Patch of the value; key and untouched values keep their bytes."""
+
+    set_headers: Mapping[str, str] = field(default_factory=dict)
+    remove_headers: Sequence[str] = ()
+    json_patch: Sequence[Mapping[str, Any]] = ()
+
+    @cached_property
+    def _patch(self) -> Any:
+        try:
+            return jsonpatch.JsonPatch([dict(step) for step in self.json_patch])
+        except (jsonpatch.JsonPatchException, jsonpointer.JsonPointerException, TypeError) as error:
+            raise TransformError("the JSON Patch is not valid") from error
+
+    def apply(self, message: Message) -> Message:
+        """The message as it goes back."""
+        value = self._patched(message.value) if self.json_patch else message.value
+        return replace(message, value=value, headers=self._headers(message))
+
+    def _headers(self, message: Message) -> tuple[tuple[str, bytes | None], ...]:
+        gone = {*self.remove_headers, *self.set_headers}
+        kept = tuple(header for header in message.headers if header[0] not in gone)
+        return kept + tuple((name, value.encode()) for name, value in self.set_headers.items())
+
+    def _patched(self, value: bytes | None) -> bytes:
+        if value is None:
+            raise TransformError("there is no value to patch")
+        try:
+            # The standard library keeps integers of any size; others turn them into floats.
+            document = json.loads(value)
+        except ValueError:
+            raise TransformError("the value is not JSON") from None
+        return self._encoded(document)
+
+    def _encoded(self, document: Any) -> bytes:
+        try:
+            changed = self._patch.apply(document)
+            return json.dumps(changed, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
+        except (jsonpatch.JsonPatchException, jsonpointer.JsonPointerException, ValueError, TypeError):
+            raise TransformError("the JSON Patch does not apply to this value") from None
