@@ -2,3 +2,109 @@
 
 The operator writes these models, the workers read them; Secrets are mounted as files under `/secrets/<name>/<key>`.
 """
+
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict
+
+from deadletter.api.boxes import Boxes
+from deadletter.api.brokerconnections import BrokerConnectionSpec
+from deadletter.api.deliveries import Delivery, HttpDelivery
+from deadletter.api.replays import Rate, ReplaySpec
+from deadletter.api.retrypolicies import RetryPolicySpec
+
+__all__ = [
+    "Boxes",
+    "CourierAssignment",
+    "Live",
+    "RedriveAssignment",
+    "ReplayAssignment",
+    "ResolvedRoute",
+    "Target",
+]
+
+
+class Told(BaseModel):
+    """Snake case: no user ever writes it. A newer operator may say more than an older worker understands."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+
+class ResolvedRoute(Told):
+    """A route with the box its queue owns."""
+
+    match: str
+    box: str
+
+
+class CourierAssignment(Told):
+    """Deliver this source."""
+
+    namespace: str
+    queue: str
+    uid: str
+    generation: int
+    broker: BrokerConnectionSpec
+    boxes: Boxes
+    group: str
+    start_from: Literal["Latest", "Earliest"] = "Latest"
+    policy: RetryPolicySpec = RetryPolicySpec()
+    delivery: Delivery
+    url: str
+    routes: tuple[ResolvedRoute, ...] = ()
+    compat_headers: tuple[str, ...] = ()
+    on_full_pause: bool = True
+    allow: tuple[str, ...] = ()
+
+
+class Target(Told):
+    """Where a Replay publishes."""
+
+    kind: Literal["Retry", "Origin", "Box", "Service", "Queue"]
+    box: str | None = None
+    url: str | None = None
+    broker: BrokerConnectionSpec | None = None
+
+
+class ReplayAssignment(Told):
+    """Replay these letters."""
+
+    namespace: str
+    name: str
+    uid: str
+    queue: str
+    broker: BrokerConnectionSpec
+    boxes: Boxes
+    dialect: str = "Auto"
+    read_values: bool = False
+    origin: str | None = None
+    spec: ReplaySpec
+    target: Target
+    preview_uid: str | None = None
+    observe: bool = False
+    http: HttpDelivery | None = None
+    allow: tuple[str, ...] = ()
+
+
+class RedriveAssignment(Told):
+    """Send letters of this queue back by its policy, standing."""
+
+    namespace: str
+    queue: str
+    uid: str
+    generation: int
+    broker: BrokerConnectionSpec
+    boxes: Boxes
+    dialect: str = "Auto"
+    read_values: bool = False
+    origin: str | None = None
+    policy: RetryPolicySpec = RetryPolicySpec()
+    where: str | None = None
+    allow: tuple[str, ...] = ()
+
+
+class Live(Told):
+    """What may change without a restart: why the gate is shut, if it is, and the rate."""
+
+    paused: str = ""
+    rate: Rate | None = None

@@ -1,0 +1,57 @@
+"""The status of a DeadLetterQueue: is it bad, since when, and why did the letters die."""
+
+from typing import Any
+
+from pydantic import Field
+
+from deadletter.api.base import Shown
+from deadletter.api.kinds import Status
+
+TIME: dict[str, Any] = {"format": "date-time"}
+
+
+class GroupStatus(Shown):
+    """Letters that died of the same cause and are still open."""
+
+    fingerprint: str = Field(description="Name of the cause; `select.fingerprint` of a Replay takes it.", max_length=64)
+    error_type: str = Field("", description="Type of the error.", max_length=256)
+    category: str = Field("", description="Category of the failure.", max_length=32)
+    letters: int = Field(description="Open letters of this cause.", ge=0)
+    first_seen_time: str | None = Field(None, description="When the oldest of them died.", json_schema_extra=TIME)
+    last_seen_time: str | None = Field(None, description="When the newest of them died.", json_schema_extra=TIME)
+
+
+class BoxesStatus(Shown):
+    """The names of the boxes."""
+
+    source: str | None = Field(None, description="What the courier reads.", max_length=255)
+    retry: str | None = Field(None, description="Where letters wait for their next attempt.", max_length=255)
+    dead: str | None = Field(None, description="Where dead letters lie.", max_length=255)
+    ledger: str | None = Field(None, description="Where settlements are kept.", max_length=255)
+
+
+class PolicyStatus(Shown):
+    """The policy that is followed now."""
+
+    name: str | None = Field(None, description="The RetryPolicy, or `default` for the built-in one.", max_length=253)
+    hash: str | None = Field(None, description="Changes when the policy does.", max_length=64)
+
+
+class DeadLetterQueueStatus(Status):
+    """What lies there, how old, and why."""
+
+    depth: int | None = Field(None, description="Open letters: dead and not yet dealt with.", ge=0)
+    depth_is_upper_bound: bool | None = Field(None, description="On a compacted topic some of them may be gone.")
+    oldest_letter_time: str | None = Field(
+        None, description="When the oldest open letter died.", json_schema_extra=TIME
+    )
+    retention_loss_time: str | None = Field(
+        None, description="When retention will eat the oldest open letter.", json_schema_extra=TIME
+    )
+    utilization: int | None = Field(None, description="Percent of capacity.maxLetters.", ge=0)
+    groups: tuple[GroupStatus, ...] = Field((), max_length=10, description="The ten most frequent causes.")
+    boxes: BoxesStatus | None = Field(None, description="The names of its boxes.")
+    replicas: int | None = Field(None, description="Pods of the courier.", ge=0)
+    ready_replicas: int | None = Field(None, description="Pods of the courier that are ready.", ge=0)
+    selector: str | None = Field(None, description="Selects the courier's pods, for autoscalers.", max_length=1024)
+    policy: PolicyStatus | None = Field(None, description="The policy that is followed now.")

@@ -1,0 +1,39 @@
+"""The status of a Replay: exact counts from the ledger."""
+
+from pydantic import Field
+
+from deadletter.api.base import Shown
+from deadletter.api.kinds import Status
+from deadletter.api.queuestatus import TIME, GroupStatus
+
+
+class WindowStatus(Shown):
+    """The frozen part of one partition."""
+
+    partition: int = Field(description="Partition of the dead box.", ge=0)
+    start: int = Field(description="First offset.", ge=0)
+    end: int = Field(description="The offset after the last.", ge=0)
+
+
+class ReplayStatus(Status):
+    """What became of the letters."""
+
+    start_time: str | None = Field(None, description="When it began.", json_schema_extra=TIME)
+    completion_time: str | None = Field(None, description="When it ended.", json_schema_extra=TIME)
+    window: tuple[WindowStatus, ...] = Field((), max_length=10000, description="The frozen part of the dead box.")
+    matched: int | None = Field(None, description="Letters that the selection took.", ge=0)
+    replayed: int | None = Field(None, description="Letters sent.", ge=0)
+    archived: int | None = Field(None, description="Letters archived.", ge=0)
+    discarded: int | None = Field(None, description="Letters discarded.", ge=0)
+    skipped: int | None = Field(None, description="Letters that matched and were not taken; see skippedBy.", ge=0)
+    failed_again: int | None = Field(None, description="Letters that were sent and came back.", ge=0)
+    remaining: int | None = Field(None, description="Letters of the window still to be looked at.", ge=0)
+    skipped_by: dict[str, int] = Field(
+        default_factory=dict, max_length=16, description="Why letters were skipped, counted."
+    )
+    groups: tuple[GroupStatus, ...] = Field((), max_length=10, description="Causes of what matched.")
+    samples: tuple[str, ...] = Field((), max_length=10, description="Ids of some that matched.")
+    letters_per_second: int | None = Field(None, description="How fast it goes.", ge=0)
+    estimated_completion_time: str | None = Field(
+        None, description="When it will end at this pace.", json_schema_extra=TIME
+    )
