@@ -5,9 +5,28 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from deadletter.api.base import HOST, PORT, Int, Model, SecretRef, Shown, Text, Tls, cel_text
+from deadletter.api.base import HOST, PORT, Int, Model, NameRef, SecretKeyRef, SecretRef, Shown, Text, Tls, cel_text
 from deadletter.api.kinds import AGE, Column, Kind, Status, condition_column
 from deadletter.api.rules import Rule, count_of_set
+
+__all__ = [
+    "BoxDefaults",
+    "BrokerConnection",
+    "BrokerConnectionSpec",
+    "BrokerConnectionStatus",
+    "Config",
+    "KafkaConnection",
+    "NameRef",
+    "RedisConnection",
+    "Sasl",
+    "SecretKeyRef",
+    "SecretRef",
+    "Sentinel",
+    "ServerStatus",
+    "Tls",
+    "config_rule",
+    "tls_secrets",
+]
 
 SERVER = f"{HOST}:{PORT}"
 REDIS_URL = f"rediss?://{HOST}(?::{PORT})?(?:/[0-9]{{0,4}})?"

@@ -20,13 +20,29 @@ from deadletter.api.base import (
 )
 from deadletter.api.boxes import Boxes
 from deadletter.api.brokerconnections import Config, config_rule
-from deadletter.api.deliveries import Delivery
-from deadletter.api.deliveries import HttpDelivery as HttpDelivery
-from deadletter.api.deliveries import ServiceRef as ServiceRef
+from deadletter.api.deliveries import Delivery, HttpDelivery, ServiceRef
 from deadletter.api.kinds import AGE, Column, Kind, condition_column
 from deadletter.api.queuestatus import DeadLetterQueueStatus
 from deadletter.api.rules import Rule, immutable, longer_than_nothing
 from deadletter.core import durations, names
+
+__all__ = [
+    "Alerts",
+    "Boxes",
+    "Capacity",
+    "DeadBox",
+    "DeadLetterQueue",
+    "DeadLetterQueueSpec",
+    "Delivery",
+    "HttpDelivery",
+    "NameRef",
+    "Redaction",
+    "Redrive",
+    "Route",
+    "ServiceRef",
+    "Shape",
+    "Source",
+]
 
 Shape = Literal["Delivered", "Plain", "Adopted"]
 CompatName = Literal["KafkaConnect", "Spring"]

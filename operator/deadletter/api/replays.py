@@ -12,10 +12,25 @@ from deadletter.api.rules import Rule, immutable, longer_than_nothing
 from deadletter.api.transforms import TransformSpec
 from deadletter.core import durations, times
 
+__all__ = [
+    "IMMUTABLE",
+    "MUTABLE",
+    "Canary",
+    "NameRef",
+    "Rate",
+    "Replay",
+    "ReplaySpec",
+    "Select",
+    "ServiceRef",
+    "To",
+    "TransformSpec",
+    "Verify",
+]
+
 MUTABLE = ("suspend", "rate", "ttlSecondsAfterFinished")
 IM__all__ = ["Replay", "ServiceRef", "TransformSpec"]
 
-MUTABLE = (
+IMMUTABLE = (
     "queueRef",
     "mode",
     "action",
