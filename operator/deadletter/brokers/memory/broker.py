@@ -1,0 +1,155 @@
+"""One connection to a memory server: the whole contract."""
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+
+from deadletter.brokers.base import Offsets, Registers
+from deadletter.brokers.errors import BoxConflict, BoxMissing
+from deadletter.brokers.memory.desk import MemoryDesk
+from deadletter.brokers.memory.mover import MemoryMover
+from deadletter.brokers.memory.server import Box, MemoryServer
+from deadletter.brokers.values import BoxSpec, BoxState, DeskSpec, Publication, Server, Taken
+from deadletter.core.letters import Place
+from deadletter.core.tallies import Span
+
+_BATCH = 100
+
+
+class MemoryProduced:
+    """Where a Replay published."""
+
+    def __init__(self, places: frozenset[tuple[str, int, int]]) -> None:
+        self._places = places
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+    def holds(self, topic: str, partition: int, offset: int) -> bool:
+        """Did it publish there?"""
+        return (topic, partition, offset) in self._places
+
+
+class MemoryBroker:
+    """Keeps the contract of `base.Broker`."""
+
+    def __init__(self, server: MemoryServer | None = None) -> None:
+        self._server = server or MemoryServer()
+
+    async def server(self) -> Server:
+        """Who answers."""
+        self._server.check()
+        return Server("Memory", "1", 1, transactions=True, id=self._server.name)
+
+    async def describe(self, names: Sequence[str]) -> Mapping[str, BoxState]:
+        """Those that exist."""
+        self._server.check()
+        return {name: self._server.boxes[name].state for name in names if name in self._server.boxes}
+
+    async def ensure(self, spec: BoxSpec) -> BoxState:
+        """Make it, or let it grow."""
+        self._server.check()
+        box = self._server.boxes.get(spec.name)
+        if spec.adopt and box is None:
+            raise BoxMissing(f"box {spec.name} does not exist and is to be adopted; create it first")
+        if box is None:
+            return self._server.make(spec).state
+        return box.state if spec.adopt else _grown(box, spec).state
+
+    async def drop(self, names: Sequence[str]) -> None:
+        """Delete boxes and ledgers."""
+        self._server.check()
+        for name in names:
+            self._server.boxes.pop(name, None)
+            self._server.ledgers.pop(name, None)
+
+    async def window(self, box: str, archived: bool = False) -> tuple[Span, ...]:  # noqa: ARG002 (they lie in the same box)
+        """First and end offset of each partition."""
+        found = self._server.box(box)
+        return tuple(Span(number, found.start(number), end) for number, end in enumerate(found.ends))
+
+    async def read(
+        self,
+        box: str,
+        spans: Sequence[Span],
+        archived: bool = False,  # noqa: ARG002 (they lie in the same box)
+    ) -> AsyncIterator[list[Taken]]:
+        """Batches of letters in these spans."""
+        for span in spans:
+            letters = self._server.box(box).partitions[span.partition]
+            offsets = [offset for offset in letters if span.start <= offset < span.end]
+            for first in range(0, len(offsets), _BATCH):
+                self._server.check()
+                batch = offsets[first : first + _BATCH]
+                yield [Taken(Place(box, span.partition, at), letters[at]) for at in batch if at in letters]
+
+    async def settled(self, box: str, ledger: str) -> Mapping[int, Offsets]:
+        """Settled offsets per partition."""
+        self._server.check()
+        if ledger not in self._server.ledgers:
+            return {}
+        found = self._server.ledgers[ledger].settled.items()
+        return {number: frozenset().union(*by_why.values()) for (name, number), by_why in found if name == box}
+
+    async def append(self, publications: Sequence[Publication]) -> None:
+        """Publish without settling."""
+        for publication in publications:
+            self._server.publish(publication)
+
+    @asynccontextmanager
+    async def mover(
+        self, box: str, ledger: str, partition: int, uid: str, archived: bool = False
+    ) -> AsyncIterator[MemoryMover]:
+        """Become the settler; fences the one before."""
+        yield MemoryMover(self._server, box, ledger, partition, uid, archived)
+
+    @asynccontextmanager
+    async def desk(self, spec: DeskSpec) -> AsyncIterator[MemoryDesk]:
+        """Join the group; leaving gives back what is still held."""
+        desk = MemoryDesk(self._server, spec)
+        try:
+            yield desk
+        finally:
+            desk.leave()
+
+    async def selected(self, ledger: str, uid: str) -> Mapping[int, Offsets]:
+        """What a DryRun selected."""
+        self._server.check()
+        return {part: frozenset(held) for part, held in self._server.ledgers[ledger].selected.get(uid, {}).items()}
+
+    async def produced(self, ledger: str, uid: str) -> MemoryProduced:
+        """Where a Replay published."""
+        self._server.check()
+        return MemoryProduced(frozenset(self._server.ledgers[ledger].produced.get(uid, ())))
+
+    async def forget(self, ledger: str, uid: str) -> None:
+        """Remove what a deleted Replay left."""
+        self._server.check()
+        kept = self._server.ledgers[ledger]
+        for part in (kept.selected, kept.produced, kept.tallies):
+            part.pop(uid, None)
+
+    async def reset_ledger(self, box: str, ledger: str) -> None:
+        """Nothing of this box is settled any more."""
+        kept = self._server.ledgers[ledger]
+        for key in [key for key in kept.settled if key[0] == box]:
+            del kept.settled[key]
+        for key in [key for key in kept.born if key[0] == box]:
+            del kept.born[key]
+
+    def registers(self) -> Registers:
+        """Counted anew in each sweep."""
+        from deadletter.brokers.memory.registers import MemoryRegisters
+
+        return MemoryRegisters(self._server)
+
+
+def _grown(box: Box, spec: BoxSpec) -> Box:
+    if not spec.parking and spec.partitions is not None and spec.partitions < len(box.partitions):
+        raise BoxConflict(
+            f"box {spec.name} has {len(box.partitions)} partitions and cannot shrink to {spec.partitions}"
+        )
+    if box.spec.parking != spec.parking:
+        raise BoxConflict(f"box {spec.name} exists and is of the other kind")
+    box.grow(1 if spec.parking else spec.partitions or 1)
+    box.spec = spec
+    return box

@@ -1,0 +1,170 @@
+"""What a memory server keeps: boxes, retry boxes, groups and ledgers. Connections come and go, this stays."""
+
+import time
+from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from zlib import crc32
+
+from deadletter.brokers.errors import BoxMissing, BrokerError, TooLarge
+from deadletter.brokers.values import BoxSpec, BoxState, CourierWord, Publication
+from deadletter.core.letters import Message
+from deadletter.core.tallies import Tally, Why
+
+
+def wall_clock() -> int:
+    """Milliseconds since the epoch."""
+    return time.time_ns() // 1_000_000
+
+
+@dataclass(slots=True)
+class Waiting:
+    """A letter in a retry box until it is due."""
+
+    message: Message
+    due_at: int
+
+
+@dataclass(slots=True)
+class Box:
+    """A box: its letters per partition by offset. A retry box keeps them with their due times."""
+
+    spec: BoxSpec
+    born: int
+    partitions: list[dict[int, Message]] = field(default_factory=list)
+    ends: list[int] = field(default_factory=list)
+    waiting: dict[int, Waiting] = field(default_factory=dict)
+    max_message_bytes: int | None = None
+
+    def grow(self, partitions: int) -> None:
+        """Partitions are added, never taken away."""
+        while len(self.partitions) < partitions:
+            self.partitions.append({})
+            self.ends.append(0)
+
+    @property
+    def state(self) -> BoxState:
+        """The box as the contract shows it."""
+        parts, keep = len(self.partitions), self.spec.retention_ms
+        return BoxState(self.spec.name, parts, keep, max_message_bytes=self.max_message_bytes)
+
+    def start(self, partition: int) -> int:
+        """The first offset that still holds a letter, or the end."""
+        return next(iter(self.partitions[partition]), self.ends[partition])
+
+    def put(self, message: Message, partition: int | None) -> tuple[int, int]:
+        """Append it; partition and offset where it lies now."""
+        chosen = crc32(message.key or b"") % len(self.partitions) if partition is None else partition
+        offset = self.ends[chosen]
+        self.partitions[chosen][offset] = message
+        self.ends[chosen] += 1
+        return chosen, offset
+
+    def park(self, message: Message, due_at: int) -> tuple[int, int]:
+        """Let it wait; partition and offset where it lies now."""
+        offset = self.ends[0]
+        self.ends[0] += 1
+        self.waiting[offset] = Waiting(message, due_at)
+        return 0, offset
+
+
+@dataclass(slots=True)
+class Group:
+    """A consumer group: where it stands, what is in whose hands, what is done."""
+
+    next: dict[int, int] = field(default_factory=dict)
+    held: dict[tuple[bool, int, int], str] = field(default_factory=dict)  # (parked, partition, offset) -> consumer
+    freed: list[tuple[int, int]] = field(default_factory=list)
+    notes: dict[tuple[int, int], tuple[int, int]] = field(default_factory=dict)
+    sessions: dict[str, int] = field(default_factory=dict)
+
+    def release(self, consumer: str) -> None:
+        """What this consumer held may be claimed again."""
+        lost = sorted(key for key, holder in self.held.items() if holder == consumer)
+        for key in lost:
+            del self.held[key]
+        self.freed = sorted({*self.freed, *((partition, offset) for parked, partition, offset in lost if not parked)})
+
+
+@dataclass(slots=True)
+class Ledger:
+    """What became of the letters of a dead box."""
+
+    settled: dict[tuple[str, int], dict[Why, set[int]]] = field(default_factory=lambda: defaultdict(dict))
+    selected: dict[str, dict[int, set[int]]] = field(default_factory=dict)
+    produced: dict[str, set[tuple[str, int, int]]] = field(default_factory=dict)
+    tallies: dict[str, dict[int, Tally]] = field(default_factory=dict)
+    born: dict[tuple[str, int], int] = field(default_factory=dict)
+    couriers: dict[str, CourierWord] = field(default_factory=dict)
+
+    def is_settled(self, box: str, partition: int, offset: int) -> bool:
+        """Is there any settlement of this letter?"""
+        return any(offset in offsets for offsets in self.settled[box, partition].values())
+
+    def settle(self, box: str, partition: int, why: Why, offset: int) -> None:
+        """Settle it for this reason alone: a restored letter is archived no more."""
+        for offsets in self.settled[box, partition].values():
+            offsets.discard(offset)
+        self.settled[box, partition].setdefault(why, set()).add(offset)
+
+
+class MemoryServer:
+    """All state of a broker. `refuse` makes every write to a box fail; `down` makes every call fail."""
+
+    def __init__(self, clock: Callable[[], int] = wall_clock, name: str = "memory") -> None:
+        self.clock = clock
+        self.name = name
+        self.boxes: dict[str, Box] = {}
+        self.groups: dict[tuple[str, str], Group] = defaultdict(Group)
+        self.ledgers: dict[str, Ledger] = defaultdict(Ledger)
+        self.epochs: dict[tuple[str, int], int] = defaultdict(int)
+        self.refuse: dict[str, BrokerError] = {}
+        self.down: BrokerError | None = None
+        self._births = 0
+
+    def check(self) -> None:
+        """Fails when the server is down."""
+        if self.down is not None:
+            raise self.down
+
+    def box(self, name: str) -> Box:
+        """The box of this name; BoxMissing if there is none."""
+        self.check()
+        if name not in self.boxes:
+            raise BoxMissing(f"box {name} does not exist")
+        return self.boxes[name]
+
+    def make(self, spec: BoxSpec) -> Box:
+        """A new, empty box."""
+        self._births += 1
+        self.boxes[spec.name] = made = Box(spec, self._births)
+        made.grow(1 if spec.parking else spec.partitions or 1)
+        return made
+
+    def writable(self, name: str, message: Message) -> Box:
+        """The box, if it takes this message now."""
+        box = self.box(name)
+        if name in self.refuse:
+            raise self.refuse[name]
+        if box.max_message_bytes is not None and message.size > box.max_message_bytes:
+            raise TooLarge(f"a message exceeds the limit of box {name}")
+        return box
+
+    def publish(self, publication: Publication) -> tuple[str, int, int]:
+        """Append or park it; where it lies now."""
+        box = self.writable(publication.to, publication.message)
+        message = replace(publication.message, timestamp=publication.message.timestamp or self.clock())
+        if box.spec.parking:
+            return (publication.to, *box.park(message, publication.due_at or 0))
+        return (publication.to, *box.put(message, publication.partition))
+
+    def seed(self, box: str, messages: list[Message], partition: int | None = None) -> None:
+        """What an application sent: the box is made if need be. For tests."""
+        if box not in self.boxes:
+            self.make(BoxSpec(box, 1))
+        for message in messages:
+            self.boxes[box].put(replace(message, timestamp=message.timestamp or self.clock()), partition)
+
+    def expel(self, source: str, group: str, consumer: str) -> None:
+        """Take everything out of a consumer's hands, as a rebalance does. For tests."""
+        self.groups[source, group].release(consumer)
