@@ -48,3 +48,10 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- if not .Values.watchNamespaces }}true{{ end }}
 {{- else if .Values.webhook.enabled }}true{{ end }}
 {{- end }}
+
+{{/* The names of the pull secrets, with commas. */}}
+{{- define "dlq.pullSecrets" -}}
+{{- $names := list }}
+{{- range .Values.imagePullSecrets }}{{ $names = append $names .name }}{{ end }}
+{{- join "," $names }}
+{{- end }}
