@@ -102,7 +102,7 @@ def classify_error(kind: str) -> Category:
         return Category.Transient
     if kind.startswith("Grpc:"):
         return _classify_grpc(kind[5:])
-    name = re.split(r"[.$/:\\]", kind.strip().rstrip(".:"))[-1].lower()
+    name = re.split(r"[.$/:\\]", kind.partition(": ")[0].strip().rstrip(".:"))[-1].lower()
     return next((category for category, pattern in _WORD_TABLE if pattern.search(name)), Category.Permanent)
 
 

@@ -1,0 +1,156 @@
+"""What a dialect is: the names it writes, how it is recognised, how its letter is read and its message restored."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from deadletter.core.failures import MESSAGE_LIMIT, STACK_LIMIT, TYPE_LIMIT, classify_error, classify_status
+from deadletter.core.letters import Confidence, Envelope, Failure, Message, Origin, Place
+from deadletter.core.numbers import moment, number, position
+from deadletter.core.texts import clip
+
+Names = tuple[str, ...]
+_TEXT_BYTES = 4 * STACK_LIMIT
+
+
+class DialectError(ValueError):
+    """The original message cannot be restored from this letter; the text carries nothing of it."""
+
+
+class Fields:
+    """The headers of one letter: the last of each name, and the first where a name was written more than once."""
+
+    __slots__ = ("first", "last", "message", "place", "repeated")
+
+    def __init__(self, message: Message, place: Place) -> None:
+        headers = message.headers
+        self.message = message
+        self.place = place
+        self.last: dict[str, bytes | None] = dict(headers)
+        self.repeated = len(self.last) != len(headers)
+        self.first: dict[str, bytes | None] = dict(reversed(headers)) if self.repeated else self.last
+
+    def text(self, names: Names, limit: int = TYPE_LIMIT) -> str | None:
+        """The text of the first of these names that has one; `null` as a word is none."""
+        return text_in(self.last, names, limit)
+
+    def number(self, names: Names) -> int | None:
+        """The number of the first of these names that has one."""
+        return _found(self.last, names, number)
+
+    def moment(self, names: Names) -> int | None:
+        """The time of the first of these names that has one."""
+        return _found(self.last, names, moment)
+
+
+def text_in(fields: dict[str, bytes | None], names: Names, limit: int = TYPE_LIMIT) -> str | None:
+    """The text of the first of these names that has one; `null` as a word is none."""
+    for name in names:
+        raw = fields.get(name)
+        if raw:
+            text = raw[:_TEXT_BYTES].decode("utf-8", "replace")
+            if text != "null":
+                return clip(text, limit)
+    return None
+
+
+def _found(fields: dict[str, bytes | None], names: Names, read: Callable[[bytes | None], int | None]) -> int | None:
+    for name in names:
+        value = read(fields.get(name))
+        if value is not None:
+            return value
+    return None
+
+
+@dataclass(slots=True, frozen=True, kw_only=True)
+class Dialect:
+    """One system's way to write an envelope. Names are tried in order; the first that has a value counts.
+
+    `markers`: any of them makes it a candidate, `needs` must all be there too, `claims` says the last word.
+    `strips`: what a replay takes out; a trailing `*` means every name that begins so. `unmistakable`: no application
+    writes such names, so they are taken out of letters of other dialects as well.
+    """
+
+    name: str
+    markers: Names = ()
+    needs: Names = ()
+    claims: Callable[[Fields], bool] | None = None
+    confidence: Confidence = Confidence.Certain
+    topic: Names = ()
+    partition: Names = ()
+    offset: Names = ()
+    timestamp: Names = ()
+    group: Names = ()
+    attempts: Names = ()
+    first_failed_at: Names = ()
+    failed_at: Names = ()
+    type: Names = ()
+    cause: Names = ()  # the exception that tells the category, when the type is only a wrapper
+    text: Names = ()
+    stack: Names = ()
+    status: Names = ()
+    reason: Names = ()
+    replays: Names = ()
+    id: Names = ()
+    strips: Names = ()
+    unmistakable: bool = True
+    polish: Callable[[Fields, Envelope], None] | None = None  # what a table of names cannot say
+    sniff: Callable[[Fields], Envelope | None] | None = None  # reads key or value; None: not this dialect
+    restore: Callable[[Message], Message] | None = None  # the message as it was before it failed
+
+    def is_written_in(self, fields: Fields) -> bool:
+        """Does this letter speak the dialect? Asked only when a marker is there."""
+        names = fields.last
+        return all(name in names for name in self.needs) and (self.claims is None or self.claims(fields))
+
+    def read(self, fields: Fields) -> Envelope:
+        """The envelope of a letter in this dialect, as far as it is written."""
+        hop = self._origin(fields.last)
+        envelope = Envelope(
+            dialect=self.name,
+            confidence=self.confidence,
+            origin=self._origin(fields.first) if fields.repeated else hop,
+            hop=hop,
+            group=fields.text(self.group) if self.group else None,
+            attempts=max(fields.number(self.attempts) or 0, 0) if self.attempts else 0,
+            first_failed_at=fields.moment(self.first_failed_at) if self.first_failed_at else None,
+            failed_at=fields.moment(self.failed_at) if self.failed_at else None,
+            failure=self._failure(fields),
+            reason=(fields.text(self.reason) or "") if self.reason else "",
+            replays=max(fields.number(self.replays) or 0, 0) if self.replays else 0,
+            id=fields.text(self.id) if self.id else None,
+        )
+        if self.polish:
+            self.polish(fields, envelope)
+        return envelope
+
+    def _origin(self, values: dict[str, bytes | None]) -> Origin:
+        return Origin(
+            text_in(values, self.topic) if self.topic else None,
+            _found(values, self.partition, position) if self.partition else None,
+            _found(values, self.offset, position) if self.offset else None,
+            _found(values, self.timestamp, moment) if self.timestamp else None,
+        )
+
+    def _failure(self, fields: Fields) -> Failure:
+        kind = (fields.text(self.type) or "") if self.type else ""
+        status = fields.number(self.status) if self.status else None
+        cause = (fields.text(self.cause) if self.cause else None) or kind
+        return Failure(
+            kind,
+            (fields.text(self.text, MESSAGE_LIMIT) or "") if self.text else "",
+            classify_status(status) if status and status >= 300 and not cause else classify_error(cause),
+            status,
+            (fields.text(self.stack, STACK_LIMIT) or "") if self.stack else "",
+        )
+
+
+def failure_in(kind: str, text: str, stack: str = "") -> Failure:
+    """A failure that was found in a value, bounded and classified."""
+    return Failure(
+        clip(kind, TYPE_LIMIT), clip(text, MESSAGE_LIMIT), classify_error(kind), None, clip(stack, STACK_LIMIT)
+    )
+
+
+def envelope_of(name: str, origin: Origin, failure: Failure) -> Envelope:
+    """An envelope that was found in a key or value."""
+    return Envelope(dialect=name, confidence=Confidence.Likely, origin=origin, hop=origin, failure=failure)

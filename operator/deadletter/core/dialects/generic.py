@@ -1,0 +1,63 @@
+"""Home-made headers: one design that is known, and the names seen across unrelated systems as the last resort."""
+
+from deadletter.core.dialects.base import Dialect
+from deadletter.core.letters import Confidence
+
+_TOPICS = ("x-original-topic", "x-dlq-original-topic", "dlq-original-topic", "x-dlq-source-topic", "original-topic")
+_PARTITIONS = ("x-original-partition", "x-dlq-original-partition", "dlq-original-partition", "original-partition")
+_OFFSETS = ("x-original-offset", "x-dlq-original-offset", "dlq-original-offset", "original-offset")
+_REASONS = (
+    "x-dlq-reason",
+    "x-error",
+    "x-error-message",
+    "x-error-reason",
+    "x-dlq-error",
+    "x-dlq-error-message",
+    "dlq-reason",
+    "error-reason",
+)
+_TYPES = ("x-dlq-error-type", "dlq-error-class", "x-error-type")
+_ATTEMPTS = ("x-attempts", "x-dlq-attempts", "x-dlq-retry-count", "dlq-attempts", "x-retry-count")
+_TIMES = ("x-failed-at", "x-dlq-timestamp", "x-dlq-failed-at", "dlq-failed-at")
+_REPLAYS = ("x-replay-count", "replay_count", "dlq_replay_count")
+
+RETRY_DLQ_DESIGN = Dialect(
+    name="retry-dlq-design",
+    markers=("x-error-reason",),
+    needs=("source-topic",),
+    topic=("source-topic",),
+    partition=("partition",),
+    offset=("offset",),
+    attempts=("x-retry-attempt",),
+    text=("x-error-reason",),
+    strips=("x-error-reason", "x-retry-attempt", "source-topic", "partition", "offset", "epoch"),
+    unmistakable=False,
+)
+REDPANDA_CONNECT = Dialect(
+    name="redpanda-connect",
+    markers=("kafka_topic",),
+    needs=("kafka_partition", "kafka_offset"),
+    confidence=Confidence.Likely,
+    topic=("kafka_topic",),
+    partition=("kafka_partition",),
+    offset=("kafka_offset",),
+    timestamp=("kafka_timestamp_ms", "kafka_timestamp_unix"),
+    strips=("kafka_topic", "kafka_partition", "kafka_offset", "kafka_timestamp_ms", "kafka_timestamp_unix"),
+    unmistakable=False,
+)
+GENERIC = Dialect(
+    name="generic-x",
+    markers=(*_TOPICS, *_REASONS, *_TYPES, *_ATTEMPTS, *_TIMES),
+    confidence=Confidence.Guess,
+    topic=_TOPICS,
+    partition=_PARTITIONS,
+    offset=_OFFSETS,
+    attempts=_ATTEMPTS,
+    failed_at=_TIMES,
+    type=_TYPES,
+    text=_REASONS,
+    replays=_REPLAYS,
+    strips=(*_TOPICS, *_PARTITIONS, *_OFFSETS, *_REASONS, *_TYPES, *_ATTEMPTS, *_TIMES, *_REPLAYS),
+    unmistakable=False,
+)
+DIALECTS = (RETRY_DLQ_DESIGN, REDPANDA_CONNECT)

@@ -1,0 +1,121 @@
+"""What Apache Kafka itself writes: share groups, Connect, Streams; and what builds on their names."""
+
+from deadletter.core.dialects.base import Dialect, DialectError, Fields
+from deadletter.core.letters import Confidence, Envelope, Message
+
+_CONNECT = "__connect.errors."
+_STREAMS = "__streams.errors."
+_MQ_NAMES = tuple(f"{_CONNECT}{name}" for name in ("jms.message.id", "jms.timestamp", "mq.queue"))
+
+
+def _unwrapped(_: Fields, envelope: Envelope) -> None:
+    """Throwable.toString is `class: message`; the class alone is the type."""
+    envelope.failure.type = envelope.failure.type.partition(": ")[0]
+
+
+def _unquoted(_: Fields, envelope: Envelope) -> None:
+    """Connect's header converters write texts as JSON: with quotes."""
+    failure = envelope.failure
+    failure.type, failure.message = failure.type.strip('"'), failure.message.strip('"')
+    for origin in (envelope.origin, envelope.hop):
+        origin.topic = origin.topic and origin.topic.strip('"')
+
+
+def _still_serialised(message: Message) -> Message:
+    """The rule's action may have written the value as JSON; only one in the registry's wire format is the original."""
+    if message.value and message.value[0] != 0:
+        raise DialectError("the value was rewritten by the rule and must be serialised anew before it is replayed")
+    return message
+
+
+def _with_payload(message: Message) -> Message:
+    """Without copying a letter of a share group is a pointer to its origin, not a tombstone."""
+    if message.key is None and message.value is None:
+        raise DialectError("the letter points to its origin and carries no payload")
+    return message
+
+
+SHARE_GROUP = Dialect(
+    name="kafka-share-group",
+    markers=("__dlq.errors.topic",),
+    topic=("__dlq.errors.topic",),
+    partition=("__dlq.errors.partition",),
+    offset=("__dlq.errors.offset",),
+    group=("__dlq.errors.group",),
+    attempts=("__dlq.errors.delivery.count",),
+    text=("__dlq.errors.message",),
+    strips=("__dlq.errors.*",),
+    restore=_with_payload,
+)
+KIP_1317 = Dialect(
+    name="kip-1317-draft",
+    markers=("_dlq.errors.disposition", "_dlq.errors.original.topic"),
+    topic=("_dlq.errors.original.topic",),
+    partition=("_dlq.errors.original.partition",),
+    offset=("_dlq.errors.original.offset",),
+    reason=("_dlq.errors.disposition",),
+    strips=("_dlq.errors.*",),
+)
+IBM_MQ_SOURCE = Dialect(
+    name="ibm-mq-source",
+    markers=_MQ_NAMES,
+    topic=(f"{_CONNECT}topic",),
+    partition=(f"{_CONNECT}partition",),
+    offset=(f"{_CONNECT}offset",),
+    timestamp=(f"{_CONNECT}jms.timestamp",),
+    group=(f"{_CONNECT}connector.name",),
+    failed_at=(f"{_CONNECT}timestamp",),
+    type=(f"{_CONNECT}exception.class.name", f"{_CONNECT}cause.class"),
+    cause=(f"{_CONNECT}cause.class",),
+    text=(f"{_CONNECT}exception.message", f"{_CONNECT}cause.message"),
+    stack=(f"{_CONNECT}exception.stacktrace",),
+    id=(f"{_CONNECT}jms.message.id",),
+    strips=("__connect.errors.*",),
+    polish=_unquoted,
+)
+CONNECT = Dialect(
+    name="kafka-connect",
+    markers=(f"{_CONNECT}topic", f"{_CONNECT}exception.class.name", f"{_CONNECT}connector.name"),
+    topic=(f"{_CONNECT}topic",),
+    partition=(f"{_CONNECT}partition",),
+    offset=(f"{_CONNECT}offset",),
+    group=(f"{_CONNECT}connector.name",),
+    type=(f"{_CONNECT}exception.class.name",),
+    text=(f"{_CONNECT}exception.message",),
+    stack=(f"{_CONNECT}exception.stacktrace",),
+    strips=("__connect.errors.*",),
+)
+CONNECT_BARE = Dialect(name="kafka-connect-bare", confidence=Confidence.Unknown)
+BAKDATA_STREAMS = Dialect(
+    name="bakdata-streams",
+    markers=(f"{_STREAMS}exception.class.name", f"{_STREAMS}exception.message", f"{_STREAMS}description"),
+    topic=(f"{_STREAMS}topic",),
+    partition=(f"{_STREAMS}partition",),
+    offset=(f"{_STREAMS}offset",),
+    type=(f"{_STREAMS}exception.class.name",),
+    text=(f"{_STREAMS}exception.message", f"{_STREAMS}description"),
+    stack=(f"{_STREAMS}exception.stack_trace",),
+    strips=("__streams.errors.*",),
+)
+STREAMS = Dialect(
+    name="kafka-streams",
+    markers=(f"{_STREAMS}exception", f"{_STREAMS}message", f"{_STREAMS}stacktrace"),
+    topic=(f"{_STREAMS}topic",),
+    partition=(f"{_STREAMS}partition",),
+    offset=(f"{_STREAMS}offset",),
+    type=(f"{_STREAMS}exception",),
+    text=(f"{_STREAMS}message",),
+    stack=(f"{_STREAMS}stacktrace",),
+    strips=("__streams.errors.*",),
+    polish=_unwrapped,
+)
+CONFLUENT_RULE = Dialect(
+    name="confluent-rule",
+    markers=("__rule.name",),
+    topic=("__rule.topic",),
+    text=("__rule.exception",),
+    reason=("__rule.name",),
+    strips=("__rule.*",),
+    restore=_still_serialised,
+)
+DIALECTS = (SHARE_GROUP, KIP_1317, IBM_MQ_SOURCE, CONNECT, CONNECT_BARE, BAKDATA_STREAMS, STREAMS, CONFLUENT_RULE)

@@ -1,0 +1,73 @@
+"""Spring: the dead-letter recoverer, retryable topics, and Cloud Stream."""
+
+from deadletter.core.dialects.base import Dialect, Fields
+from deadletter.core.letters import Envelope
+
+_DLT = "kafka_dlt-"
+
+
+def _binary(raw: bytes | None) -> bool:
+    return raw is not None and len(raw) in {4, 8} and not raw.isdigit()
+
+
+def _is_cloud_stream(fields: Fields) -> bool:
+    """The same names are home-made elsewhere, in text; Cloud Stream writes big-endian integers."""
+    last = fields.last
+    if any(_binary(last.get(f"x-original-{name}")) for name in ("partition", "offset", "timestamp")):
+        return True
+    return "x-exception-fqcn" in last and "x-exception-stacktrace" in last
+
+
+def _old_attempts(fields: Fields, envelope: Envelope) -> None:
+    """Old versions wrote the attempts as one unsigned byte, which may look like a digit."""
+    raw = fields.last.get("retry_topic-attempts")
+    if raw is not None and len(raw) == 1:
+        envelope.attempts = raw[0]
+
+
+RETRY_TOPIC = Dialect(
+    name="spring-retry-topic",
+    markers=("retry_topic-attempts", "retry_topic-original-timestamp", "retry_topic-backoff-timestamp"),
+    topic=("kafka_original-topic", f"{_DLT}original-topic"),
+    partition=("kafka_original-partition", f"{_DLT}original-partition"),
+    offset=("kafka_original-offset", f"{_DLT}original-offset"),
+    timestamp=("kafka_original-timestamp", f"{_DLT}original-timestamp"),
+    group=(f"{_DLT}original-consumer-group",),
+    attempts=("retry_topic-attempts",),
+    first_failed_at=("retry_topic-original-timestamp",),
+    type=("kafka_exception-fqcn", f"{_DLT}exception-fqcn", "kafka_key-exception-fqcn"),
+    cause=("kafka_exception-cause-fqcn", f"{_DLT}exception-cause-fqcn"),
+    text=("kafka_exception-message", f"{_DLT}exception-message", "kafka_key-exception-message"),
+    stack=("kafka_exception-stacktrace", f"{_DLT}exception-stacktrace", "kafka_key-exception-stacktrace"),
+    strips=("retry_topic-*", "kafka_original-*", "kafka_exception-*", "kafka_key-exception-*", f"{_DLT}*"),
+    polish=_old_attempts,
+)
+DLT = Dialect(
+    name="spring-dlt",
+    markers=(f"{_DLT}original-topic", f"{_DLT}exception-fqcn", f"{_DLT}key-exception-fqcn"),
+    topic=(f"{_DLT}original-topic",),
+    partition=(f"{_DLT}original-partition",),
+    offset=(f"{_DLT}original-offset",),
+    timestamp=(f"{_DLT}original-timestamp",),
+    group=(f"{_DLT}original-consumer-group",),
+    type=(f"{_DLT}exception-fqcn", f"{_DLT}key-exception-fqcn"),
+    cause=(f"{_DLT}exception-cause-fqcn",),
+    text=(f"{_DLT}exception-message", f"{_DLT}key-exception-message"),
+    stack=(f"{_DLT}exception-stacktrace", f"{_DLT}key-exception-stacktrace"),
+    strips=(f"{_DLT}*", "springDeserializerException*"),
+)
+CLOUD_STREAM = Dialect(
+    name="spring-cloud-stream",
+    markers=("x-original-topic",),
+    claims=_is_cloud_stream,
+    topic=("x-original-topic",),
+    partition=("x-original-partition",),
+    offset=("x-original-offset",),
+    timestamp=("x-original-timestamp",),
+    type=("x-exception-fqcn",),
+    text=("x-exception-message",),
+    stack=("x-exception-stacktrace",),
+    strips=("x-original-*", "x-exception-*"),
+    unmistakable=False,
+)
+DIALECTS = (RETRY_TOPIC, DLT, CLOUD_STREAM)
