@@ -62,4 +62,4 @@ class TimedOut(HttpError):
 class BadAnswer(HttpError):
     """What came back is not an HTTP/1.1 answer within bounds."""
 
-    kind = "BadAnswer"
+    kind = "NetworkProtocol"

@@ -8,12 +8,16 @@ from pathlib import Path
 from deadletter.workers.http.errors import TlsFault
 
 
-def context(ca: bytes | None = None, certificate: bytes | None = None, key: bytes | None = None) -> ssl.SSLContext:
-    """A context that verifies the server's name; TlsFault when a certificate cannot be read."""
+def context(
+    ca: bytes | None = None, certificate: bytes | None = None, key: bytes | None = None, *, verify: bool = True
+) -> ssl.SSLContext:
+    """A context that verifies the server and its name; TlsFault when a certificate cannot be read."""
     try:
         made = ssl.create_default_context(cadata=ca.decode("ascii") if ca else None)
         made.minimum_version = ssl.TLSVersion.TLSv1_2
         made.set_alpn_protocols(["http/1.1"])
+        if not verify:
+            made.check_hostname, made.verify_mode = False, ssl.CERT_NONE
         if certificate is not None:
             _present(made, certificate + b"\n" + (key or b""))
     except (ssl.SSLError, ValueError) as error:

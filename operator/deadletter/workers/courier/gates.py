@@ -1,0 +1,110 @@
+"""May the courier deliver now, and if not, why? Everything that pauses it comes together here.
+
+In the order a user should hear it: the gate of `live.json` (capacity, suspend), a fault of the target (address, DNS,
+TLS), a box that refuses, the open circuit, the spent error budget. A fault and an open circuit let one probe out at a
+time; what fails meanwhile does not count as an attempt.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+
+from deadletter.core.breaker import Breaker, ErrorBudget
+from deadletter.core.policy import Policy
+from deadletter.core.reasons import Reason
+from deadletter.workers.courier.outcomes import Outcome
+
+FAULT_WAIT_MS = 1_000
+FAULT_WAIT_MAX_MS = 30_000
+
+
+class Pass(Enum):
+    """Leave to deliver."""
+
+    Usual = "usual"
+    Probe = "probe"
+
+
+@dataclass(slots=True)
+class Fault:
+    """Trouble of the target that every message would meet."""
+
+    reason: str
+    message: str
+    wait: int
+    until: int
+
+
+class Gate:
+    """The state of all that pauses; told the time, it sleeps never."""
+
+    def __init__(self, policy: Policy, paused: Callable[[], str] = str) -> None:
+        self.breaker = Breaker(policy.breaker)
+        self.budget = ErrorBudget(policy.budget)
+        self._asked = paused
+        self._fault: Fault | None = None
+        self._refusals: dict[int, tuple[str, str]] = {}
+
+    def why(self, now: int) -> tuple[str, str]:
+        """Reason and sentence of the pause; nothing when it is open."""
+        asked = self._asked()
+        if asked:
+            return asked, "paused by the operator"
+        if self._fault is not None:
+            return self._fault.reason, self._fault.message
+        if self._refusals:
+            return next(iter(self._refusals.values()))
+        if not self.breaker.may_deliver(now):
+            return Reason.CircuitOpen, "deliveries fail; one probe at a time until the service answers"
+        if self.budget.is_spent(now):
+            return Reason.ErrorBudgetSpent, "more letters died than the error budget allows"
+        return "", ""
+
+    def ask(self, now: int) -> Pass | None:
+        """Leave for one delivery now; a probe is given once at a time."""
+        reason, _ = self.why(now)
+        if not reason:
+            return Pass.Usual
+        if self._fault is not None and reason == self._fault.reason:
+            return self._probe_fault(now, self._fault)
+        if reason == Reason.CircuitOpen and self.breaker.may_probe(now):
+            return Pass.Probe
+        return None
+
+    @staticmethod
+    def _probe_fault(now: int, fault: Fault) -> Pass | None:
+        if now < fault.until:
+            return None
+        fault.until = now + FAULT_WAIT_MAX_MS  # no second probe before this one is heard of
+        return Pass.Probe
+
+    def wants_probe(self, now: int) -> bool:
+        """Is it shut in a way that only a delivery can open?"""
+        reason, _ = self.why(now)
+        return reason == Reason.CircuitOpen or (self._fault is not None and reason == self._fault.reason)
+
+    def record(self, outcome: Outcome, leave: Pass, now: int) -> bool:
+        """Take note of an outcome; does it count as an attempt?"""
+        if outcome.fault:
+            self._blame(outcome, leave, now)
+            return False
+        self._fault = None
+        was_closed = self.breaker.state == "Closed"
+        if was_closed or leave is Pass.Probe:
+            self.breaker.record(outcome.speaks_well, outcome.is_network, now)
+        return outcome.speaks_well or was_closed
+
+    def _blame(self, outcome: Outcome, leave: Pass, now: int) -> None:
+        if self._fault is not None and leave is Pass.Usual:
+            return  # it was on its way when the first one failed
+        wait = min(self._fault.wait * 2, FAULT_WAIT_MAX_MS) if self._fault else FAULT_WAIT_MS
+        message = outcome.failure.message if outcome.failure else ""
+        self._fault = Fault(outcome.fault, message, wait, now + wait)
+
+    def refused(self, claim: object, reason: str, message: str) -> None:
+        """A box does not take what a claim became."""
+        self._refusals[id(claim)] = (reason, message)
+
+    def taken(self, claim: object) -> None:
+        """It did after all, or the claim is no longer ours."""
+        self._refusals.pop(id(claim), None)

@@ -1,0 +1,70 @@
+"""A claim that failed becomes a letter: what is known of it so far and its newest failure."""
+
+from dataclasses import replace
+
+from deadletter.brokers.values import Claim
+from deadletter.core.headers import read_fields, stamp, unforge
+from deadletter.core.letters import Envelope, Failure, Letter, Message, Origin, Place
+from deadletter.workers.courier.requests import Waybill, idempotency_key
+
+
+def _known(claim: Claim) -> Envelope:
+    # A parked letter carries our own headers; those on a message of the source are the sender's, but for its replays.
+    known = read_fields(dict(claim.message.headers))
+    if claim.parked and known.origin.topic is not None:
+        return replace(known, id=known.id or idempotency_key(claim.place))
+    place = claim.place
+    origin = Origin(place.box, place.partition, place.offset, claim.message.timestamp)
+    name = known.id if claim.parked and known.id else idempotency_key(place)
+    return Envelope(origin=origin, hop=origin, id=name, replays=known.replays, replay=known.replay)
+
+
+def waybill(claim: Claim) -> Waybill:
+    """What the next request says of a claim."""
+    if not claim.parked:
+        return Waybill(idempotency_key(claim.place), claim.place, claim.attempts + 1)
+    known = _known(claim)
+    origin = known.origin
+    place = Place(origin.topic or claim.place.box, origin.partition or 0, origin.offset or 0)
+    return Waybill(known.id or idempotency_key(place), place, claim.attempts + 1)
+
+
+def resume(claim: Claim) -> Claim:
+    """The claim with what its own headers say, if it was parked: attempts and first failure survive every restart."""
+    if not claim.parked:
+        return claim
+    known = read_fields(dict(claim.message.headers))
+    attempts = max(claim.attempts, known.attempts)
+    first = claim.first_failed_at if claim.first_failed_at is not None else known.first_failed_at
+    return replace(claim, attempts=attempts, first_failed_at=first if attempts else None)
+
+
+def failed(claim: Claim, failure: Failure, group: str, now: int) -> Letter:
+    """The letter of a claim whose delivery has just failed; `attempts` counts it."""
+    envelope = replace(
+        _known(claim),
+        group=group,
+        attempts=claim.attempts + 1,
+        first_failed_at=claim.first_failed_at if claim.first_failed_at is not None else now,
+        failed_at=now,
+        failure=failure,
+        reason="",
+        due_at=None,
+    )
+    return Letter(claim.message if claim.parked else unforge(claim.message), claim.place, envelope)
+
+
+def to_park(letter: Letter, due_at: int) -> Message:
+    """How it lies in the retry box."""
+    return stamp(letter.message, replace(letter.envelope, due_at=due_at))
+
+
+def to_bury(letter: Letter, reason: str, compat: tuple[str, ...] = ()) -> Message:
+    """How it lies in a dead box."""
+    return stamp(letter.message, replace(letter.envelope, reason=reason), compat)
+
+
+def slim(letter: Letter) -> Letter:
+    """The same letter with as little of an envelope as still names it: for a box that finds it too large."""
+    failure = replace(letter.envelope.failure, message="", stack="")
+    return replace(letter, envelope=replace(letter.envelope, failure=failure))

@@ -1,0 +1,85 @@
+"""What came of one delivery."""
+
+from dataclasses import dataclass, replace
+from email.utils import parsedate_to_datetime
+
+from deadletter.core.failures import TYPE_LIMIT, failure_of, failure_of_status
+from deadletter.core.letters import Category, Failure
+from deadletter.core.reasons import Reason
+from deadletter.workers.http.answers import Answer
+from deadletter.workers.http.errors import HttpError, TargetForbidden
+
+ASKED = frozenset({"retry", "bury", "discard"})
+MESSAGE_BYTES = 1024
+OF_MESSAGE = frozenset({Category.Permission, Category.Validation, Category.Permanent})
+
+
+@dataclass(slots=True, frozen=True)
+class Outcome:
+    """Done, when there is no failure. `fault` is a Reason to pause for: the queue's trouble, not the message's."""
+
+    failure: Failure | None = None
+    retry_after: int | None = None  # ms
+    asked: str | None = None
+    fault: str = ""
+
+    @property
+    def is_done(self) -> bool:
+        """Did the service take it?"""
+        return self.failure is None
+
+    @property
+    def is_network(self) -> bool:
+        """Did it fail before the service could answer?"""
+        return self.failure is not None and self.failure.category is Category.Network
+
+    @property
+    def speaks_well(self) -> bool:
+        """Does it show a service that works? One that refuses a message does."""
+        return self.failure is None or self.failure.category in OF_MESSAGE
+
+    @property
+    def word(self) -> str:
+        """The outcome as a metric's label."""
+        if self.fault:
+            return "fault"
+        return "delivered" if self.failure is None else "failed"
+
+
+DONE = Outcome()
+
+
+def of_answer(answer: Answer, *, is_success: bool, now: int) -> Outcome:
+    """The outcome of an answer; a `Dlq-Action` counts even beside a success."""
+    asked = answer.headers.get("dlq-action", "").strip().lower()
+    if is_success and asked not in ASKED:
+        return DONE
+    failure = failure_of_status(answer.status, _text(answer.body))
+    named = answer.headers.get("dlq-error-type", "").strip()
+    if named:
+        failure = replace(failure, type=named[:TYPE_LIMIT])
+    return Outcome(failure, retry_after(answer.headers.get("retry-after"), now), asked if asked in ASKED else None)
+
+
+def of_error(error: HttpError) -> Outcome:
+    """The outcome of a delivery without an answer."""
+    failure = failure_of(error.kind, str(error))
+    if not error.is_of_queue:
+        return Outcome(failure)
+    reason = Reason.TargetForbidden if isinstance(error, TargetForbidden) else Reason.TargetUnresolvable
+    return Outcome(failure, fault=reason)
+
+
+def retry_after(text: str | None, now: int) -> int | None:
+    """Milliseconds that a Retry-After header asks for, in either of its forms; None when it says nothing."""
+    text = (text or "").strip()
+    if text.isascii() and text.isdigit():
+        return int(text[:9]) * 1000
+    try:
+        return max(int(parsedate_to_datetime(text).timestamp() * 1000) - now, 0) if text else None
+    except (ValueError, OverflowError):
+        return None
+
+
+def _text(body: bytes) -> str:
+    return " ".join(body[:MESSAGE_BYTES].decode("utf-8", "replace").split())

@@ -1,0 +1,130 @@
+"""A message becomes a request: body = value, the rest in headers.
+
+- `Dlq-Topic`, `Dlq-Partition`, `Dlq-Offset`, `Dlq-Timestamp`, `Dlq-Attempt`: where it FIRST came from, which try it is
+- `Dlq-Key`: as it is when it is plain text, else base64 and `Dlq-Key-Encoding: base64`; a very long one is left out
+- `Dlq-Null: true`: the value is null, not empty
+- `Idempotency-Key`: names the message through all attempts, parkings, restarts and replays
+- `ce_*` of a CloudEvent in binary mode become `ce-*`; `content-type`, `traceparent` and `tracestate` are always kept
+- other message headers go along when a glob of `forwardHeaders` matches their name
+
+What would break HTTP (framing headers, names that are no token, values with control characters) stays behind.
+"""
+
+import re
+from base64 import b64encode
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from fnmatch import translate
+from urllib.parse import quote_from_bytes
+
+from deadletter.core import times
+from deadletter.core.letters import SEQUENCE_MASK, Message, Place
+
+KEY_LIMIT = 4 << 10
+FORWARDED_LIMIT = 16 << 10
+ALWAYS = frozenset({"content-type", "traceparent", "tracestate"})
+NEVER = frozenset(
+    "connection content-length expect host idempotency-key keep-alive te trailer transfer-encoding upgrade".split()
+)
+TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+PLAIN = re.compile(rb"[\x21-\x7e]([\x20-\x7e]*[\x21-\x7e])?")
+VALUE = re.compile(rb"[^\x00-\x08\x0a-\x1f\x7f]*")
+CLOUD_EVENT_SAFE = "!#$&'()*+,-./:;<=>?@[\\]^_`{|}~"
+
+
+def idempotency_key(place: Place) -> str:
+    """The name of a message by its first place: topic, partition and offset, or stream and entry id."""
+    if place.offset > SEQUENCE_MASK:
+        return f"{place.box}/{place.id}"
+    return f"{place.box}/{place.partition}/{place.offset}"
+
+
+@dataclass(slots=True, frozen=True)
+class Waybill:
+    """What a request says of its message beside the message itself."""
+
+    id: str
+    origin: Place
+    attempt: int
+
+
+class Requests:
+    """Makes the heads of requests to one target; what never changes is rendered once."""
+
+    def __init__(
+        self,
+        method: str,
+        path: str,
+        authority: str,
+        headers: Iterable[tuple[str, str]] = (),
+        forward: Sequence[str] = (),
+    ) -> None:
+        fixed = "".join(f"{name}: {value}\r\n" for name, value in headers)
+        start = f"{method} {path} HTTP/1.1\r\nHost: {authority}\r\nUser-Agent: dlq-operator\r\n{fixed}"
+        self._start = start.encode("latin-1", "replace")
+        self._fixed = frozenset(name.lower() for name, _ in headers) if not isinstance(headers, str) else frozenset()
+        self._forward = re.compile("|".join(translate(glob.lower()) for glob in forward) or r"\Z.")
+        self._chosen: dict[str, bool] = {}
+
+    def head(self, message: Message, waybill: Waybill) -> bytes:
+        """Everything before the body, with the empty line."""
+        origin = waybill.origin
+        text = (
+            f"Dlq-Topic: {origin.box}\r\nDlq-Partition: {origin.partition}\r\nDlq-Offset: {_offset(origin)}\r\n"
+            f"Dlq-Timestamp: {times.render(message.timestamp)}\r\nDlq-Attempt: {waybill.attempt}\r\n"
+            f"Idempotency-Key: {waybill.id}\r\nContent-Length: {len(message.value or b'')}\r\n"
+        )
+        return b"".join((self._start, text.encode("utf-8", "replace"), _key(message), self._headers(message), b"\r\n"))
+
+    def _headers(self, message: Message) -> bytes:
+        lines, size, names = [], 0, set(self._fixed)
+        is_event = any(name == "ce_specversion" for name, _ in message.headers)
+        for name, value in message.headers:
+            line = self._line(name, value or b"", is_event)
+            if line and size + len(line) <= FORWARDED_LIMIT and not (name.lower() in names and name.lower() in ALWAYS):
+                lines.append(line)
+                size += len(line)
+                names.add(name.lower())
+        if "content-type" not in names:
+            lines.append(b"Content-Type: application/octet-stream\r\n")
+        return b"".join(lines)
+
+    def _line(self, name: str, value: bytes, is_event: bool) -> bytes:
+        lower = name.lower()
+        if lower.startswith("ce_") and (is_event or self._goes_along(lower)):
+            return f"ce-{lower[3:]}: {quote_from_bytes(value, CLOUD_EVENT_SAFE)}\r\n".encode() if _token(lower) else b""
+        if not self._goes_along(lower) or not VALUE.fullmatch(value):
+            return b""
+        return name.encode() + b": " + value.strip() + b"\r\n"
+
+    def _goes_along(self, lower: str) -> bool:
+        if lower not in self._chosen:
+            if len(self._chosen) > 1000:  # names are the sender's choice: never an unbounded memory
+                self._chosen.clear()
+            self._chosen[lower] = self._judge(lower)
+        return self._chosen[lower]
+
+    def _judge(self, lower: str) -> bool:
+        if lower in NEVER or lower in self._fixed or lower.startswith(("dlq-", "proxy-")) or not _token(lower):
+            return False
+        return lower in ALWAYS or self._forward.fullmatch(lower) is not None
+
+
+def _token(name: str) -> bool:
+    return TOKEN.fullmatch(name) is not None
+
+
+def _offset(place: Place) -> str:
+    return place.id if place.offset > SEQUENCE_MASK else str(place.offset)
+
+
+def _key(message: Message) -> bytes:
+    null = b"Dlq-Null: true\r\n" if message.value is None else b""
+    key = message.key
+    if key is None:
+        return null
+    if len(key) > KEY_LIMIT:
+        return null + b"Dlq-Key-Encoding: omitted\r\n"
+    if PLAIN.fullmatch(key) or not key:
+        return null + b"Dlq-Key: " + key + b"\r\n"
+    return null + b"Dlq-Key: " + b64encode(key) + b"\r\nDlq-Key-Encoding: base64\r\n"

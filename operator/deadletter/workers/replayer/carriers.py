@@ -1,0 +1,94 @@
+"""Carriers bring publications where the mover cannot: to another broker or to a service. At least once, same id."""
+
+import asyncio
+from collections.abc import Sequence
+from typing import Protocol
+
+from deadletter.api.deliveries import HttpDelivery
+from deadletter.brokers.base import Broker
+from deadletter.brokers.values import Publication
+from deadletter.core import headers
+from deadletter.core.letters import Place
+from deadletter.workers.courier.requests import Requests, Waybill
+from deadletter.workers.http.client import Client
+from deadletter.workers.http.errors import HttpError
+from deadletter.workers.replayer.outcomes import Outcome
+
+ATTEMPTS = 5
+FIRST_WAIT_S = 0.5
+SECONDS = 30.0
+IN_FLIGHT = 64
+RETRIED = frozenset((408, 425, 429))
+
+
+class Undelivered(Exception):
+    """The service does not answer, or answers that it cannot now; time may mend it."""
+
+
+class Carrier(Protocol):
+    """Carries a batch before it is settled."""
+
+    async def carry(self, outcomes: Sequence[Outcome]) -> None:
+        """All of it has arrived when this returns; an outcome may be marked as refused."""
+
+
+class BrokerCarrier:
+    """To a box of another broker."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+
+    async def carry(self, outcomes: Sequence[Outcome]) -> None:
+        """Append them there; on Redis a letter that came before is not repeated."""
+        publications = [outcome.publication for outcome in outcomes if outcome.publication is not None]
+        if publications:
+            await self._broker.append(publications)
+
+
+def _is_temporary(status: int) -> bool:
+    return status >= 500 or status in RETRIED
+
+
+class ServiceCarrier:
+    """Straight to one subscriber."""
+
+    def __init__(self, client: Client, http: HttpDelivery, requests: Requests, in_flight: int = IN_FLIGHT) -> None:
+        self._client = client
+        self._http = http
+        self._requests = requests
+        self._slots = asyncio.Semaphore(in_flight)
+
+    async def carry(self, outcomes: Sequence[Outcome]) -> None:
+        """Deliver them, several at once; Undelivered when one found no answer in a few attempts."""
+        sent = await asyncio.gather(
+            *(self._deliver(outcome) for outcome in outcomes if outcome.publication is not None),
+            return_exceptions=True,
+        )
+        for fault in sent:
+            if isinstance(fault, BaseException):
+                raise fault
+
+    async def _deliver(self, outcome: Outcome) -> None:
+        if outcome.publication is None:
+            return
+        async with self._slots:
+            for attempt in range(1, ATTEMPTS + 1):
+                status = await self._send(outcome.publication, attempt)
+                if status is not None and not _is_temporary(status):
+                    outcome.refused = not self._http.is_success(status)
+                    return
+                if attempt < ATTEMPTS:
+                    await asyncio.sleep(FIRST_WAIT_S * 2 ** (attempt - 1))
+        raise Undelivered("The service took a letter in none of a few attempts.")
+
+    async def _send(self, publication: Publication, attempt: int) -> int | None:
+        message, known = publication.message, headers.read_fields(dict(publication.message.headers))
+        place = publication.letter
+        origin = Place(place.box, place.partition, place.offset)
+        head = self._requests.head(message, Waybill(known.id or place.id, origin, attempt))
+        try:
+            return (await self._client.exchange(head, message.value or b"", SECONDS)).status
+        except HttpError as error:
+            if error.is_of_queue:
+                raise Undelivered(str(error)) from error
+            return None

@@ -1,0 +1,85 @@
+"""A Replay on an open broker: everything a course needs is brought together here."""
+
+import asyncio
+import time
+from collections.abc import Callable
+
+from deadletter.api.assignments import ReplayAssignment
+from deadletter.api.replays import Rate
+from deadletter.brokers.base import Broker
+from deadletter.brokers.errors import BrokerError
+from deadletter.core.reasons import Reason
+from deadletter.core.selection import PredicateError
+from deadletter.core.tallies import Span
+from deadletter.workers.replayer.carriers import Carrier, Undelivered
+from deadletter.workers.replayer.course import Course
+from deadletter.workers.replayer.drafts import Drafter
+from deadletter.workers.replayer.endings import HUMAN, TRY_AGAIN, Ending, of_broker
+from deadletter.workers.replayer.errand import Errand, Quota, selection_of
+from deadletter.workers.replayer.named import names
+from deadletter.workers.replayer.pace import Pace
+from deadletter.workers.replayer.seats import MoverSeat, ObserverSeat, Seat
+
+
+def wall_clock() -> int:
+    """Milliseconds since the epoch."""
+    return time.time_ns() // 1_000_000
+
+
+async def _seats(assignment: ReplayAssignment, broker: Broker, window: tuple[Span, ...], archived: bool) -> list[Seat]:
+    boxes = assignment.boxes
+    if assignment.observe:
+        settled = await broker.settled(boxes.dead, boxes.ledger)
+        return [ObserverSeat(span.partition, settled.get(span.partition)) for span in window]
+    return [MoverSeat(broker, boxes.dead, boxes.ledger, span.partition, assignment.uid, archived) for span in window]
+
+
+async def _errand(
+    assignment: ReplayAssignment,
+    broker: Broker,
+    seats: list[Seat],
+    carrier: Carrier | None,
+    rate: Callable[[], Rate | None],
+    stop: asyncio.Event,
+) -> Errand:
+    def per_second() -> int | None:
+        now = rate() or assignment.spec.rate
+        return None if now is None else now.per_second
+
+    selection = selection_of(assignment)
+    if selection.where:
+        _ = selection.predicate  # an expression that does not compile is known before anything is done
+    return Errand(
+        assignment=assignment,
+        broker=broker,
+        selection=selection,
+        drafter=Drafter(assignment, broker, wall_clock),
+        pace=Pace(per_second, stop),
+        carrier=carrier,
+        quota=Quota(seats, selection.limit),
+        named=await names(assignment, broker, [seat.partition for seat in seats]),
+        clock=wall_clock,
+        stop=stop,
+    )
+
+
+async def replay(
+    assignment: ReplayAssignment,
+    broker: Broker,
+    stop: asyncio.Event,
+    carrier: Carrier | None = None,
+    rate: Callable[[], Rate | None] = lambda: None,
+) -> Ending:
+    """Do what the assignment says, or go on with it; every end is a value."""
+    archived = assignment.spec.select.state == "Archived"
+    try:
+        window = await broker.window(assignment.boxes.dead, archived)
+        seats = await _seats(assignment, broker, window, archived)
+        errand = await _errand(assignment, broker, seats, carrier, rate, stop)
+        return await Course(errand, seats).run(window)
+    except PredicateError as error:
+        return Ending(HUMAN, Reason.InvalidSpec, f"select.where: {error}")
+    except Undelivered as error:
+        return Ending(TRY_AGAIN, Reason.DeliveryFailed, str(error))
+    except BrokerError as error:
+        return of_broker(error)

@@ -1,0 +1,58 @@
+"""Which letters failed again: those in the dead box beyond the window that this Replay had sent."""
+
+from collections.abc import Mapping
+
+from deadletter.api.assignments import ReplayAssignment
+from deadletter.brokers.base import Broker, Produced
+from deadletter.brokers.values import Taken
+from deadletter.core.dialects import read_letter
+from deadletter.core.letters import Envelope
+from deadletter.core.tallies import Span
+
+
+def was_sent(envelope: Envelope, uid: str, produced: Produced) -> bool:
+    """Did the Replay `uid` send it? By its header, or, where the application drops headers, by where it published."""
+    if envelope.replay == uid:
+        return True
+    hop = envelope.hop
+    return (
+        hop.topic is not None and hop.offset is not None and produced.holds(hop.topic, hop.partition or 0, hop.offset)
+    )
+
+
+class Returns:
+    """Counts returns per partition of the dead box, each letter once; `starts`: where the frozen windows end."""
+
+    def __init__(self, broker: Broker, assignment: ReplayAssignment, starts: Mapping[int, int]) -> None:
+        self._broker = broker
+        self._boxes = assignment.boxes
+        self._uid = assignment.uid
+        self._reading = (assignment.dialect, assignment.read_values, assignment.origin)
+        self._next = dict(starts)
+        self._counts: dict[int, int] = {}
+
+    async def count(self) -> dict[int, int]:
+        """How many came back so far, by partition."""
+        window = await self._broker.window(self._boxes.dead)
+        fresh = (Span(one.partition, max(self._next.get(one.partition, 0), one.start), one.end) for one in window)
+        spans = [span for span in fresh if span.start < span.end]
+        if spans:
+            found = await self._read(spans)
+            for partition, letters in found.items():
+                self._counts[partition] = self._counts.get(partition, 0) + letters
+            self._next |= {span.partition: span.end for span in spans}
+        return self._counts
+
+    async def _read(self, spans: list[Span]) -> dict[int, int]:
+        # After the window's end is known: what returned by then was noted as produced before.
+        produced = await self._broker.produced(self._boxes.ledger, self._uid)
+        found: dict[int, int] = {}
+        async for batch in self._broker.read(self._boxes.dead, spans):
+            for taken in batch:
+                if self._is_return(taken, produced):
+                    found[taken.place.partition] = found.get(taken.place.partition, 0) + 1
+        return found
+
+    def _is_return(self, taken: Taken, produced: Produced) -> bool:
+        letter = read_letter(taken.message, taken.place, *self._reading)
+        return was_sent(letter.envelope, self._uid, produced)

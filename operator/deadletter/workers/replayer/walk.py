@@ -1,0 +1,205 @@
+"""The walk over one partition: read, choose, draft, commit; from where the tally stands to the end of the window.
+
+Limits over all partitions (`limit`, a canary's step) are kept by walking partitions in their order, one at a time: so
+the same letters are taken whatever was interrupted in between.
+"""
+
+import time
+
+from deadletter.brokers.errors import TooLarge
+from deadletter.brokers.values import Taken
+from deadletter.core.dialects import read_letter
+from deadletter.core.letters import SEQUENCE_MASK, Letter, Place
+from deadletter.core.tallies import Skip, Span, Tally
+from deadletter.workers.replayer.batches import BYTES, LETTERS, SCANNED, Batch, step_of
+from deadletter.workers.replayer.endings import ReplayFailed
+from deadletter.workers.replayer.errand import Errand
+from deadletter.workers.replayer.named import Roll
+from deadletter.workers.replayer.outcomes import Outcome
+from deadletter.workers.replayer.seats import Seat
+
+BATCH_S = 0.5
+GAP = 1_000  # holes of markers are smaller; a larger one may be what retention ate
+SERVICE_LETTERS = 256
+
+
+def is_done(tally: Tally) -> bool:
+    """Is every letter of the frozen window seen?"""
+    return tally.next >= tally.span.end
+
+
+class Walk:
+    """One walk over one partition; a new one goes on from the tally."""
+
+    def __init__(self, errand: Errand, seat: Seat, tally: Tally) -> None:
+        self._errand, self._seat = errand, seat
+        self._span, self._now = tally.span, tally.now
+        self._position = tally.next
+        self._batch = Batch()
+        self._granted = 0
+        self._room = 0
+        self._matches: int | None = None
+        self._since = time.monotonic()
+        named = errand.named
+        self._roll = None if named is None else Roll.after(named.get(seat.partition, []), tally.next)
+        told = errand.assignment
+        self._reading = (told.dialect, told.read_values, told.origin)
+
+    async def go(self) -> None:
+        """Until the window's end, the quota's end or the stop."""
+        await self._note_gone(self._position, self._span.end)
+        if not await self._begin():
+            return
+        start, end = self._bounds()
+        if start < end:
+            span = Span(self._span.partition, start, end)
+            box = self._errand.assignment.boxes.dead
+            async for taken in self._errand.broker.read(box, [span], self._errand.archived):
+                if not await self._take(taken):
+                    return
+        await self._finish()
+
+    def _bounds(self) -> tuple[int, int]:
+        if self._roll is None:
+            return self._position, self._span.end
+        first, end = self._roll.bounds
+        return max(first, self._position), min(end, self._span.end)
+
+    async def _take(self, batch: list[Taken]) -> bool:
+        if batch and batch[0].place.offset - self._position > GAP and self._roll is None:
+            await self._note_gone(self._position, batch[0].place.offset)
+        drafter = self._errand.drafter
+        for taken in batch:
+            letter = self._choose(taken)
+            if letter is not None:
+                if drafter.is_new(letter):
+                    await drafter.look(letter)
+                self._batch.add(drafter.draft(letter, self._batch.scanned))
+                await self._mind(self._batch.outcomes[-1])
+            if self._is_full() and not await self._turn():
+                return False
+        is_due = bool(self._batch.outcomes) and time.monotonic() - self._since > BATCH_S
+        if is_due or self._errand.is_stopping:
+            return await self._turn()
+        return True
+
+    def _choose(self, taken: Taken) -> Letter | None:
+        """The letter, if it is to be taken; what is named and cannot be is noted."""
+        place, batch = taken.place, self._batch
+        self._position = place.offset + 1
+        batch.scanned += 1
+        if self._roll is not None:
+            for offset in self._roll.missing_before(place.offset):
+                batch.add(self._missing(offset))
+            if not self._roll.answers(place.offset):
+                return None
+        if not self._seat.is_open(place.offset):
+            if self._roll is not None:
+                batch.add(Outcome(place.offset, place.id, batch.scanned, skip=Skip.AlreadySettled))
+            return None
+        letter = read_letter(taken.message, place, *self._reading)
+        chosen = self._errand.selection.judge(letter, self._now)
+        if chosen is None:
+            batch.add(Outcome(place.offset, place.id, batch.scanned, skip=Skip.SelectorError))
+        return letter if chosen else None
+
+    def _missing(self, offset: int) -> Outcome:
+        place = Place(self._errand.assignment.boxes.dead, self._span.partition, offset)
+        return Outcome(offset, place.id, self._batch.scanned, skip=Skip.Expired)
+
+    async def _mind(self, outcome: Outcome) -> None:
+        if outcome.skip is Skip.NoOrigin and self._errand.publishes:
+            if self._errand.assignment.spec.on_missing_origin == "Fail":
+                self._batch.outcomes.pop()
+                self._batch.scanned -= 1
+                await self._flush(outcome.offset)
+                raise ReplayFailed("OriginUnknown", f"Letter {outcome.id} does not say where it came from.")
+
+    def _is_full(self) -> bool:
+        batch = self._batch
+        matched = self._matches is not None and batch.matched >= self._matches
+        return matched or batch.taken >= self._room or batch.size >= BYTES or batch.scanned >= SCANNED
+
+    async def _turn(self) -> bool:
+        """Commit what there is and begin again; False: the walk ends here."""
+        await self._flush(self._position)
+        return await self._begin()
+
+    async def _begin(self) -> bool:
+        errand = self._errand
+        if errand.is_stopping:
+            return False
+        self._matches = errand.quota.to_match
+        if self._matches == 0:
+            await self._end(drop=True)
+            return False
+        wanted = self._wanted()
+        self._granted = await errand.pace.take(wanted) if errand.publishes and wanted else wanted
+        self._room = self._granted
+        self._since = time.monotonic()
+        return self._room > 0
+
+    def _wanted(self) -> int:
+        errand = self._errand
+        if not errand.publishes:
+            return LETTERS
+        rate = errand.assignment.spec.rate
+        most = SERVICE_LETTERS if errand.assignment.target.kind == "Service" else LETTERS
+        if rate is not None and rate.max_in_flight is not None:
+            most = min(most, max(1, rate.max_in_flight // errand.assignment.spec.parallelism))
+        left = errand.quota.to_send
+        return most if left is None else min(most, left)
+
+    async def _finish(self) -> None:
+        if self._roll is not None:
+            for offset in self._roll.missing_before(1 << 160):
+                self._batch.add(self._missing(offset))
+        await self._end(drop=False)
+
+    async def _end(self, *, drop: bool) -> None:
+        if drop:
+            self._batch = Batch()
+        await self._flush(self._span.end)
+
+    async def _flush(self, following: int) -> None:
+        batch, self._batch = self._batch, Batch()
+        if self._errand.publishes:
+            self._errand.pace.give_back(max(0, self._granted - batch.taken))
+            self._granted = 0
+        await self._commit(batch, following)
+
+    async def _commit(self, batch: Batch, following: int) -> None:
+        await self._seat.open()
+        tally = self._seat.tally
+        if tally is None:
+            return
+        try:
+            if self._errand.carrier is not None and self._errand.publishes:
+                await self._errand.carrier.carry(batch.outcomes)
+            await self._seat.commit(step_of(self._errand, tally, batch, following))
+        except TooLarge:
+            await self._commit_in_parts(batch, following)
+
+    async def _commit_in_parts(self, batch: Batch, following: int) -> None:
+        parts = batch.halves()
+        if parts is not None:
+            first, second, cut = parts
+            await self._commit(first, cut)
+            await self._commit(second, following)
+            return
+        outcome = next((one for one in batch.outcomes if one.publication is not None), None)
+        if outcome is None:
+            raise TooLarge("The ledger does not take a tally.")
+        if self._errand.assignment.spec.on_too_large == "Fail":
+            raise ReplayFailed("TooLarge", f"Letter {outcome.id} exceeds what the target takes.")
+        outcome.skip, outcome.publication, outcome.target = Skip.TooLarge, None, ""
+        await self._commit(batch, following)
+
+    async def _note_gone(self, start: int, end: int) -> None:
+        """Count open letters of `start` to `end` that retention ate before they were read."""
+        if self._roll is not None or end > SEQUENCE_MASK:
+            return  # named letters are called one by one; entries of a stream do not expire
+        window = await self._errand.broker.window(self._errand.assignment.boxes.dead, self._errand.archived)
+        first = next((span.start for span in window if span.partition == self._span.partition), start)
+        self._batch.gone += sum(1 for offset in range(start, min(first, end)) if self._seat.is_open(offset))
+        self._position = max(self._position, min(first, end))
