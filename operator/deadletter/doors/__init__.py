@@ -1,0 +1,1 @@
+"""Doors: what a person or a test asks at a terminal, one letter or failure a line."""
