@@ -73,7 +73,7 @@ class Course:
         self._mind_losses()
         if self._spec.verify is not None and self._errand.publishes:
             await self._watch("Verifying", self._spec.verify.window_ms, self._spec.verify.max_failure_share)
-        elif self._errand.carrier is not None and sum(tally.failed_again for tally in self._tallies):
+        elif self._errand.carrier is not None and any(tally.failed_again for tally in self._tallies):
             raise ReplayFailed(Reason.DeliveryFailed, "The service refused letters; they are still in the dead box.")
 
     async def _freeze(self, seat: Seat, span: Span, now: int) -> None:
@@ -109,9 +109,15 @@ class Course:
 
     async def _walk_one(self, seat: Seat) -> None:
         await seat.open()
-        if seat.tally is not None and not is_done(seat.tally):
-            await Walk(self._errand, seat, seat.tally).go()
+        tally = seat.tally
+        if tally is not None and (not is_done(tally) or self._is_missed(tally)):
+            await Walk(self._errand, seat, tally).go()
         await self._let_go(seat)
+
+    def _is_missed(self, tally: Tally) -> bool:
+        """Is it an empty window of which letters are asked by name, and none of them is accounted for yet?"""
+        named = self._errand.named or {}
+        return bool(named.get(tally.span.partition)) and tally.span.start == tally.span.end and not tally.matched
 
     async def _each(self, work: Callable[[Seat], Awaitable[None]], at_once: int | None = None) -> None:
         """Do it for every partition, some at once and in their order; when one fails the others end their step."""

@@ -41,7 +41,8 @@ class Walk:
         self._matches: int | None = None
         self._since = time.monotonic()
         named = errand.named
-        self._roll = None if named is None else Roll.after(named.get(seat.partition, []), tally.next)
+        begun = 0 if tally.next == tally.span.start else tally.next  # at first, those before the window are called too
+        self._roll = None if named is None else Roll.after(named.get(seat.partition, []), begun)
         told = errand.assignment
         self._reading = (told.dialect, told.read_values, told.origin)
 
@@ -108,12 +109,12 @@ class Walk:
         return Outcome(offset, place.id, self._batch.scanned, skip=Skip.Expired)
 
     async def _mind(self, outcome: Outcome) -> None:
-        if outcome.skip is Skip.NoOrigin and self._errand.publishes:
-            if self._errand.assignment.spec.on_missing_origin == "Fail":
-                self._batch.outcomes.pop()
-                self._batch.scanned -= 1
-                await self._flush(outcome.offset)
-                raise ReplayFailed("OriginUnknown", f"Letter {outcome.id} does not say where it came from.")
+        fails = self._errand.publishes and self._errand.assignment.spec.on_missing_origin == "Fail"
+        if fails and outcome.skip is Skip.NoOrigin:
+            self._batch.outcomes.pop()
+            self._batch.scanned -= 1
+            await self._flush(outcome.offset)
+            raise ReplayFailed("OriginUnknown", f"Letter {outcome.id} does not say where it came from.")
 
     def _is_full(self) -> bool:
         batch = self._batch

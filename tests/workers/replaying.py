@@ -1,0 +1,117 @@
+"""What replay tests share: a dead box with letters of ours, an assignment, a whole replay on any broker."""
+
+import asyncio
+from dataclasses import dataclass, field
+from typing import Any
+
+from deadletter.api.assignments import Boxes, ReplayAssignment
+from deadletter.brokers.base import Broker
+from deadletter.brokers.values import BoxSpec, Publication
+from deadletter.core import headers
+from deadletter.core.letters import Category, Envelope, Failure, Message, Origin, Place
+from deadletter.core.tallies import Tally
+from deadletter.workers.replayer.endings import Ending
+from deadletter.workers.replayer.replay import replay
+
+KAFKA = {"kafka": {"bootstrapServers": ["kafka.test:9092"]}}
+REDIS = {"redis": {"url": "redis://redis.test:6379/0"}}
+
+
+def letter(number: int, origin: str = "orders", failure: Failure | None = None, **envelope: Any) -> Message:
+    failure = failure or Failure("Timeout", f"no answer for order {number}", Category.Transient)
+    place = Origin(origin, 0, number, 1_700_000_000_000 + number)
+    known = Envelope(origin=place, hop=place, group="billing", attempts=5, failed_at=1_700_000_000_000 + number)
+    for name, value in envelope.items():
+        setattr(known, name, value)
+    known.failure = failure
+    message = Message(b"key-%d" % number, b'{"n": %d}' % number, (("trace", b"t%d" % number),), 1_700_000_000_000)
+    return headers.stamp(message, known)
+
+
+def number_of(message: Message) -> int:
+    return int((message.key or b"-1").rsplit(b"-", 1)[1])
+
+
+@dataclass
+class Scene:
+    """One dead box on one broker, with everything a Replay of it needs."""
+
+    broker: Broker
+    name: str = "orders"
+    connection: dict[str, Any] = field(default_factory=lambda: KAFKA)
+    partitions: int = 1
+
+    @property
+    def boxes(self) -> Boxes:
+        dead = f"{self.name}.dlq"
+        return Boxes(source=self.name, dead=dead, retry=f"{dead}.retry", ledger=f"{dead}.ledger")
+
+    async def build(self) -> "Scene":
+        await self.broker.ensure(BoxSpec(self.name, partitions=2))
+        await self.broker.ensure(BoxSpec(self.boxes.dead, partitions=self.partitions, retention_ms=-1))
+        await self.broker.ensure(BoxSpec(self.boxes.retry or "", partitions=1, parking=True, retention_ms=-1))
+        return self
+
+    async def bury(self, *messages: Message, partition: int | None = 0) -> None:
+        places = [Place("test", partition or 0, number_of(message)) for message in messages]
+        await self.broker.append(
+            [
+                Publication(self.boxes.dead, message, place, partition)
+                for message, place in zip(messages, places, strict=True)
+            ]
+        )
+
+    def assignment(self, uid: str = "uid-1", target: Any = None, **more: Any) -> ReplayAssignment:
+        told = {name: more.pop(name) for name in ("preview_uid", "observe", "http", "allow", "origin") if name in more}
+        return ReplayAssignment.model_validate(
+            {
+                "namespace": "test",
+                "name": "replay",
+                "uid": uid,
+                "queue": "orders",
+                "broker": self.connection,
+                "boxes": self.boxes.model_dump(),
+                "spec": {"queueRef": {"name": "orders"}, **more},
+                "target": target or {"kind": "Origin"},
+                **told,
+            }
+        )
+
+    async def run(self, assignment: ReplayAssignment, **more: Any) -> Ending:
+        return await replay(assignment, self.broker, more.pop("stop", asyncio.Event()), **more)
+
+    async def replay(self, uid: str = "uid-1", **more: Any) -> Ending:
+        return await self.run(self.assignment(uid, **more))
+
+    async def tallies(self, uid: str = "uid-1") -> list[Tally]:
+        found = []
+        for partition in range(self.partitions):
+            async with self.broker.mover(self.boxes.dead, self.boxes.ledger, partition, uid) as mover:
+                assert mover.tally is not None
+                found.append(mover.tally)
+        return found
+
+    async def messages(self, box: str | None = None) -> list[Message]:
+        box = box or self.name
+        spans = await self.broker.window(box)
+        return [taken.message async for batch in self.broker.read(box, spans) for taken in batch]
+
+    async def numbers(self, box: str | None = None) -> list[int]:
+        return [number_of(message) for message in await self.messages(box)]
+
+    async def open_letters(self) -> list[int]:
+        settled = await self.broker.settled(self.boxes.dead, self.boxes.ledger)
+        spans = await self.broker.window(self.boxes.dead)
+        found = []
+        async for batch in self.broker.read(self.boxes.dead, spans):
+            found += [number_of(t.message) for t in batch if t.place.offset not in settled.get(t.place.partition, ())]
+        return found
+
+
+def adds_up(tallies: list[Tally]) -> bool:
+    """matched = replayed + archived + discarded + skipped, but for letters whose expression failed."""
+    for tally in tallies:
+        skipped = sum(count for why, count in tally.skipped.items() if why != "SelectorError")
+        if tally.matched != tally.replayed + tally.archived + tally.discarded + skipped:
+            return False
+    return True

@@ -1,0 +1,155 @@
+"""Canary steps and verification: letters that fail again are found, counted, and stop a replay."""
+
+import asyncio
+
+import pytest
+
+from deadletter.brokers.memory import MemoryBroker, MemoryServer
+from deadletter.core.headers import read_fields
+from deadletter.core.letters import Message
+from deadletter.workers.replayer import endings
+from tests.workers.replaying import Scene, adds_up, letter, number_of
+
+SPRING = "kafka_dlt-original-topic"
+
+
+@pytest.fixture
+async def scene():
+    return await Scene(MemoryBroker(MemoryServer()), partitions=2).build()
+
+
+class Application:
+    """Consumes what is replayed and lets some of it fail again, with or without our headers."""
+
+    def __init__(self, scene: Scene, fails: set[int], keeps_headers: bool) -> None:
+        self.scene, self.fails, self.keeps_headers = scene, fails, keeps_headers
+        self.seen: set[tuple[int, int]] = set()
+
+    async def consume(self) -> None:
+        spans = await self.scene.broker.window(self.scene.name)
+        async for batch in self.scene.broker.read(self.scene.name, spans):
+            for taken in batch:
+                at = (taken.place.partition, taken.place.offset)
+                if at not in self.seen and number_of(taken.message) in self.fails:
+                    await self.scene.bury(self.again(taken), partition=1)
+                self.seen.add(at)
+
+    def again(self, taken) -> Message:
+        place, old = taken.place, taken.message.headers if self.keeps_headers else ()
+        origin = (
+            (SPRING, place.box.encode()),
+            ("kafka_dlt-original-partition", place.partition.to_bytes(4, "big")),
+            ("kafka_dlt-original-offset", place.offset.to_bytes(8, "big")),
+            ("kafka_dlt-exception-fqcn", b"java.lang.IllegalStateException"),
+        )
+        return Message(taken.message.key, taken.message.value, (*old, *origin), 1)
+
+
+def live(monkeypatch, application: Application) -> None:
+    """The application runs while a replay waits."""
+
+    async def wait(self, seconds):
+        await application.consume()
+        await asyncio.sleep(0)
+
+    monkeypatch.setattr("deadletter.workers.replayer.course.Course._wait", wait)
+
+
+CANARY = {"steps": [1, 4], "wait": "1ms", "maxFailureShare": 25}
+VERIFY = {"window": "1ms", "maxFailureShare": 50}
+
+
+@pytest.mark.parametrize("keeps_headers", [True, False])
+async def test_letters_that_fail_again_are_counted_exactly(scene, monkeypatch, keeps_headers):
+    live(monkeypatch, Application(scene, {2, 5, 7}, keeps_headers))
+    await scene.bury(*(letter(number) for number in range(10)))
+    ending = await scene.replay(verify=VERIFY)
+    assert (ending.code, ending.reason) == (endings.FINISHED, "AllReplayed")
+    tallies = await scene.tallies()
+    assert sum(tally.failed_again for tally in tallies) == 3
+    assert sum(tally.replayed for tally in tallies) == 10
+    assert sorted(await scene.open_letters()) == [2, 5, 7]
+    assert adds_up(tallies)
+
+
+@pytest.mark.parametrize("keeps_headers", [True, False])
+async def test_over_the_share_verification_fails_the_replay(scene, monkeypatch, keeps_headers):
+    live(monkeypatch, Application(scene, set(range(6)), keeps_headers))
+    await scene.bury(*(letter(number) for number in range(10)))
+    ending = await scene.replay(verify=VERIFY)
+    assert (ending.code, ending.reason) == (endings.FAILED, "FailureShareExceeded")
+    tallies = await scene.tallies()
+    assert {tally.phase for tally in tallies} == {"Failed"}
+    assert sum(tally.failed_again for tally in tallies) == 6
+
+
+async def test_a_canary_that_fails_stops_by_itself(scene, monkeypatch):
+    live(monkeypatch, Application(scene, {0}, keeps_headers=False))
+    await scene.bury(*(letter(number) for number in range(10)))
+    ending = await scene.replay(canary=CANARY)
+    assert (ending.code, ending.reason) == (endings.FAILED, "FailureShareExceeded")
+    assert await scene.numbers() == [0]
+    assert sorted(await scene.open_letters()) == list(range(10))
+    again = await scene.replay(canary=CANARY)
+    assert again.reason == "FailureShareExceeded"
+    assert await scene.numbers() == [0]
+
+
+async def test_canary_steps_are_letters_sent_in_all(scene, monkeypatch):
+    sent = []
+
+    async def wait(self, seconds):
+        sent.append(len(await scene.numbers()))
+
+    monkeypatch.setattr("deadletter.workers.replayer.course.Course._wait", wait)
+    await scene.bury(*(letter(number) for number in range(3)), partition=0)
+    await scene.bury(*(letter(number) for number in range(3, 9)), partition=1)
+    ending = await scene.replay(canary=CANARY)
+    assert ending.reason == "AllReplayed"
+    assert list(dict.fromkeys(sent)) == [1, 4]
+    assert sorted(await scene.numbers()) == list(range(9))
+
+
+async def test_a_replay_stopped_in_a_canary_goes_on_where_it_was(scene, monkeypatch):
+    stop = asyncio.Event()
+
+    async def halt(self, seconds):
+        stop.set()
+
+    await scene.bury(*(letter(number) for number in range(9)))
+    with monkeypatch.context() as patch:
+        patch.setattr("deadletter.workers.replayer.course.Course._wait", halt)
+        ending = await scene.run(scene.assignment(canary=CANARY), stop=stop)
+    assert ending.code == endings.STOPPED
+    assert await scene.numbers() == [0]
+    assert {tally.phase for tally in await scene.tallies()} == {"Waiting"}
+    assert (await scene.replay(canary=CANARY)).code == endings.FINISHED
+    assert sorted(await scene.numbers()) == list(range(9))
+
+
+async def test_a_letter_that_fails_again_is_not_sent_twice_by_the_same_replay(scene, monkeypatch):
+    application = Application(scene, set(range(4)), keeps_headers=True)
+    original = type(scene.broker).describe
+
+    async def describe(self, names):
+        await application.consume()
+        return await original(self, names)
+
+    monkeypatch.setattr(type(scene.broker), "describe", describe)
+    await scene.bury(*(letter(number) for number in range(4)), partition=0)
+    await scene.bury(*(letter(number, origin="orders") for number in range(4, 8)), partition=1)
+    await scene.replay(parallelism=1)
+    assert sorted(await scene.numbers()) == list(range(8))
+
+
+async def test_a_replayed_letter_that_failed_again_counts_its_replays(scene, monkeypatch):
+    live(monkeypatch, Application(scene, {0}, keeps_headers=True))
+    await scene.bury(letter(0))
+    for round_ in range(1, 4):
+        await scene.replay(f"uid-{round_}", verify={"window": "1ms", "maxFailureShare": 100})
+        newest = (await scene.messages("orders.dlq"))[-1]
+        assert read_fields(dict(newest.headers)).replays == round_
+    ending = await scene.replay("uid-4")
+    tallies = await scene.tallies("uid-4")
+    assert ending.reason == "AllReplayed"
+    assert [tally.skipped for tally in tallies] == [{}, {"LoopCap": 1}]
