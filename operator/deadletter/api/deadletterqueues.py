@@ -24,7 +24,7 @@ from deadletter.api.deliveries import Delivery, HttpDelivery, ServiceRef
 from deadletter.api.kinds import AGE, Column, Kind, condition_column
 from deadletter.api.queuestatus import DeadLetterQueueStatus
 from deadletter.api.rules import Rule, immutable, longer_than_nothing
-from deadletter.core import durations, names
+from deadletter.core import dialects, durations, names
 
 __all__ = [
     "Alerts",
@@ -47,6 +47,7 @@ __all__ = [
 Shape = Literal["Delivered", "Plain", "Adopted"]
 CompatName = Literal["KafkaConnect", "Spring"]
 DERIVED_LONGEST = 242 - len("{}..dlq")
+DIALECTS = ("Auto", *dialects.NAMES)
 ANOTHER_QUEUE = "create another queue instead"
 
 
@@ -92,7 +93,7 @@ class DeadBox(Model):
         description="Default: <source>.<group>.dlq, on Redis {<source>}.<group>.dlq. Required without source.",
     )
     adopt: Bool = Field(False, description="It exists already: never create, configure or delete it.")
-    dialect: Annotated[str, Text(64, "[A-Za-z0-9-]+", "must be Auto or the name of a dialect")] = Field(
+    dialect: Annotated[str, Text(64, "|".join(DIALECTS), f"must be one of {', '.join(DIALECTS)}")] = Field(
         "Auto", description="How its letters tell their failure: Auto, or the name of one dialect."
     )
     read_values: Bool = Field(False, description="Also look for dialects that live in the message's value.")

@@ -177,13 +177,22 @@ class HttpDelivery(Model):
         return tuple((int(first), int(last or first)) for first, _, last in parts)
 
 
+def _only_known(field: str) -> Rule:
+    cel = f"!has(self.{field}) || self.{field}.all(k, k in ['cpu', 'memory'])"
+    return Rule(
+        cel, f"{field} takes cpu and memory", lambda part: set(getattr(part, field)) <= {"cpu", "memory"}, field
+    )
+
+
 class Resources(Model):
     """What the courier's container asks for and may use."""
 
-    requests: dict[Literal["cpu", "memory"], Quantity] = Field(
+    constraints: ClassVar = (_only_known("requests"), _only_known("limits"))
+
+    requests: dict[str, Quantity] = Field(
         default_factory=dict, max_length=2, description="What it asks for: cpu, memory."
     )
-    limits: dict[Literal["cpu", "memory"], Quantity] = Field(
+    limits: dict[str, Quantity] = Field(
         default_factory=dict, max_length=2, description="What it may use at most: cpu, memory."
     )
 

@@ -28,8 +28,6 @@ __all__ = [
 ]
 
 MUTABLE = ("suspend", "rate", "ttlSecondsAfterFinished")
-IM__all__ = ["Replay", "ServiceRef", "TransformSpec"]
-
 IMMUTABLE = (
     "queueRef",
     "mode",
