@@ -30,13 +30,13 @@ def waybill(claim: Claim) -> Waybill:
 
 
 def resume(claim: Claim) -> Claim:
-    """The claim with what its own headers say, if it was parked: attempts and first failure survive every restart."""
-    if not claim.parked:
-        return claim
-    known = read_fields(dict(claim.message.headers))
-    attempts = max(claim.attempts, known.attempts)
-    first = claim.first_failed_at if claim.first_failed_at is not None else known.first_failed_at
-    return replace(claim, attempts=attempts, first_failed_at=first if attempts else None)
+    """The same claim, told what its own headers say if it was parked: attempts survive every restart."""
+    if claim.parked:
+        known = read_fields(dict(claim.message.headers))
+        claim.attempts = max(claim.attempts, known.attempts)
+        if claim.first_failed_at is None and claim.attempts:
+            claim.first_failed_at = known.first_failed_at
+    return claim
 
 
 def failed(claim: Claim, failure: Failure, group: str, now: int) -> Letter:

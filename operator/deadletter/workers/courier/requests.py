@@ -12,7 +12,7 @@ What would break HTTP (framing headers, names that are no token, values with con
 
 import re
 from base64 import b64encode
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from fnmatch import translate
 from urllib.parse import quote_from_bytes
@@ -23,9 +23,9 @@ from deadletter.core.letters import SEQUENCE_MASK, Message, Place
 KEY_LIMIT = 4 << 10
 FORWARDED_LIMIT = 16 << 10
 ALWAYS = frozenset({"content-type", "traceparent", "tracestate"})
-NEVER = frozenset(
-    "connection content-length expect host idempotency-key keep-alive te trailer transfer-encoding upgrade".split()
-)
+FRAMING = frozenset({"connection", "content-length", "expect", "host", "keep-alive", "te", "trailer", "upgrade"})
+NEVER = FRAMING | {"idempotency-key", "transfer-encoding"}
+UNSAFE = re.compile(r"[\x00-\x1f\x7f]")
 TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 PLAIN = re.compile(rb"[\x21-\x7e]([\x20-\x7e]*[\x21-\x7e])?")
 VALUE = re.compile(rb"[^\x00-\x08\x0a-\x1f\x7f]*")
@@ -56,13 +56,13 @@ class Requests:
         method: str,
         path: str,
         authority: str,
-        headers: Iterable[tuple[str, str]] = (),
+        headers: Sequence[tuple[str, str]] = (),
         forward: Sequence[str] = (),
     ) -> None:
         fixed = "".join(f"{name}: {value}\r\n" for name, value in headers)
         start = f"{method} {path} HTTP/1.1\r\nHost: {authority}\r\nUser-Agent: dlq-operator\r\n{fixed}"
         self._start = start.encode("latin-1", "replace")
-        self._fixed = frozenset(name.lower() for name, _ in headers) if not isinstance(headers, str) else frozenset()
+        self._fixed = frozenset(name.lower() for name, _ in headers)
         self._forward = re.compile("|".join(translate(glob.lower()) for glob in forward) or r"\Z.")
         self._chosen: dict[str, bool] = {}
 
@@ -70,9 +70,10 @@ class Requests:
         """Everything before the body, with the empty line."""
         origin = waybill.origin
         text = (
-            f"Dlq-Topic: {origin.box}\r\nDlq-Partition: {origin.partition}\r\nDlq-Offset: {_offset(origin)}\r\n"
-            f"Dlq-Timestamp: {times.render(message.timestamp)}\r\nDlq-Attempt: {waybill.attempt}\r\n"
-            f"Idempotency-Key: {waybill.id}\r\nContent-Length: {len(message.value or b'')}\r\n"
+            f"Dlq-Topic: {UNSAFE.sub('', origin.box)}\r\n"
+            f"Dlq-Partition: {origin.partition}\r\nDlq-Offset: {_offset(origin)}\r\n"
+            f"Dlq-Timestamp: {_moment(message.timestamp)}\r\nDlq-Attempt: {waybill.attempt}\r\n"
+            f"Idempotency-Key: {UNSAFE.sub('', waybill.id)}\r\nContent-Length: {len(message.value or b'')}\r\n"
         )
         return b"".join((self._start, text.encode("utf-8", "replace"), _key(message), self._headers(message), b"\r\n"))
 
@@ -112,6 +113,10 @@ class Requests:
 
 def _token(name: str) -> bool:
     return TOKEN.fullmatch(name) is not None
+
+
+def _moment(ms: int) -> str:
+    return times.render(min(max(ms, times.FIRST), times.LAST))
 
 
 def _offset(place: Place) -> str:

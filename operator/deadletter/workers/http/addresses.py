@@ -27,7 +27,10 @@ async def resolve(host: str, port: int) -> Sequence[str]:
 
 def is_permitted(address: str, allow: Sequence[str]) -> bool:
     """May we connect to it? The API server's address is refused too, unless `allow` holds it."""
-    if not allowed(address, allow):
+    try:
+        if not allowed(address, allow):
+            return False
+    except ValueError:  # what is no address is not dialled
         return False
     own = os.environ.get("KUBERNETES_SERVICE_HOST", "")
     if address != own:

@@ -1,0 +1,172 @@
+"""The walk of a courier: claim, line up by key, deliver, meet the fate. One desk, one service."""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from deadletter.api.assignments import CourierAssignment
+from deadletter.brokers.base import Desk
+from deadletter.brokers.errors import BrokerError
+from deadletter.brokers.values import Claim
+from deadletter.workers import logs, metrics
+from deadletter.workers.courier import letters
+from deadletter.workers.courier.deliveries import Deliverer, wall_clock
+from deadletter.workers.courier.fates import Fates
+from deadletter.workers.courier.gates import Gate, Pass
+from deadletter.workers.courier.load import Load
+
+TROUBLE_S = 60.0
+GLANCE_S = 0.2
+GRACE_S = 25.0
+
+
+class Courier:
+    """Runs until told to stop; killed at any moment, what it did not settle is claimed again."""
+
+    def __init__(
+        self,
+        assignment: CourierAssignment,
+        desk: Desk,
+        deliverer: Deliverer,
+        paused: Callable[[], str] = str,
+        clock: Callable[[], int] = wall_clock,
+    ) -> None:
+        self._desk, self._deliverer, self._clock = desk, deliverer, clock
+        self._slots = assignment.delivery.concurrency
+        self._in_flight = 0
+        self._stopping = False
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._changed = asyncio.Event()
+        self._timer: asyncio.TimerHandle | None = None
+        self._log = logs.get(__name__)
+        self.load = Load(self._slots)
+        self.gate = Gate(assignment.policy.policy(), paused)
+        self._fates = Fates(assignment, desk, self.gate, self.load, clock, self._start, self._wake)
+        where = (assignment.namespace, assignment.queue)
+        self._duration = metrics.DURATION.labels(*where)
+        self._outcomes = {word: metrics.ATTEMPTS.labels(*where, word) for word in ("delivered", "failed", "fault")}
+
+    @property
+    def in_flight(self) -> int:
+        """Deliveries under way."""
+        return self._in_flight
+
+    async def run(self, stop: asyncio.Event, grace: float = GRACE_S) -> None:
+        """Work until told to stop, then finish what is on its way within `grace`; the rest is left unsettled."""
+        stopping = asyncio.ensure_future(stop.wait())
+        claiming = asyncio.ensure_future(self._claim_on())
+        try:
+            await asyncio.wait({stopping, claiming}, return_when=asyncio.FIRST_COMPLETED)
+            if claiming.done():
+                claiming.result()
+            await self._finish(claiming, grace)
+        finally:
+            await self._leave(stopping, claiming)
+
+    async def _finish(self, claiming: "asyncio.Future[None]", grace: float) -> None:
+        self._stopping = True
+        self._fates.waits.clear()
+        self._changed.set()
+        end = asyncio.get_running_loop().time() + grace
+        while under_way := {task for task in (claiming, *self._tasks) if not task.done()}:
+            left = end - asyncio.get_running_loop().time()
+            if left <= 0:
+                return
+            await asyncio.wait(under_way, timeout=left)
+
+    async def _leave(self, *others: "asyncio.Future[Any]") -> None:
+        self._stopping = True
+        self._fates.waits.clear()
+        if self._timer is not None:
+            self._timer.cancel()
+        left = [*others, *self._tasks]
+        for task in left:
+            task.cancel()
+        await asyncio.gather(*left, return_exceptions=True)
+
+    async def _claim_on(self) -> None:
+        since: float | None = None
+        while not self._stopping:
+            try:
+                await self._claim_once()
+                since = None
+            except BrokerError as error:
+                now = asyncio.get_running_loop().time()
+                since = since if since is not None else now
+                if not error.heals or now - since > TROUBLE_S:
+                    raise
+                self._log.warning("claiming failed; it is tried again", reason=type(error).__name__)
+                await asyncio.sleep(1.0)
+
+    async def _claim_once(self) -> None:
+        room = self._room()
+        if room <= 0:
+            await self._glance()
+            return
+        for claim in await self._desk.claim(room, self.load.free_bytes):
+            self.load.take(claim)
+            self._fates.lanes.add(letters.resume(claim))
+        self._pump()
+
+    def _room(self) -> int:
+        now = self._clock()
+        if self.gate.why(now)[0]:  # one claim to probe with, if there is none
+            return 1 if self.load.held == 0 and self.gate.wants_probe(now) else 0
+        return self.load.room
+
+    async def _glance(self) -> None:
+        self._changed.clear()
+        try:
+            async with asyncio.timeout(GLANCE_S):
+                await self._changed.wait()
+        except TimeoutError:
+            return
+
+    def _wake(self) -> None:
+        self._changed.set()
+        self._pump()
+
+    def _pump(self) -> None:
+        lanes = self._fates.lanes
+        while len(lanes) and self._in_flight < self._slots and not self._stopping:
+            leave = self.gate.ask(self._clock())
+            if leave is None:
+                self._pump_later()
+                return
+            claim = lanes.take()
+            if self._desk.holds(claim):
+                self._in_flight += 1
+                self._start(self._attend(claim, leave))
+            else:
+                self._fates.drop(claim)
+
+    def _pump_later(self) -> None:
+        if self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(GLANCE_S, self._pump_now)
+
+    def _pump_now(self) -> None:
+        self._timer = None
+        self._pump()
+
+    async def _attend(self, claim: Claim, leave: Pass) -> None:
+        loop = asyncio.get_running_loop()
+        started = loop.time()
+        try:
+            outcome = await self._deliverer.attempt(claim)
+        finally:
+            self._in_flight -= 1
+        self._duration.observe(loop.time() - started)
+        self._outcomes[outcome.word].inc()
+        self.load.moves += 1
+        self._fates.meet(claim, outcome, leave)
+        self._wake()
+
+    def _start(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.ensure_future(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: "asyncio.Task[None]") -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and task.exception() is not None:
+            self._log.error("a delivery went wrong", error=type(task.exception()).__name__)

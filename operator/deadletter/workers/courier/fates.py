@@ -1,0 +1,149 @@
+"""What becomes of a claim after a delivery.
+
+- done: settle Delivered
+- failed while the gate was shut, or by the queue's own fault: deliver again when it opens, not counted
+- failed: the policy's verdict
+    - Retry, soon: wait here, then deliver again
+    - Retry, late, or of a parked letter: settle Parked
+    - Bury: settle Buried, in the box of the first route that matches or in the dead box
+    - Discard: settle Discarded, with a warning
+"""
+
+import asyncio
+import random
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from deadletter.api.assignments import CourierAssignment
+from deadletter.brokers.base import Desk
+from deadletter.brokers.values import Buried, Claim, Delivered, Discarded, Parked
+from deadletter.core.letters import Failure, Letter
+from deadletter.core.policy import decide
+from deadletter.core.selection import Predicate
+from deadletter.core.verdicts import Bury, Discard, Retry
+from deadletter.workers import logs, metrics
+from deadletter.workers.courier import letters
+from deadletter.workers.courier.gates import Gate, Pass
+from deadletter.workers.courier.lanes import Lanes
+from deadletter.workers.courier.load import Load
+from deadletter.workers.courier.outcomes import Outcome
+from deadletter.workers.courier.settling import Settler, Settling
+from deadletter.workers.courier.waits import Wait, Waits
+
+DELIVERED = Settling(Delivered())
+BUDGET_GLANCE_S = 0.5
+
+
+class Fates:
+    """Carries out verdicts; `start` runs what takes time, `wake` is called when a lane may have become free."""
+
+    def __init__(
+        self,
+        assignment: CourierAssignment,
+        desk: Desk,
+        gate: Gate,
+        load: Load,
+        clock: Callable[[], int],
+        start: Callable[[Coroutine[Any, Any, None]], None],
+        wake: Callable[[], None],
+    ) -> None:
+        self._assignment, self._desk, self._gate, self._load = assignment, desk, gate, load
+        self._clock, self._start, self._wake = clock, start, wake
+        self._policy = assignment.policy.policy()
+        self._inline = assignment.delivery.inline_limit_ms
+        self._where = (assignment.namespace, assignment.queue)
+        self._routes = tuple((Predicate.of(route.match), route.box) for route in assignment.routes)
+        self._settler = Settler(desk, gate, *self._where)
+        self._log = logs.get(__name__)
+        self.lanes = Lanes(ordered=assignment.delivery.ordering == "Key")
+        self.waits = Waits(assignment.delivery.concurrency // 2, self._again)
+
+    def _again(self, claim: Claim) -> None:
+        self.lanes.again(claim)
+        self._wake()
+
+    def drop(self, claim: Claim) -> None:
+        """It is somebody else's now."""
+        self.lanes.free(claim)
+        self._load.lay_down(claim)
+
+    def meet(self, claim: Claim, outcome: Outcome, leave: Pass) -> None:
+        """A delivery ended like this."""
+        now = self._clock()
+        counts = self._gate.record(outcome, leave, now)
+        if outcome.failure is None:
+            self._load.deliver()
+            self.lanes.free(claim)
+            self._start(self._settle_delivered(claim))
+        elif not counts:
+            self.lanes.again(claim)
+        else:
+            self._carry_out(claim, outcome.failure, outcome, now)
+
+    async def _settle_delivered(self, claim: Claim) -> None:
+        try:
+            await self._settler.settle(claim, DELIVERED)
+        finally:
+            self._load.settle_delivered(claim)
+
+    def _carry_out(self, claim: Claim, failure: Failure, outcome: Outcome, now: int) -> None:
+        letter = letters.failed(claim, failure, self._assignment.group, now)
+        chance = random.random()  # noqa: S311 - jitter needs no secrecy
+        verdict = decide(letter, self._policy, now, chance, outcome.retry_after, outcome.asked)
+        if isinstance(verdict, Retry):
+            self._retry(claim, letter, verdict.at, now)
+        elif isinstance(verdict, Bury):
+            self._start(self._bury(claim, letter, verdict))
+        else:
+            self._start(self._discard(claim, letter, verdict))
+
+    def _retry(self, claim: Claim, letter: Letter, at: int, now: int) -> None:
+        first = letter.envelope.first_failed_at or now
+        wait: Wait | None = Wait(claim, letter, at)
+        # A parked letter is parked again: its count is then durable, which a note at the desk is not for it.
+        if wait and not claim.parked and at - first <= self._inline:
+            claim.attempts, claim.first_failed_at = letter.envelope.attempts, first
+            self._desk.note(claim, claim.attempts, first)
+            metrics.RETRIES.labels(*self._where, "inline").inc()
+            wait = self.waits.add(wait, now)
+        if wait is not None:
+            self._start(self._park(wait))
+
+    async def _park(self, wait: Wait) -> None:
+        metrics.RETRIES.labels(*self._where, "parked").inc()
+        letter, at = wait.letter, wait.at
+        smaller = letters.slim(letter)
+        settling = Settling(Parked(letters.to_park(letter, at), at), lambda: Parked(letters.to_park(smaller, at), at))
+        await self._lay_down(wait.claim, settling)
+
+    async def _bury(self, claim: Claim, letter: Letter, verdict: Bury) -> None:
+        await self._within_budget()
+        box = self._box_of(letter)
+        compat, smaller = self._assignment.compat_headers, letters.slim(letter)
+        settling = Settling(
+            Buried(box, letters.to_bury(letter, verdict.reason, compat)),
+            lambda: Buried(box, letters.to_bury(smaller, verdict.reason)),
+        )
+        self._gate.budget.spend(self._clock())
+        if await self._lay_down(claim, settling):
+            metrics.BURIED.labels(*self._where, verdict.reason, letter.envelope.failure.category).inc()
+
+    async def _within_budget(self) -> None:
+        while self._gate.budget.is_spent(self._clock()):  # noqa: ASYNC110 - a matter of time, not of an event
+            await asyncio.sleep(BUDGET_GLANCE_S)
+
+    def _box_of(self, letter: Letter) -> str:
+        now = self._clock()
+        own = self._assignment.boxes.dead
+        return next((box for predicate, box in self._routes if predicate.judge(letter, now)), own)
+
+    async def _discard(self, claim: Claim, letter: Letter, verdict: Discard) -> None:
+        if await self._lay_down(claim, Settling(Discarded())):
+            metrics.DISCARDED.labels(*self._where, verdict.reason).inc()
+            self._log.warning("a message was discarded", id=letter.envelope.id, reason=verdict.reason)
+
+    async def _lay_down(self, claim: Claim, settling: Settling) -> bool:
+        settled = await self._settler.settle(claim, settling)
+        self.drop(claim)
+        self._wake()
+        return settled

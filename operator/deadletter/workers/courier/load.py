@@ -1,0 +1,57 @@
+"""How much a courier carries: bounded, so that a slow service never fills the pod's memory.
+
+At most twice `concurrency` claims whose fate is open, and 64 MiB of payload in all. A delivered message is no open
+claim any more (the desk gathers its settlement with others), but its bytes count until it is durable.
+"""
+
+from deadletter.brokers.values import Claim
+
+MOST_BYTES = 64 << 20
+MOST_UNSETTLED = 20_000
+
+
+class Load:
+    """Counts of what is carried."""
+
+    def __init__(self, slots: int) -> None:
+        self.slots = slots
+        self.held = 0
+        self.bytes = 0
+        self.unsettled = 0
+        self.moves = 0  # whatever was claimed or came to an end: the watchdog's pulse
+
+    @property
+    def room(self) -> int:
+        """Claims that may be taken now; none rather than a handful, which costs more than it brings."""
+        if self.bytes >= MOST_BYTES or self.unsettled >= MOST_UNSETTLED:
+            return 0
+        free = 2 * self.slots - self.held
+        return free if free * 2 >= self.slots else 0
+
+    @property
+    def free_bytes(self) -> int:
+        """Bytes that may be taken now."""
+        return MOST_BYTES - self.bytes
+
+    def take(self, claim: Claim) -> None:
+        """A claim came in."""
+        self.held += 1
+        self.bytes += claim.message.size
+        self.moves += 1
+
+    def deliver(self) -> None:
+        """A claim was delivered; its settlement is still under way."""
+        self.held -= 1
+        self.unsettled += 1
+
+    def settle_delivered(self, claim: Claim) -> None:
+        """The settlement of a delivered claim is durable."""
+        self.unsettled -= 1
+        self.bytes -= claim.message.size
+        self.moves += 1
+
+    def lay_down(self, claim: Claim) -> None:
+        """A claim is parked, buried, discarded or no longer ours."""
+        self.held -= 1
+        self.bytes -= claim.message.size
+        self.moves += 1

@@ -1,0 +1,114 @@
+"""The role `courier`: reads its assignment, opens the broker, works until it is told to stop."""
+
+import asyncio
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+
+from deadletter.api.assignments import CourierAssignment
+from deadletter.brokers.base import Broker
+from deadletter.brokers.connect import mounted_secrets, open_broker
+from deadletter.brokers.errors import BrokerError
+from deadletter.brokers.values import DeskSpec
+from deadletter.core.names import retry_box
+from deadletter.workers import health, logs, running
+from deadletter.workers.assignment import AssignmentError, Station
+from deadletter.workers.courier.courier import Courier
+from deadletter.workers.courier.deliveries import Deliverer, wall_clock
+from deadletter.workers.courier.words import Speaker
+from deadletter.workers.live import LiveFile
+
+FIRST_PAUSE_S = 1.0
+LONGEST_PAUSE_S = 30.0
+
+
+def desk_spec(assignment: CourierAssignment, pod: str) -> DeskSpec:
+    """What this pod works on."""
+    boxes = assignment.boxes
+    return DeskSpec(
+        source=boxes.source or "",
+        group=assignment.group,
+        dead=boxes.dead,
+        retry=boxes.retry or retry_box(boxes.dead),
+        ledger=boxes.ledger,
+        consumer=pod,
+        from_earliest=assignment.start_from == "Earliest",
+    )
+
+
+class Shift:
+    """One pod's work from start to end; its trouble is what readiness says."""
+
+    def __init__(self, assignment: CourierAssignment, station: Station) -> None:
+        self._assignment, self._station = assignment, station
+        self._live = LiveFile(station.assignments)
+        self._secrets = mounted_secrets(station.secrets)
+        self._speaker: Speaker | None = None
+        self._trouble = "the broker has not answered yet"
+        self._log = logs.get(__name__)
+        self.health = health.Health(self._not_live, lambda: self._trouble)
+
+    def _not_live(self) -> str:
+        return self._speaker.stuck(time.monotonic()) if self._speaker else ""
+
+    async def work(self, stop: asyncio.Event) -> int:
+        """Until `stop`, or until trouble that time does not heal."""
+        async with health.serve(self.health, self._station.health_port):
+            following = asyncio.ensure_future(self._live.follow())
+            try:
+                return await self._keep_at_it(stop)
+            finally:
+                following.cancel()
+
+    async def _keep_at_it(self, stop: asyncio.Event) -> int:
+        pause = FIRST_PAUSE_S
+        while not stop.is_set():
+            try:
+                async with open_broker(self._assignment.broker, self._secrets, self._assignment.allow) as broker:
+                    await self._at_desk(broker, stop)
+            except BrokerError as error:
+                self._note(error)
+                if not error.heals:
+                    return 1
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(stop.wait(), pause)
+                pause = min(pause * 2, LONGEST_PAUSE_S)
+        return 0
+
+    def _note(self, error: BrokerError) -> None:
+        self._trouble = f"{type(error).__name__}: {error}"[:1024]
+        self._log.error("the broker objects", reason=type(error).__name__, message=str(error)[:1024])
+        self._station.terminate(type(error).__name__, str(error))
+
+    async def _at_desk(self, broker: Broker, stop: asyncio.Event) -> None:
+        assignment, pod = self._assignment, self._station.pod
+        deliverer = Deliverer(assignment, self._secrets)
+        async with broker.desk(desk_spec(assignment, pod)) as desk:
+            courier = Courier(assignment, desk, deliverer, lambda: self._live.current.paused)
+            where = (assignment.namespace, assignment.queue)
+            timeout_s = assignment.policy.policy().timeout / 1000
+            self._speaker = Speaker(courier, desk, pod, where, wall_clock, timeout_s)
+            speaking = asyncio.ensure_future(self._speaker.speak())
+            self._trouble = ""
+            try:
+                await courier.run(stop)
+            finally:
+                self._speaker = None
+                speaking.cancel()
+                await asyncio.gather(speaking, return_exceptions=True)
+                await deliverer.close()
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run as the pod's only process; takes no arguments."""
+    del argv
+    logs.configure(role="courier")
+    station = Station.from_environment()
+    try:
+        assignment = station.read(CourierAssignment)
+    except AssignmentError as error:
+        logs.get(__name__).error("no assignment", message=str(error))
+        station.terminate("InvalidSpec", str(error))
+        return 2
+    logs.configure(role="courier", namespace=assignment.namespace, queue=assignment.queue)
+    return running.run(Shift(assignment, station).work)
