@@ -210,11 +210,11 @@ class BrokerContract:
         step = Step(
             tally_of(letters), republish(boxes.target, letters), {Why.Replayed: [x.place.offset for x in letters]}
         )
-        async with broker.mover(boxes.dead, boxes.ledger, 0, "uid-1") as first:
-            async with broker.mover(boxes.dead, boxes.ledger, 0, "uid-1") as second:
-                with pytest.raises(Fenced):
-                    await first.commit(step)
-                await second.commit(step)
+        movers = (broker.mover(boxes.dead, boxes.ledger, 0, "uid-1") for _ in range(2))
+        async with next(movers) as first, next(movers) as second:
+            with pytest.raises(Fenced):
+                await first.commit(step)
+            await second.commit(step)
         assert await values(broker, boxes.target) == [m.value for m in numbered(2)]
 
     async def test_a_missing_target_settles_nothing(self, broker: Broker, fresh: Fresh) -> None:

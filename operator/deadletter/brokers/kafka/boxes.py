@@ -1,0 +1,189 @@
+"""Topics: describe, ensure, drop. What others set on a topic is never reset."""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from aiokafka import errors as driver
+from aiokafka.admin import NewPartitions, NewTopic
+from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
+from aiokafka.protocol.metadata import MetadataRequest
+
+from deadletter.brokers.errors import BoxConflict, BoxMissing, NotAuthorised
+from deadletter.brokers.kafka.errors import check, translated
+from deadletter.brokers.kafka.line import Line
+from deadletter.brokers.values import BoxSpec, BoxState, Server
+
+DYNAMIC = 1  # config_source of a config that was set on the topic itself
+MAX_MESSAGE_BYTES = 1_048_588
+LEDGER_PARTITIONS = 3
+LEDGER_CONFIG = {
+    "cleanup.policy": "compact",
+    "segment.bytes": str(16 << 20),
+    "max.compaction.lag.ms": "600000",
+    "min.cleanable.dirty.ratio": "0.1",
+}
+VISIBLE_TIMEOUT = 60.0
+
+
+async def server(line: Line) -> Server:
+    """Who answers."""
+    client = await line.client()
+    with translated("the broker"):
+        answer = await client.send(client.get_random_node(), MetadataRequest([]))
+    return Server("Kafka", _version(client), len(answer.brokers), True, str(answer.cluster_id))
+
+
+def _version(client: Any) -> str:
+    """Kafka does not tell its version; the highest transaction API it speaks tells the generation."""
+    connection = next(iter(client._conns.values()), None)  # noqa: SLF001  (no public way to the API versions)
+    versions = getattr(connection, "_versions", None) or {}
+    return "4" if versions.get(26, (0, 0))[1] >= 5 else "3" if versions.get(1, (0, 0))[1] >= 12 else "2"
+
+
+async def describe(line: Line, names: Sequence[str]) -> dict[str, BoxState]:
+    """The topics among `names` that exist."""
+    counts = await line.metadata(names)
+    configs = await _configs(line, list(counts))
+    return {name: _state(name, count, configs.get(name, {})) for name, count in counts.items()}
+
+
+def _state(name: str, partitions: int, config: Mapping[str, tuple[str, int]]) -> BoxState:
+    def number(key: str) -> int | None:
+        return int(config[key][0]) if key in config else None
+
+    policy = config.get("cleanup.policy", ("", 0))[0]
+    return BoxState(name, partitions, number("retention.ms"), "compact" in policy, number("max.message.bytes"))
+
+
+async def _configs(line: Line, names: Sequence[str]) -> dict[str, dict[str, tuple[str, int]]]:
+    """Value and source of every config of these topics; one request. Without the right to read them: none."""
+    if not names:
+        return {}
+    admin = await line.admin()
+    with translated("the broker"):
+        answers = await admin.describe_configs([ConfigResource(ConfigResourceType.TOPIC, name) for name in names])
+    found: dict[str, dict[str, tuple[str, int]]] = {}
+    for answer in answers:
+        for code, _, _, name, entries in answer.resources:
+            if not code:
+                found[name] = {entry[0]: (entry[1], entry[3]) for entry in entries if entry[1] is not None}
+    return found
+
+
+async def ensure(line: Line, spec: BoxSpec) -> BoxState:
+    """Make the topic as asked, or bring it there."""
+    found = (await describe(line, [spec.name])).get(spec.name)
+    if spec.adopt:
+        if found is None:
+            raise BoxMissing(f"{spec.name}: it does not exist, and an adopted topic is never made")
+        return found
+    if found is None:
+        await _create(line, spec)
+    elif spec.partitions is not None and spec.partitions < found.partitions:
+        raise BoxConflict(
+            f"{spec.name}: it has {found.partitions} partitions; Kafka cannot shrink to {spec.partitions}"
+        )
+    elif spec.partitions is not None and spec.partitions > found.partitions:
+        await _grow(line, spec.name, spec.partitions)
+    if found is not None:
+        await _configure(line, spec)
+    return await _seen(line, spec)
+
+
+def _wanted(spec: BoxSpec) -> dict[str, str]:
+    own = {} if spec.retention_ms is None else {"retention.ms": str(spec.retention_ms)}
+    return {**own, **spec.config}
+
+
+async def _create(line: Line, spec: BoxSpec) -> None:
+    admin = await line.admin()
+    partitions = spec.partitions or int(await _broker_default(line, "num.partitions", "1"))
+    copies = spec.replication_factor or int(await _broker_default(line, "default.replication.factor", "1"))
+    with translated(spec.name):
+        answer = await admin.create_topics([NewTopic(spec.name, partitions, copies, topic_configs=_wanted(spec))])
+        for _, code, message in answer.topic_errors:
+            kind = driver.for_code(code)
+            if kind in (driver.InvalidConfigurationError, driver.InvalidReplicationFactorError,
+                        driver.InvalidPartitionsError, driver.InvalidTopicError):  # fmt: skip
+                raise BoxConflict(f"{spec.name}: {message}")
+            if kind is not driver.TopicAlreadyExistsError:
+                check(code, spec.name)
+
+
+async def _broker_default(line: Line, key: str, otherwise: str) -> str:
+    client, admin = await line.client(), await line.admin()
+    node = client.get_random_node()
+    with translated("the broker"):
+        resource = ConfigResource(ConfigResourceType.BROKER, str(node), {key: None})
+        for answer in await admin.describe_configs([resource]):
+            for _, _, _, _, entries in answer.resources:
+                return next((entry[1] for entry in entries if entry[0] == key and entry[1]), otherwise)
+    return otherwise
+
+
+async def _grow(line: Line, name: str, partitions: int) -> None:
+    admin = await line.admin()
+    with translated(name):
+        await admin.create_partitions({name: NewPartitions(partitions)})
+
+
+async def _configure(line: Line, spec: BoxSpec) -> None:
+    """Kafka's old request resets what it does not name: read what is set on the topic, merge, write."""
+    wanted = _wanted(spec)
+    config = (await _configs(line, [spec.name])).get(spec.name)
+    if config is None:
+        raise NotAuthorised(f"{spec.name}: the broker does not let us read its configs")
+    if all(config.get(key, ("", 0))[0] == value for key, value in wanted.items()):
+        return
+    merged = {key: value for key, (value, source) in config.items() if source == DYNAMIC} | wanted
+    admin = await line.admin()
+    with translated(spec.name):
+        answers = await admin.alter_configs([ConfigResource(ConfigResourceType.TOPIC, spec.name, merged)])
+        for answer in answers:
+            for code, message, *_ in answer.resources:
+                if driver.for_code(code) in (driver.InvalidConfigurationError, driver.InvalidRequestError):
+                    raise BoxConflict(f"{spec.name}: {message}")
+                check(code, spec.name)
+
+
+async def _seen(line: Line, spec: BoxSpec) -> BoxState:
+    """Metadata lags behind what was just made: wait until the broker shows it with leaders."""
+    deadline = asyncio.get_running_loop().time() + VISIBLE_TIMEOUT
+    while True:
+        found = (await describe(line, [spec.name])).get(spec.name)
+        if (
+            found is not None
+            and found.partitions >= (spec.partitions or 1)
+            and line.is_led(spec.name, found.partitions)
+        ):
+            return found
+        if asyncio.get_running_loop().time() > deadline:
+            raise BoxMissing(f"{spec.name}: it was made, but the broker does not show it yet")
+        await asyncio.sleep(0.05)
+
+
+async def ensure_ledger(line: Line, name: str) -> None:
+    """Make the ledger unless it is there; it is never changed afterwards."""
+    if name not in await line.metadata([name]):
+        spec = BoxSpec(name, LEDGER_PARTITIONS, config=LEDGER_CONFIG)
+        await _create(line, spec)
+        await _seen(line, spec)
+
+
+async def drop(line: Line, names: Sequence[str]) -> None:
+    """Delete topics; those that do not exist are fine. Returns when the broker no longer shows them."""
+    present = list(await line.metadata(names))
+    if not present:
+        return
+    admin = await line.admin()
+    with translated("the broker"):
+        answer = await admin.delete_topics(present)
+        for name, code in answer.topic_error_codes:
+            if driver.for_code(code) is not driver.UnknownTopicOrPartitionError:
+                check(code, name)
+    deadline = asyncio.get_running_loop().time() + VISIBLE_TIMEOUT
+    while asyncio.get_running_loop().time() < deadline:
+        if not await line.metadata(present):
+            return
+        await asyncio.sleep(0.05)

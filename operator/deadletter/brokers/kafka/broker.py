@@ -1,0 +1,138 @@
+"""The contract on Kafka: each method is one call of the room that keeps it."""
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+
+from pyroaring import BitMap64
+
+from deadletter.brokers.base import Desk, Mover, Offsets, Registers
+from deadletter.brokers.kafka import boxes, ledgers, parcels, reading
+from deadletter.brokers.kafka.desk import open_desk
+from deadletter.brokers.kafka.errors import translated
+from deadletter.brokers.kafka.line import Line, discard
+from deadletter.brokers.kafka.mover import open_mover
+from deadletter.brokers.kafka.registers import KafkaRegisters
+from deadletter.brokers.kafka.sightings import Sightings
+from deadletter.brokers.kafka.transaction import Room
+from deadletter.brokers.values import BoxSpec, BoxState, DeskSpec, Publication, Server, Taken
+from deadletter.core.ledger import CHUNK_BITS, Key, Settlements, decode_chunk
+from deadletter.core.tallies import Span
+
+
+class KafkaProduced:
+    """Where a Replay published, as one bitmap a target partition."""
+
+    def __init__(self) -> None:
+        self.offsets: dict[tuple[str, int], BitMap64] = {}
+
+    def __len__(self) -> int:
+        return sum(len(bits) for bits in self.offsets.values())
+
+    def holds(self, topic: str, partition: int, offset: int) -> bool:
+        """Did it publish there?"""
+        return offset in self.offsets.get((topic, partition), ())
+
+
+class KafkaBroker:
+    """See `base.Broker`."""
+
+    def __init__(self, line: Line) -> None:
+        self._line = line
+        self._sightings = Sightings()
+
+    async def server(self) -> Server:
+        """Who answers."""
+        return await boxes.server(self._line)
+
+    async def describe(self, names: Sequence[str]) -> Mapping[str, BoxState]:
+        """The topics among `names` that exist."""
+        return await boxes.describe(self._line, names)
+
+    async def ensure(self, spec: BoxSpec) -> BoxState:
+        """Make the topic as asked, or bring it there."""
+        return await boxes.ensure(self._line, spec)
+
+    async def drop(self, names: Sequence[str]) -> None:
+        """Delete topics."""
+        await boxes.drop(self._line, names)
+
+    async def window(self, box: str, archived: bool = False) -> tuple[Span, ...]:
+        """First and end offset of each partition; archived letters lie in the same topic."""
+        del archived
+        return await reading.window(self._line, box)
+
+    async def read(self, box: str, spans: Sequence[Span], archived: bool = False) -> AsyncIterator[list[Taken]]:
+        """What is committed in these spans."""
+        del archived
+        async for batch in reading.read(self._line, box, spans):
+            self._sightings.note(batch)
+            yield batch
+
+    async def settled(self, box: str, ledger: str) -> Mapping[int, Offsets]:
+        """Settled offsets per partition."""
+        kept = await ledgers.read_ledger(self._line, ledger, lambda key: (key.kind, key.subject) == ("settled", box))
+        found: dict[int, Settlements] = {}
+        with translated(ledger):
+            for key, (parsed, value) in kept.items():
+                found.setdefault(parsed.partition, Settlements(box, parsed.partition)).load(key, value)
+        return found
+
+    async def append(self, publications: Sequence[Publication]) -> None:
+        """Publish without settling: at least once."""
+        if not publications:
+            return
+        targets = parcels.Targets(self._line)
+        packed = await parcels.pack(publications, targets)
+        producer = await self._line.producer()
+        try:
+            with translated(publications[0].to):
+                await parcels.send(producer, packed, targets)
+        finally:
+            await discard(producer)
+
+    def mover(
+        self, box: str, ledger: str, partition: int, uid: str, archived: bool = False
+    ) -> AbstractAsyncContextManager[Mover]:
+        """Become the settler of one box partition."""
+        return open_mover(self._line, box, ledger, partition, uid, archived, self._sightings)
+
+    def desk(self, spec: DeskSpec) -> AbstractAsyncContextManager[Desk]:
+        """Join the group and work on the source and the retry box."""
+        return open_desk(self._line, spec)
+
+    async def selected(self, ledger: str, uid: str) -> Mapping[int, Offsets]:
+        """What the DryRun selected."""
+        found: dict[int, BitMap64] = {}
+        for parsed, bits in await self._chunks(ledger, "selected", uid):
+            found.setdefault(parsed.partition, BitMap64()).update(bits)
+        return found
+
+    async def produced(self, ledger: str, uid: str) -> KafkaProduced:
+        """Where the Replay published."""
+        found = KafkaProduced()
+        for parsed, bits in await self._chunks(ledger, "produced", uid):
+            found.offsets.setdefault((parsed.topic, parsed.partition), BitMap64()).update(bits)
+        return found
+
+    async def _chunks(self, ledger: str, kind: str, uid: str) -> list[tuple[Key, list[int]]]:
+        kept = await ledgers.read_ledger(self._line, ledger, lambda key: (key.kind, key.subject) == (kind, uid))
+        with translated(ledger):
+            return [
+                (parsed, [parsed.chunk << CHUNK_BITS | low for low in decode_chunk(key, value)])
+                for key, (parsed, value) in kept.items()
+            ]
+
+    async def forget(self, ledger: str, uid: str) -> None:
+        """Remove selection, produced and tally of a deleted Replay."""
+        kinds = ("selected", "produced", "tally")
+        await ledgers.forget(self._line, ledger, lambda key: key.kind in kinds and key.subject == uid)
+
+    async def reset_ledger(self, box: str, ledger: str) -> None:
+        """Nothing of this box is settled any more; whoever settles it now is fenced first."""
+        for partition in range(await self._line.partitions(box)):
+            await (await Room.open(self._line, f"dlq.{box}.{partition}")).close()
+        await ledgers.forget(self._line, ledger, lambda key: key.kind in ("settled", "mark") and key.subject == box)
+
+    def registers(self) -> Registers:
+        """A new, empty set of registers."""
+        return KafkaRegisters(self._line)

@@ -1,0 +1,78 @@
+"""Commit metadata: which messages below the highest one taken are unfinished, and how often they failed.
+
+Kafka keeps one offset a partition; this text beside it makes it a set, so that a restart redelivers nothing finished.
+"""
+
+from base64 import b64decode, b64encode
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from deadletter.brokers.errors import LedgerCorrupt
+
+PREFIX = "dlq1:"
+FULL = 3_500  # bytes; the broker refuses 4,097
+
+
+@dataclass(slots=True, frozen=True)
+class Attempt:
+    """Deliveries tried so far, and when the first one failed."""
+
+    attempts: int = 0
+    first_failed_at: int | None = None
+
+
+FRESH = Attempt()
+
+
+def encode(offset: int, highest: int, unfinished: Mapping[int, Attempt]) -> str:
+    """The text to commit beside `offset`, which is the lowest unfinished one or the next to take."""
+    content = bytearray()
+    _put(content, highest - offset + 1)
+    before = offset
+    for one in sorted(unfinished):
+        state = unfinished[one]
+        _put(content, one - before)
+        _put(content, state.attempts)
+        if state.attempts:
+            _put(content, state.first_failed_at or 0)
+        before = one
+    return PREFIX + b64encode(content).decode()
+
+
+def decode(offset: int, text: str) -> tuple[int, dict[int, Attempt]]:
+    """Highest taken offset and the unfinished ones; another consumer's metadata says nothing was taken above."""
+    if not text.startswith(PREFIX):
+        return offset - 1, {}
+    try:
+        numbers = _numbers(b64decode(text[len(PREFIX) :], validate=True))
+        highest = offset + next(numbers) - 1
+        return highest, dict(_unfinished(offset, numbers))
+    except (ValueError, StopIteration, RuntimeError) as error:
+        raise LedgerCorrupt("the commit metadata of the group cannot be read") from error
+
+
+def _unfinished(offset: int, numbers: Iterator[int]) -> Iterator[tuple[int, Attempt]]:
+    for delta in numbers:
+        offset += delta
+        attempts = next(numbers)
+        first = next(numbers) if attempts else 0
+        yield offset, Attempt(attempts, first or None)
+
+
+def _put(content: bytearray, number: int) -> None:
+    while number > 0x7F:
+        content.append(number & 0x7F | 0x80)
+        number >>= 7
+    content.append(number)
+
+
+def _numbers(content: bytes) -> Iterator[int]:
+    number = shift = 0
+    for byte in content:
+        number |= (byte & 0x7F) << shift
+        shift += 7
+        if not byte & 0x80:
+            yield number
+            number = shift = 0
+    if shift:
+        raise ValueError("cut")

@@ -1,0 +1,147 @@
+"""One committer per partition: it gathers verdicts for a moment and writes them together, never two at once."""
+
+import asyncio
+import contextlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from deadletter.brokers.errors import BrokerError, Fenced
+from deadletter.brokers.values import Claim, Settlement
+
+GATHER = 0.05
+NOTE_AFTER = 1.0
+MOST = 1_000
+
+
+@dataclass(slots=True)
+class Verdict:
+    """What became of a claim, and who waits for it to be durable."""
+
+    claim: Claim
+    how: Settlement
+    done: "asyncio.Future[None]"
+
+    @property
+    def offset(self) -> int:
+        """Of the claimed message."""
+        return self.claim.place.offset
+
+
+class Writer(Protocol):
+    """What a partition must be able to do."""
+
+    async def write(self, verdicts: Sequence[Verdict]) -> None:
+        """Make all of them durable together, or none and raise."""
+
+    async def recover(self) -> None:
+        """Forget what is in memory and read what is durable, after fencing what may still be under way."""
+
+    def is_settled(self, offset: int) -> bool:
+        """Is it durable that this message is dealt with?"""
+
+    async def write_notes(self) -> None:
+        """Keep attempts that were noted."""
+
+
+class Committer:
+    """Gathers, writes, and after an error finds out what happened before it tries again."""
+
+    def __init__(self, writer: Writer) -> None:
+        self._writer = writer
+        self._pending: list[Verdict] = []
+        self._wake = asyncio.Event()
+        self._noted = False
+        self._sound = True
+        self._closing = False
+        self._task = asyncio.ensure_future(self._run())
+
+    async def settle(self, claim: Claim, how: Settlement) -> None:
+        """Returns when it is durable."""
+        if self._closing:
+            raise Fenced("the partition went to another courier")
+        verdict = Verdict(claim, how, asyncio.get_running_loop().create_future())
+        self._pending.append(verdict)
+        self._wake.set()
+        await verdict.done
+
+    def note(self) -> None:
+        """Attempts changed: write them soon, even when nothing is settled."""
+        self._noted = True
+        self._wake.set()
+
+    async def close(self, flush: bool) -> None:
+        """Write what is gathered, if it can still be ours, and refuse the rest."""
+        self._closing = True
+        self._wake.set()
+        if not flush:
+            self._task.cancel()
+        with contextlib.suppress(asyncio.CancelledError, asyncio.TimeoutError):
+            await asyncio.wait_for(self._task, 10)
+        self._fail(self._pending, Fenced("the partition went to another courier"))
+
+    async def _run(self) -> None:
+        while not self._closing or self._pending:
+            await self._wake.wait()
+            self._wake.clear()
+            if not self._closing:
+                await self._gather()
+            batch, self._pending = self._pending[:MOST], self._pending[MOST:]
+            if self._pending:
+                self._wake.set()
+            try:
+                await self._write(batch)
+            except asyncio.CancelledError:
+                self._fail(batch, Fenced("the partition went to another courier"))
+                raise
+
+    async def _gather(self) -> None:
+        await asyncio.sleep(GATHER)
+        waited = GATHER
+        while not self._pending and self._noted and waited < NOTE_AFTER and not self._closing:
+            await asyncio.sleep(GATHER)
+            waited += GATHER
+
+    async def _write(self, batch: list[Verdict]) -> None:
+        try:
+            await self._once(batch)
+        except Fenced as error:
+            self._fail(batch, error)
+        except BrokerError:
+            self._sound = False
+            await self._one_by_one(batch)
+
+    async def _one_by_one(self, batch: list[Verdict]) -> None:
+        """One of them may be at fault: try each alone, so that only it hears of it."""
+        for verdict in batch:
+            try:
+                await self._once([verdict])
+            except BrokerError as error:
+                self._sound = self._sound and isinstance(error, Fenced)
+                self._fail([verdict], error)
+
+    async def _once(self, batch: list[Verdict]) -> None:
+        if not self._sound:
+            await self._writer.recover()
+            self._sound = True
+        left = [verdict for verdict in batch if not self._writer.is_settled(verdict.offset)]
+        if left:
+            self._noted = False
+            try:
+                await self._writer.write(left)
+            except BrokerError as error:
+                self._sound = isinstance(error, Fenced)
+                raise
+        elif self._noted and not batch:
+            self._noted = False
+            await self._writer.write_notes()
+        for verdict in batch:
+            if not verdict.done.done():
+                verdict.done.set_result(None)
+
+    @staticmethod
+    def _fail(batch: Sequence[Verdict], error: BrokerError) -> None:
+        for verdict in batch:
+            if not verdict.done.done():
+                verdict.done.set_exception(error)
+                verdict.done.exception()  # whoever settled may be gone by now

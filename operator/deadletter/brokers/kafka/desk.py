@@ -1,0 +1,224 @@
+"""Where a courier works: one group consumer over source and retry box, and a partition's work per assignment."""
+
+import asyncio
+import contextlib
+import time
+from collections import deque
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
+from dataclasses import asdict
+
+from aiokafka import AIOKafkaConsumer, ConsumerRebalanceListener, TopicPartition
+
+from deadletter.brokers.errors import BoxMissing, BrokerError, Fenced
+from deadletter.brokers.kafka import boxes
+from deadletter.brokers.kafka.commits import Attempt
+from deadletter.brokers.kafka.errors import translated
+from deadletter.brokers.kafka.ledgers import ledger_parcel, write_plainly
+from deadletter.brokers.kafka.line import Line
+from deadletter.brokers.kafka.parking import RetryPartition
+from deadletter.brokers.kafka.sources import SourcePartition
+from deadletter.brokers.values import Claim, CourierWord, DeskSpec, Settlement
+from deadletter.core.ledger import courier_key, encode_word
+
+PATIENCE = 1.0
+BACKOFF = 1.0
+Partition = SourcePartition | RetryPartition
+
+
+class KafkaDesk(ConsumerRebalanceListener):  # type: ignore[misc]
+    """See `base.Desk`."""
+
+    def __init__(self, line: Line, spec: DeskSpec) -> None:
+        self._line, self._spec = line, spec
+        self._consumer: AIOKafkaConsumer = None
+        self._works: dict[TopicPartition, Partition] = {}
+        self._openings: set[asyncio.Task[None]] = set()
+        self._left: deque[Claim] = deque()
+        self._failure: BrokerError | None = None
+        self._said = False
+
+    async def open(self) -> None:
+        """Check the boxes, then join the group."""
+        wanted = (self._spec.source, self._spec.dead, self._spec.retry)
+        found = await self._line.metadata(wanted)
+        for name in wanted:
+            if name not in found:
+                raise BoxMissing(f"{name}: it does not exist")
+        await boxes.ensure_ledger(self._line, self._spec.ledger)
+        self._consumer = await self._line.consumer(
+            group_id=self._spec.group, auto_offset_reset="none", max_poll_interval_ms=2**31 - 1
+        )
+        self._consumer.subscribe([self._spec.source, self._spec.retry], listener=self)
+
+    async def close(self) -> None:
+        """Write what is gathered, leave the group, take our word back."""
+        await self._let_go(flush=True)
+        if self._consumer is not None:
+            await self._consumer.stop()
+        if self._said:
+            with contextlib.suppress(BrokerError):
+                await self._write_word(None)
+
+    async def on_partitions_revoked(self, revoked: Iterable[TopicPartition]) -> None:
+        """Before the group forms anew: what is settled is written, what is in hand is no longer ours."""
+        del revoked
+        await self._let_go(flush=True)
+
+    async def _let_go(self, flush: bool) -> None:
+        works, self._works = self._works, {}
+        openings, self._openings = self._openings, set()
+        self._left.clear()
+        for task in openings:
+            task.cancel()
+        await asyncio.gather(*openings, return_exceptions=True)
+        await asyncio.gather(*(work.close(flush) for work in works.values()), return_exceptions=True)
+
+    async def on_partitions_assigned(self, assigned: Iterable[TopicPartition]) -> None:
+        """Nothing is fetched before the partition's work is open."""
+        for tp in assigned:
+            self._consumer.pause(tp)
+            task = asyncio.ensure_future(self._begin(tp))
+            self._openings.add(task)
+            task.add_done_callback(self._openings.discard)
+
+    async def _begin(self, tp: TopicPartition) -> None:
+        while True:
+            work = self._work(tp)
+            try:
+                start = await work.open()
+                with translated(tp.topic):
+                    self._consumer.seek(tp, start)
+                    self._consumer.resume(tp)
+                self._works[tp] = work
+            except BrokerError as error:
+                await work.close(flush=False)
+                if isinstance(error, Fenced):
+                    return
+                if not error.heals:
+                    self._failure = error
+                    return
+                await asyncio.sleep(BACKOFF)
+            except asyncio.CancelledError:
+                await asyncio.shield(work.close(flush=False))
+                raise
+            else:
+                return
+
+    def _work(self, tp: TopicPartition) -> Partition:
+        if tp.topic == self._spec.retry:
+            return RetryPartition(self._line, self._spec, tp)
+        return SourcePartition(self._line, self._consumer, self._spec, tp)
+
+    @property
+    def lag(self) -> int:
+        """Messages of the source not yet claimed, as far as known."""
+        behind = 0
+        for tp, work in self._works.items():
+            if isinstance(work, SourcePartition):
+                behind += max(0, (self._consumer.highwater(tp) or 0) - work.progress.highest - 1)
+        return behind
+
+    @property
+    def parked(self) -> int:
+        """Letters waiting in our retry partitions."""
+        return sum(work.waiting for work in self._works.values() if isinstance(work, RetryPartition))
+
+    async def claim(self, limit: int, max_bytes: int = 64 << 20) -> list[Claim]:
+        """Due letters first, then messages of the source."""
+        deadline = time.monotonic() + PATIENCE
+        while True:
+            if self._failure is not None:
+                raise self._failure
+            claims = await self._due(limit)
+            if len(claims) < limit:
+                await self._fetch(limit - len(claims), 0 if claims else self._longest_wait(deadline))
+                claims += self._take(limit - len(claims), max_bytes)
+            if claims or time.monotonic() >= deadline:
+                return claims
+
+    def _longest_wait(self, deadline: float) -> float:
+        due = [when for work in self._works.values() if isinstance(work, RetryPartition) and (when := work.next_due())]
+        until_due = min(due) / 1000 - time.time() if due else PATIENCE
+        return max(0.01, min(deadline - time.monotonic(), until_due, 0.2))
+
+    async def _due(self, limit: int) -> list[Claim]:
+        claims: list[Claim] = []
+        for work in list(self._works.values()):
+            if isinstance(work, RetryPartition) and len(claims) < limit:
+                claims += await work.due(time.time_ns() // 1_000_000, limit - len(claims))
+        return claims
+
+    def _take(self, limit: int, max_bytes: int) -> list[Claim]:
+        claims: list[Claim] = []
+        size = 0
+        while self._left and len(claims) < limit and (not claims or size + self._left[0].message.size <= max_bytes):
+            claims.append(self._left.popleft())
+            size += claims[-1].message.size
+        return claims
+
+    async def _fetch(self, limit: int, wait: float) -> None:
+        """Records of the source become claims, records of the retry box wait for their time."""
+        if self._left:
+            return
+        self._pause_full_ones()
+        records: dict[TopicPartition, list] = {}  # type: ignore[type-arg]
+        with contextlib.suppress(TimeoutError), translated(self._spec.group):
+            async with asyncio.timeout(wait + 0.5):
+                records = await self._consumer.getmany(timeout_ms=int(wait * 1000), max_records=limit)
+        for tp, batch in records.items():
+            work = self._works.get(tp)
+            for record in batch:
+                if isinstance(work, RetryPartition):
+                    work.wait(record)
+                elif work is not None and (claim := work.take(record)) is not None:
+                    self._left.append(claim)
+
+    def _pause_full_ones(self) -> None:
+        paused = self._consumer.paused()
+        for tp, work in self._works.items():
+            if isinstance(work, SourcePartition) and work.progress.is_full != (tp in paused):
+                (self._consumer.pause if tp not in paused else self._consumer.resume)(tp)
+
+    def _owner(self, claim: Claim) -> Partition | None:
+        return self._works.get(TopicPartition(claim.place.box, claim.place.partition))
+
+    def note(self, claim: Claim, attempts: int, first_failed_at: int) -> None:
+        """Remember an inline failure."""
+        claim.attempts, claim.first_failed_at = attempts, first_failed_at
+        work = self._owner(claim)
+        if work is not None:
+            work.note(claim, Attempt(attempts, first_failed_at))
+
+    def holds(self, claim: Claim) -> bool:
+        """Is it still ours?"""
+        work = self._owner(claim)
+        return work is not None and work.is_held(claim.place.offset)
+
+    async def settle(self, claim: Claim, how: Settlement) -> None:
+        """Returns when it is durable."""
+        work = self._owner(claim)
+        if work is None or not work.is_held(claim.place.offset):
+            raise Fenced(f"{claim.place.box}: the partition went to another courier")
+        await work.committer.settle(claim, how)
+
+    async def say(self, word: CourierWord) -> None:
+        """Keep this word where the sweep reads it."""
+        self._said = True
+        await self._write_word(word)
+
+    async def _write_word(self, word: CourierWord | None) -> None:
+        key = courier_key(word.pod if word else self._spec.consumer)
+        value = encode_word(key, asdict(word)) if word else None
+        await write_plainly(self._line, [ledger_parcel(self._spec.ledger, 0, [(key, value)])])
+
+
+@asynccontextmanager
+async def open_desk(line: Line, spec: DeskSpec) -> AsyncIterator[KafkaDesk]:
+    """Join the group; leave it at the end."""
+    desk = KafkaDesk(line, spec)
+    try:
+        await desk.open()
+        yield desk
+    finally:
+        await desk.close()

@@ -1,0 +1,80 @@
+"""The ledger as it is: read to the high watermark, so that no open transaction hides a settlement."""
+
+from collections.abc import Callable, Iterable, Sequence
+
+from aiokafka import TopicPartition
+
+from deadletter.brokers.kafka import reading
+from deadletter.brokers.kafka.boxes import LEDGER_PARTITIONS
+from deadletter.brokers.kafka.errors import translated
+from deadletter.brokers.kafka.line import EARLIEST, Line, discard
+from deadletter.brokers.kafka.parcels import Parcel, Targets, send
+from deadletter.core.ledger import Key, parse_key
+from deadletter.core.letters import Message
+
+Wanted = Callable[[Key], bool]
+Kept = dict[bytes, tuple[Key, bytes]]
+Entries = Iterable[tuple[bytes, bytes | None]]
+
+
+def ledger_partition(partition: int) -> int:
+    """Where the records of a box partition lie."""
+    return partition % LEDGER_PARTITIONS
+
+
+async def read_ledger(line: Line, ledger: str, wanted: Wanted, partitions: Sequence[int] | None = None) -> Kept:
+    """The last value of every wanted key; nothing when there is no ledger."""
+    if ledger not in await line.metadata([ledger]):
+        return {}
+    asked = range(LEDGER_PARTITIONS) if partitions is None else partitions
+    starts, ends = await line.ends(ledger, asked, EARLIEST), await line.ends(ledger, asked)
+    spans = {TopicPartition(ledger, p): (starts[p], ends[p]) for p in asked}
+    kept: Kept = {}
+    if all(start >= end for start, end in spans.values()):
+        return kept
+    consumer = await line.consumer()
+    try:
+        async for records in reading.read_to(consumer, spans):
+            for batch in records.values():
+                for record in batch:
+                    _keep(kept, record.key or b"", record.value, wanted)
+    finally:
+        await consumer.stop()
+    return kept
+
+
+def _keep(kept: Kept, key: bytes, value: bytes | None, wanted: Wanted) -> None:
+    with translated("the ledger"):
+        parsed = parse_key(key)
+    if not wanted(parsed):
+        return
+    if value is None:
+        kept.pop(key, None)
+    else:
+        kept[key] = (parsed, value)
+
+
+def ledger_parcel(ledger: str, partition: int, entries: Entries) -> Parcel:
+    """Records for the ledger partition of a box partition."""
+    return Parcel(ledger, ledger_partition(partition), [Message(key, value) for key, value in entries])
+
+
+async def write_plainly(line: Line, parcels: Sequence[Parcel]) -> None:
+    """Write records that stand for nothing else: tombstones of housekeeping, a courier's word."""
+    producer = await line.producer()
+    try:
+        with translated("the ledger"):
+            await send(producer, parcels, Targets(line))
+    finally:
+        await discard(producer)
+
+
+async def forget(line: Line, ledger: str, wanted: Wanted) -> None:
+    """Tombstone every wanted key, in the partition where it lies."""
+    parcels = []
+    for partition in range(LEDGER_PARTITIONS):
+        kept = await read_ledger(line, ledger, wanted, [partition])
+        if kept:
+            parcels.append(ledger_parcel(ledger, partition, ((key, None) for key in kept)))
+    if parcels:
+        await write_plainly(line, parcels)

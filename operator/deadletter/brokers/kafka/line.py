@@ -1,0 +1,251 @@
+"""The line to one cluster: every client is made here, with the credentials of the moment."""
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
+from aiokafka import errors as driver
+from aiokafka.admin import AIOKafkaAdminClient
+from aiokafka.client import AIOKafkaClient
+from aiokafka.conn import create_conn
+from aiokafka.protocol.metadata import MetadataRequest
+from aiokafka.protocol.offset import OffsetRequest
+
+from deadletter.brokers.errors import BoxMissing, BrokerError, BrokerUnreachable
+from deadletter.brokers.kafka.errors import translate, translated
+
+REQUEST_TIMEOUT_MS = 15_000
+START_TIMEOUT = 60.0
+TRANSACTION_TIMEOUT_MS = 10_000
+MAX_BATCH = 1 << 20
+EARLIEST, LATEST = -2, -1
+_ABSENT = (driver.UnknownTopicOrPartitionError, driver.InvalidTopicError, driver.LeaderNotAvailableError)
+Credentials = Callable[[], Mapping[str, Any]]
+Guard = Callable[[Iterable[str]], Any]
+
+
+class Line:
+    """Makes clients of one cluster and asks the questions that need no consumer."""
+
+    def __init__(self, servers: Sequence[str], credentials: Credentials, guard: Guard, name: str = "dlq") -> None:
+        self._servers = list(servers)
+        self._credentials = credentials
+        self._guard = guard
+        self._name = name
+        self._client: AIOKafkaClient | None = None
+        self._admin: AIOKafkaAdminClient | None = None
+        self._dialled_with: Mapping[str, Any] = {}
+        self._leaders: dict[TopicPartition, int] = {}
+        self._lock = asyncio.Lock()
+
+    def _common(self) -> dict[str, Any]:
+        return {
+            "bootstrap_servers": self._servers,
+            "client_id": self._name,
+            "request_timeout_ms": REQUEST_TIMEOUT_MS,
+            **self._credentials(),
+        }
+
+    async def client(self) -> AIOKafkaClient:
+        """The shared client; dialled again when the credentials changed."""
+        async with self._lock:
+            if self._client is not None and self._dialled_with != self._credentials():
+                await self._hang_up()
+            if self._client is None:
+                await self._dial()
+            return self._client
+
+    async def admin(self) -> AIOKafkaAdminClient:
+        """The shared admin client."""
+        await self.client()
+        return self._admin
+
+    async def _dial(self) -> None:
+        await self._guard(server.rsplit(":", 1)[0] for server in self._servers)
+        self._dialled_with = self._credentials()
+        client, admin = AIOKafkaClient(**self._common()), AIOKafkaAdminClient(**self._common())
+        try:
+            with translated("the broker"):
+                await client.bootstrap()
+            # Bootstrap spoke only to addresses that were checked; those the cluster advertises come next.
+            await self._guard(broker.host for broker in client.cluster.brokers())
+            with translated("the broker"):
+                await admin.start()
+        except BaseException as error:
+            await client.close()
+            await admin.close()
+            raise await self._explain(error) from error
+        self._client, self._admin = client, admin
+
+    async def _explain(self, error: BaseException) -> BaseException:
+        """Bootstrap hides why it failed: knock once more and listen."""
+        if not isinstance(error, BrokerUnreachable):
+            return error
+        host, _, port = self._servers[0].rpartition(":")
+        try:
+            options = {key: value for key, value in self._common().items() if key != "bootstrap_servers"}
+            connection = await create_conn(host, int(port), **options)
+            connection.close()
+        except (TimeoutError, driver.KafkaError, OSError) as cause:
+            return translate(cause, "the broker")
+        return error
+
+    async def _hang_up(self) -> None:
+        client, admin, self._client, self._admin = self._client, self._admin, None, None
+        for one in (client, admin):
+            if one is not None:
+                with contextlib.suppress(driver.KafkaError, OSError, asyncio.TimeoutError):
+                    await one.close()
+
+    async def close(self) -> None:
+        """Let go of the shared clients."""
+        async with self._lock:
+            await self._hang_up()
+
+    async def lookup(self, names: Sequence[str]) -> dict[str, int | BrokerError]:
+        """Partitions of the topics among `names` that exist, or what forbids to say; one request, none is made."""
+        client = await self.client()
+        if not names:
+            return {}
+        with translated("the broker"):
+            request = MetadataRequest(list(dict.fromkeys(names)), allow_auto_topic_creation=False)
+            answer = await client.send(client.get_random_node(), request)
+        await self._learn(client, answer)
+        found: dict[str, int | BrokerError] = {}
+        for code, name, _, partitions in answer.topics:
+            kind = driver.for_code(code)
+            if kind in (driver.NoError, driver.LeaderNotAvailableError) and partitions:
+                found[name] = len(partitions)
+            elif kind not in (driver.NoError, *_ABSENT):
+                found[name] = translate(kind(), name)
+        return found
+
+    async def _learn(self, client: AIOKafkaClient, answer: Any) -> None:
+        """Who leads which partition; the client's own map is replaced as a whole by each answer, so ours is kept."""
+        for _, name, _, partitions in answer.topics:
+            for _, partition, leader, *_ in partitions:
+                self._leaders[TopicPartition(name, partition)] = leader
+        if any(client.cluster.broker_metadata(broker[0]) is None for broker in answer.brokers):
+            await client.force_metadata_update()
+
+    def is_led(self, topic: str, partitions: int) -> bool:
+        """Has every partition a leader, as far as we were told?"""
+        return all(self._leaders.get(TopicPartition(topic, p), -1) >= 0 for p in range(partitions))
+
+    async def metadata(self, names: Sequence[str]) -> dict[str, int]:
+        """As `lookup`, but an error of one is raised."""
+        found = await self.lookup(names)
+        for value in found.values():
+            if isinstance(value, BrokerError):
+                raise value
+        return {name: value for name, value in found.items() if isinstance(value, int)}
+
+    async def partitions(self, topic: str) -> int:
+        """How many partitions the topic has; BoxMissing if there is none."""
+        found = await self.metadata([topic])
+        if topic not in found:
+            raise BoxMissing(f"{topic}: it does not exist")
+        return found[topic]
+
+    async def offsets(
+        self, wanted: Mapping[TopicPartition, int], committed: bool = False
+    ) -> dict[TopicPartition, int | BrokerError]:
+        """Offsets of many partitions at EARLIEST or LATEST; one request a broker. Call `metadata` before."""
+        client = await self.client()
+        by_node: dict[int, dict[str, list[tuple[int, int]]]] = {}
+        for (topic, partition), time in wanted.items():
+            node = self._leaders.get(TopicPartition(topic, partition), -1)
+            by_node.setdefault(node, {}).setdefault(topic, []).append((partition, time))
+        found: dict[TopicPartition, int | BrokerError] = {}
+        for node, topics in by_node.items():
+            found |= await self._offsets_of(client, node, topics, committed)
+        return found
+
+    async def _offsets_of(
+        self, client: AIOKafkaClient, node: int, topics: Mapping[str, list[tuple[int, int]]], committed: bool
+    ) -> dict[TopicPartition, int | BrokerError]:
+        if node == -1:
+            missing = BrokerUnreachable("a partition has no leader")
+            return {TopicPartition(topic, p): missing for topic, wanted in topics.items() for p, _ in wanted}
+        with translated("the broker"):
+            answer = await client.send(node, OffsetRequest(-1, int(committed), list(topics.items())))
+        return {
+            TopicPartition(topic, partition): translate(driver.for_code(code)(), topic) if code else offset
+            for topic, partitions in answer.topics
+            for partition, code, _, offset, *_ in partitions
+        }
+
+    async def ends(self, topic: str, partitions: Iterable[int], time: int = LATEST) -> dict[int, int]:
+        """End (high watermark) or EARLIEST offset of each partition; waits for a leader, raises any other error."""
+        wanted = {TopicPartition(topic, partition): time for partition in partitions}
+        deadline = asyncio.get_running_loop().time() + REQUEST_TIMEOUT_MS / 1000
+        while True:
+            found = await self.offsets(wanted) if wanted.keys() <= self._leaders.keys() else {}
+            wrong = next((one for one in found.values() if isinstance(one, BrokerError)), None)
+            if found and wrong is None:
+                return {tp.partition: offset for tp, offset in found.items() if isinstance(offset, int)}
+            late = asyncio.get_running_loop().time() > deadline
+            if wrong is not None and (late or not isinstance(wrong, BrokerUnreachable)):
+                raise wrong
+            if topic not in await self.metadata([topic]) or late:
+                raise BoxMissing(f"{topic}: it does not exist")
+            if wrong is not None:
+                await asyncio.sleep(0.1)
+
+    async def producer(self, transactional_id: str | None = None) -> AIOKafkaProducer:
+        """A started producer; with an id it has fenced every earlier one of that id."""
+        await self.client()
+        made = AIOKafkaProducer(
+            **self._common(),
+            acks="all",
+            enable_idempotence=True,
+            transactional_id=transactional_id,
+            transaction_timeout_ms=TRANSACTION_TIMEOUT_MS,
+            max_batch_size=MAX_BATCH,
+            max_request_size=1 << 30,
+        )
+        with translated(transactional_id or "the broker"):
+            try:
+                await asyncio.wait_for(made.start(), START_TIMEOUT)
+            except BaseException:
+                await discard(made)
+                raise
+        return made
+
+    async def consumer(self, **options: Any) -> AIOKafkaConsumer:
+        """A started consumer that commits nothing by itself and sees only what is committed."""
+        await self.client()
+        made = AIOKafkaConsumer(
+            **self._common(),
+            **{
+                "enable_auto_commit": False,
+                "isolation_level": "read_committed",
+                "auto_offset_reset": "earliest",
+                "fetch_max_bytes": 16 << 20,
+                "max_partition_fetch_bytes": 2 << 20,
+                **options,
+            },
+        )
+        with translated("the broker"):
+            try:
+                await asyncio.wait_for(made.start(), START_TIMEOUT)
+            except BaseException:
+                await made.stop()
+                raise
+        return made
+
+
+async def discard(producer: AIOKafkaProducer) -> None:
+    """Throw a producer away, whatever it is doing: `stop` waits for ever for what cannot be sent."""
+    with contextlib.suppress(driver.KafkaError, OSError, asyncio.TimeoutError, AssertionError):
+        await asyncio.wait_for(producer.stop(), 1)
+    sender = producer._sender.sender_task  # noqa: SLF001  (aiokafka has no other way to end it)
+    while sender is not None and not sender.done():
+        sender.cancel()
+        await asyncio.wait([sender], timeout=0.1)
+    if sender is not None and not sender.cancelled():
+        sender.exception()
+    with contextlib.suppress(driver.KafkaError, OSError, asyncio.TimeoutError):
+        await producer.client.close()

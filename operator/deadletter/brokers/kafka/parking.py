@@ -1,0 +1,171 @@
+"""One partition of the retry box: letters wait here for their time, settled by the ledger."""
+
+import asyncio
+import heapq
+from collections.abc import Sequence
+
+from aiokafka import ConsumerRecord, TopicPartition
+from aiokafka.admin import RecordsToDelete
+from pyroaring import BitMap64
+
+from deadletter.brokers.kafka import letters, parcels, reading
+from deadletter.brokers.kafka.commits import Attempt
+from deadletter.brokers.kafka.committer import Committer, Verdict
+from deadletter.brokers.kafka.errors import translated
+from deadletter.brokers.kafka.ledgers import ledger_parcel, ledger_partition, read_ledger
+from deadletter.brokers.kafka.line import EARLIEST, Line
+from deadletter.brokers.kafka.transaction import Room
+from deadletter.brokers.values import Buried, Claim, DeskSpec, Discarded, Parked, Taken
+from deadletter.core.ledger import Key, Settlements
+from deadletter.core.letters import Message, Place
+from deadletter.core.tallies import Why
+
+KEPT_BYTES = 16 << 20  # payloads held a partition; the others are read when they are due
+TRIM_AFTER = 60.0
+
+
+class RetryPartition:
+    """Opened on assignment: producer, ledger, then letters from the lowest open one."""
+
+    def __init__(self, line: Line, spec: DeskSpec, tp: TopicPartition) -> None:
+        self._line, self._spec, self.tp = line, spec, tp
+        self._room: Room | None = None
+        self._settled = Settlements(tp.topic, tp.partition)
+        self._waiting: list[tuple[int, int]] = []
+        self._open = BitMap64()
+        self._kept: dict[int, Message] = {}
+        self._kept_bytes = 0
+        self._trimmed = asyncio.get_running_loop().time()
+        self.committer = Committer(self)
+
+    @property
+    def waiting(self) -> int:
+        """Letters that wait for their time."""
+        return len(self._waiting)
+
+    async def open(self) -> int:
+        """Where to read from."""
+        await self.recover()
+        start = (await self._line.ends(self.tp.topic, [self.tp.partition], EARLIEST))[self.tp.partition]
+        while start in self._settled:
+            start += 1
+        return start
+
+    async def recover(self) -> None:
+        """What is durable, after everything of ours that was under way is fenced."""
+        await self._close_room()
+        self._room = await Room.open(self._line, f"dlq.{self.tp.topic}.{self.tp.partition}")
+        kept = await read_ledger(self._line, self._spec.ledger, self._concerns, [ledger_partition(self.tp.partition)])
+        self._settled = Settlements(self.tp.topic, self.tp.partition)
+        with translated(self._spec.ledger):
+            for key, (_, value) in kept.items():
+                self._settled.load(key, value)
+
+    def _concerns(self, key: Key) -> bool:
+        return (key.kind, key.subject, key.partition) == ("settled", self.tp.topic, self.tp.partition)
+
+    def wait(self, record: ConsumerRecord) -> None:
+        """A letter was parked here, unless it is settled already."""
+        if record.offset in self._settled or record.offset in self._open:
+            return
+        message = reading.taken(record).message
+        self._open.add(record.offset)
+        heapq.heappush(self._waiting, (letters.due_at(message), record.offset))
+        if self._kept_bytes + message.size <= KEPT_BYTES:
+            self._kept[record.offset] = message
+            self._kept_bytes += message.size
+
+    def next_due(self) -> int | None:
+        """When the next letter is due."""
+        return self._waiting[0][0] if self._waiting else None
+
+    async def due(self, now: int, limit: int) -> list[Claim]:
+        """Letters whose time has come."""
+        offsets: list[int] = []
+        while self._waiting and self._waiting[0][0] <= now and len(offsets) < limit:
+            offsets.append(heapq.heappop(self._waiting)[1])
+        try:
+            found = await self._messages(offsets)
+        except BaseException:
+            for offset in offsets:
+                heapq.heappush(self._waiting, (0, offset))
+            raise
+        return [letters.parked_claim(one) for one in found]
+
+    async def _messages(self, offsets: Sequence[int]) -> list[Taken]:
+        found = {offset: self._kept[offset] for offset in offsets if offset in self._kept}
+        missing = sorted(set(offsets) - set(found))
+        if missing:
+            consumer = await self._line.consumer(max_partition_fetch_bytes=1 << 18)
+            try:
+                for offset in missing:
+                    async for records in reading.read_to(consumer, {self.tp: (offset, offset + 1)}):
+                        found[offset] = reading.taken(records[self.tp][0]).message
+            finally:
+                await consumer.stop()
+        for offset in found:
+            message = self._kept.pop(offset, None)
+            self._kept_bytes -= message.size if message is not None else 0
+        return [Taken(Place(self.tp.topic, self.tp.partition, o), found[o]) for o in offsets if o in found]
+
+    def note(self, claim: Claim, attempt: Attempt) -> None:
+        """A parked letter carries its attempts itself; they are written when it is parked or buried again."""
+
+    def is_settled(self, offset: int) -> bool:
+        """Is it in the ledger?"""
+        return offset in self._settled
+
+    def is_held(self, offset: int) -> bool:
+        """Is it here and not settled?"""
+        return offset in self._open
+
+    async def write(self, verdicts: Sequence[Verdict]) -> None:
+        """Letters and settlements in one transaction."""
+        if self._room is None:
+            await self.recover()
+        assert self._room is not None  # noqa: S101  (recover opened it, or raised)
+        names = letters.targets_of(verdicts, self._spec)
+        counts = {name: target.partitions for name, target in (await self._room.targets.of(names)).items()}
+        packed = await parcels.pack(letters.publications(verdicts, self._spec, counts), self._room.targets)
+        for verdict in verdicts:
+            self._settled.add(_why(verdict), [verdict.offset])
+        entries = list(self._settled.changed())
+        async with self._room.transaction() as transaction:
+            await transaction.send([*packed, ledger_parcel(self._spec.ledger, self.tp.partition, entries)])
+        self._open -= BitMap64(verdict.offset for verdict in verdicts)
+        await self._trim()
+
+    async def write_notes(self) -> None:
+        """Nothing to keep."""
+
+    async def _trim(self) -> None:
+        """Delete what lies below the lowest open letter; it is settled for ever."""
+        now = asyncio.get_running_loop().time()
+        if now - self._trimmed < TRIM_AFTER or not self._open:
+            return
+        self._trimmed = now
+        admin = await self._line.admin()
+        with translated(self.tp.topic):
+            await admin.delete_records({self.tp: RecordsToDelete(self._open.min())})
+
+    async def _close_room(self) -> None:
+        room, self._room = self._room, None
+        if room is not None:
+            await room.close()
+
+    async def close(self, flush: bool) -> None:
+        """Write what is gathered and let go."""
+        await self.committer.close(flush)
+        await self._close_room()
+
+
+def _why(verdict: Verdict) -> Why:
+    match verdict.how:
+        case Buried():
+            return Why.Buried
+        case Parked():
+            return Why.Superseded
+        case Discarded():
+            return Why.Discarded
+        case _:
+            return Why.Delivered

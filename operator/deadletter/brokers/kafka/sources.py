@@ -1,0 +1,107 @@
+"""One partition of the source: taken by offset, settled by the group's offset and its metadata."""
+
+from collections.abc import Sequence
+
+from aiokafka import AIOKafkaConsumer, ConsumerRecord, TopicPartition
+
+from deadletter.brokers.kafka import letters, parcels
+from deadletter.brokers.kafka.commits import Attempt
+from deadletter.brokers.kafka.committer import Committer, Verdict
+from deadletter.brokers.kafka.errors import translated
+from deadletter.brokers.kafka.line import EARLIEST, Line
+from deadletter.brokers.kafka.progress import Progress
+from deadletter.brokers.kafka.reading import taken
+from deadletter.brokers.kafka.transaction import Room
+from deadletter.brokers.values import Claim, DeskSpec
+
+
+class SourcePartition:
+    """Opened on assignment: producer first, which fences the owner before us, then the committed offset."""
+
+    def __init__(self, line: Line, consumer: AIOKafkaConsumer, spec: DeskSpec, tp: TopicPartition) -> None:
+        self._line, self._consumer, self._spec, self.tp = line, consumer, spec, tp
+        self._room: Room | None = None
+        self.progress = Progress(0)
+        self.committer = Committer(self)
+
+    async def open(self) -> int:
+        """Where to read from."""
+        await self.recover()
+        return self.progress.start
+
+    async def recover(self) -> None:
+        """What is durable, after everything of ours that was under way is fenced."""
+        await self._close_room()
+        self._room = await Room.open(self._line, f"dlq.{self._spec.source}.{self._spec.group}.{self.tp.partition}")
+        offset, metadata = await self._committed()
+        fresh = Progress(offset, metadata)
+        fresh.carry_on(self.progress)
+        self.progress = fresh
+
+    async def _committed(self) -> tuple[int, str]:
+        admin = await self._line.admin()
+        with translated(self._spec.group):
+            found = await admin.list_consumer_group_offsets(self._spec.group, partitions=[self.tp])
+        first = (await self._line.ends(self.tp.topic, [self.tp.partition], EARLIEST))[self.tp.partition]
+        committed = found.get(self.tp)
+        if committed is not None and committed.offset >= 0:
+            return committed.offset, committed.metadata or ""
+        end = (await self._line.ends(self.tp.topic, [self.tp.partition]))[self.tp.partition]
+        start = first if self._spec.from_earliest else end
+        # Said at once: else a restart before the first settlement would begin at another end.
+        await self._commit(start, "")
+        return start, ""
+
+    def take(self, record: ConsumerRecord) -> Claim | None:
+        """A claim, unless the message was finished before."""
+        attempt = self.progress.take(record.offset)
+        if attempt is None:
+            return None
+        one = taken(record)
+        return Claim(one.place, one.message, attempt.attempts, attempt.first_failed_at)
+
+    def note(self, claim: Claim, attempt: Attempt) -> None:
+        """It failed once more; kept with the next commit."""
+        self.progress.note(claim.place.offset, attempt)
+        self.committer.note()
+
+    def is_settled(self, offset: int) -> bool:
+        """Is it finished?"""
+        return self.progress.is_finished(offset)
+
+    def is_held(self, offset: int) -> bool:
+        """Is it taken and not settled?"""
+        return self.progress.holds(offset)
+
+    async def write(self, verdicts: Sequence[Verdict]) -> None:
+        """Plainly when nothing was buried or parked, else in one transaction with the letters."""
+        offsets = {verdict.offset for verdict in verdicts}
+        names = letters.targets_of(verdicts, self._spec)
+        if not names or self._room is None:
+            await self._commit(*self.progress.snapshot(offsets))
+        else:
+            counts = {name: target.partitions for name, target in (await self._room.targets.of(names)).items()}
+            packed = await parcels.pack(letters.publications(verdicts, self._spec, counts), self._room.targets)
+            offset, metadata = self.progress.snapshot(offsets)
+            async with self._room.transaction() as transaction:
+                await transaction.send(packed)
+                await transaction.commit_offset(self._spec.group, self.tp, offset, metadata)
+        self.progress.finish(offsets)
+
+    async def write_notes(self) -> None:
+        """Keep the attempts."""
+        await self._commit(*self.progress.snapshot())
+
+    async def _commit(self, offset: int, metadata: str) -> None:
+        with translated(f"{self._spec.group} on {self.tp.topic}"):
+            await self._consumer.commit({self.tp: (offset, metadata)})
+
+    async def _close_room(self) -> None:
+        room, self._room = self._room, None
+        if room is not None:
+            await room.close()
+
+    async def close(self, flush: bool) -> None:
+        """Write what is gathered and let go."""
+        await self.committer.close(flush)
+        await self._close_room()

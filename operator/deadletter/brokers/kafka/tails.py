@@ -1,0 +1,164 @@
+"""What the sweep remembers of one queue: its register, and how far it has read."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from aiokafka import ConsumerRecord, TopicPartition
+from pyroaring import BitMap64
+
+from deadletter.brokers.errors import BoxRecreated, BrokerError
+from deadletter.brokers.kafka.errors import translated
+from deadletter.brokers.kafka.reading import taken
+from deadletter.brokers.values import CourierWord, GroupReading, Reading, Watched
+from deadletter.core import ledger as core
+from deadletter.core.dialects import read_letter
+from deadletter.core.fingerprint import fingerprint
+from deadletter.core.ledger import Settlements
+from deadletter.core.register import OTHER, Group, Register
+from deadletter.core.tallies import Tally
+
+WORD_LASTS = 90_000
+MAX_GROUPS = 100
+
+
+@dataclass(slots=True)
+class Tail:
+    """One queue between sweeps."""
+
+    watched: Watched
+    compacted: bool = False
+    positions: dict[TopicPartition, int] = field(default_factory=dict)
+    registers: dict[int, Register] = field(default_factory=dict)
+    settled: dict[tuple[str, int], Settlements] = field(default_factory=dict)
+    waiting: dict[int, BitMap64] = field(default_factory=dict)
+    marks: dict[int, tuple[int, int]] = field(default_factory=dict)
+    tallies: dict[str, dict[int, Tally]] = field(default_factory=dict)
+    words: dict[str, CourierWord] = field(default_factory=dict)
+
+    def settlements(self, box: str, partition: int) -> Settlements:
+        """The settled offsets of a partition of the dead or the retry box."""
+        return self.settled.setdefault((box, partition), Settlements(box, partition))
+
+    def read_ledger(self, record: ConsumerRecord) -> None:
+        """Take in one record of the ledger."""
+        key, value = record.key or b"", record.value
+        with translated(self.watched.ledger):
+            parsed = core.parse_key(key)
+            match parsed.kind:
+                case "settled":
+                    self.settlements(parsed.subject, parsed.partition).load(key, value)
+                    self._settle(parsed, key, value)
+                case "mark" if parsed.subject == self.watched.dead:
+                    self._put(self.marks, parsed.partition, value and core.decode_mark(key, value))
+                case "tally":
+                    partitions = self.tallies.setdefault(parsed.subject, {})
+                    self._put(partitions, parsed.partition, value and core.decode_tally(key, value))
+                case "courier":
+                    self._put(self.words, parsed.subject, value and CourierWord(**core.decode_word(key, value)))
+
+    @staticmethod
+    def _put(where: dict, key: object, value: object) -> None:  # type: ignore[type-arg]
+        if value is None:
+            where.pop(key, None)
+        else:
+            where[key] = value
+
+    def _settle(self, parsed: core.Key, key: bytes, value: bytes | None) -> None:
+        """A chunk only grows, but for a restored archive or a reset: those are rare, so start the register anew."""
+        if parsed.subject != self.watched.dead:
+            return
+        register = self.registers.setdefault(parsed.partition, Register())
+        if value is not None:
+            base = parsed.chunk << core.CHUNK_BITS
+            register.settle(base + low for low in core.decode_chunk(key, value))
+        else:
+            self.restart(parsed.partition)
+
+    def restart(self, partition: int) -> None:
+        """Read this partition of the dead box from its beginning again."""
+        self.registers[partition] = Register()
+        self.registers[partition].settle(self.settlements(self.watched.dead, partition))
+        self.positions.pop(TopicPartition(self.watched.dead, partition), None)
+
+    def read_dead(self, record: ConsumerRecord) -> None:
+        """Take in one letter."""
+        one = taken(record)
+        watched = self.watched
+        letter = read_letter(one.message, one.place, watched.dialect, watched.read_values, watched.origin)
+        failure = letter.envelope.failure
+        when = letter.envelope.failed_at or record.timestamp
+        register = self.registers.setdefault(record.partition, Register())
+        register.add(record.offset, fingerprint(failure), failure.type, str(failure.category), when)
+
+    def read_retry(self, record: ConsumerRecord) -> None:
+        """Take in one parked letter: only its place counts."""
+        self.waiting.setdefault(record.partition, BitMap64()).add(record.offset)
+
+    def read(self, record: ConsumerRecord) -> None:
+        """Take in a record of whichever box."""
+        if record.topic == self.watched.ledger:
+            self.read_ledger(record)
+        elif record.topic == self.watched.dead:
+            self.read_dead(record)
+        else:
+            self.read_retry(record)
+
+    def start_of(self, tp: TopicPartition, start: int) -> int:
+        """Where reading begins: at the first unsettled offset."""
+        if tp.topic == self.watched.ledger:
+            return start
+        settled = self.settlements(tp.topic, tp.partition)
+        while start in settled:
+            start += 1
+        return start
+
+    def check(self, ends: Mapping[int, int | BrokerError]) -> None:
+        """The log must not end below a mark."""
+        for partition, end in ends.items():
+            if partition in self.marks and isinstance(end, int) and end <= self.marks[partition][0]:
+                raise BoxRecreated(
+                    f"{self.watched.dead}: partition {partition} was made anew; its ledger is of another"
+                )
+
+    def drop_below(self, tp: TopicPartition, start: int) -> None:
+        """Retention ate everything below `start`."""
+        if tp.topic == self.watched.dead and tp.partition in self.registers:
+            self.registers[tp.partition].drop_below(start)
+        elif tp.topic == self.watched.retry and tp.partition in self.waiting:
+            self.waiting[tp.partition].remove_range(0, start)
+
+    def reading(self, now: int, caught_up: bool) -> Reading:
+        """What is known now."""
+        registers = self.registers.values()
+        return Reading(
+            depth=sum(register.depth for register in registers),
+            oldest=min((register.oldest for register in registers if register.oldest is not None), default=None),
+            groups=merge_groups(group for register in registers for group in register.groups()),
+            caught_up=caught_up,
+            upper_bound=self.compacted,
+            parked=sum(len(bits) - self._settled_of(p, bits) for p, bits in self.waiting.items()),
+            tallies={uid: tuple(parts[p] for p in sorted(parts)) for uid, parts in self.tallies.items() if parts},
+            couriers=tuple(word for _, word in sorted(self.words.items()) if now - word.at <= WORD_LASTS),
+        )
+
+    def _settled_of(self, partition: int, bits: BitMap64) -> int:
+        settled = self.settled.get((self.watched.retry or "", partition))
+        return 0 if settled is None else sum(offset in bits for offset in settled)
+
+
+def merge_groups(groups: Iterable[Group]) -> tuple[GroupReading, ...]:
+    """Groups of all partitions by fingerprint, the largest first, `other` last."""
+    merged: dict[str, GroupReading] = {}
+    for group in groups:
+        one = GroupReading(
+            group.fingerprint, group.error_type, group.category, group.letters, group.first_seen, group.last_seen
+        )
+        seen = merged.get(group.fingerprint)
+        if seen is not None:
+            one = GroupReading(
+                one.fingerprint, one.error_type, one.category, seen.letters + one.letters,
+                min(seen.first_seen, one.first_seen), max(seen.last_seen, one.last_seen),
+            )  # fmt: skip
+        merged[one.fingerprint] = one
+    ordered = sorted(merged.values(), key=lambda one: (one.fingerprint == OTHER, -one.letters, one.fingerprint))
+    return tuple(ordered[:MAX_GROUPS])
