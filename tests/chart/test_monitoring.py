@@ -21,7 +21,9 @@ def exported() -> set[str]:
     import deadletter.metrics
     import deadletter.workers.metrics  # noqa: F401
 
-    return {name for metric in REGISTRY.collect() for name in (metric.name, f"{metric.name}_total", f"{metric.name}_info")}
+    return {
+        name for metric in REGISTRY.collect() for name in (metric.name, f"{metric.name}_total", f"{metric.name}_info")
+    }
 
 
 def test_the_alerts_fire_and_are_silent_as_promtool_sees_it(tmp_path: Path) -> None:

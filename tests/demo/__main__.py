@@ -1,0 +1,59 @@
+"""`make demo`: bring up the bed, install the operator, tell the story, leave the cluster up. `make demo-down` ends it."""
+
+import argparse
+import os
+import subprocess
+import sys
+import time
+
+from tests.bed import __main__ as bed_door
+from tests.bed import beds, binaries, network
+from tests.bed.processes import BedError
+from tests.demo import story
+from tests.demo.stage import Stage
+
+
+def main() -> int:
+    """Up from outside; told within the bed's own network."""
+    parser = argparse.ArgumentParser(prog="python -m tests.demo", description=__doc__)
+    parser.add_argument("verb", choices=("up", "tell"))
+    parser.add_argument("--broker", choices=("kafka", "redis"), default="kafka")
+    asked = parser.parse_args()
+    try:
+        return up(asked.broker) if asked.verb == "up" else tell(asked.broker)
+    except (BedError, AssertionError) as error:
+        print(f"demo: {error}", file=sys.stderr)
+        return 1
+
+
+def up(broker: str) -> int:
+    """The bed first: nothing to see before it stands."""
+    print("1. A cluster of one real node, a real Kafka and a real Redis, and the operator installed by Helm")
+    if code := bed_door.main(["up"]):
+        return code
+    bed = beds.Bed(beds.home() / bed_door.STANDING)
+    words = [sys.executable, "-m", "tests.demo", "tell", "--broker", broker]
+    return subprocess.run(network.inside(bed.directory, words), check=False).returncode
+
+
+def tell(broker: str) -> int:
+    """Install, then the chapters, then what to try next."""
+    begun = time.monotonic()
+    bed = beds.Bed(beds.home() / bed_door.STANDING)
+    cluster = bed.cluster()
+    story.install(cluster)
+    stage = Stage(cluster, f"shop-{broker}")
+    stage.say("    $ helm install dlq charts/dlq-operator --namespace dlq-system")
+    story.Story(stage, broker, bed.kafka() if broker == "kafka" else bed.redis()).tell()
+    stage.say(f"\nTold in {time.monotonic() - begun:.0f} s. The cluster stays up; look around:\n")
+    stage.say(f"    {' '.join(network.inside(bed.directory, ['bash']))}")
+    stage.say(f"    export KUBECONFIG={cluster.kubeconfig} PATH={binaries.path('kubectl').parent}:$PATH")
+    stage.say(f"    kubectl -n {stage.namespace} get deadletters")
+    stage.say(f"    kubectl -n {stage.namespace} describe dlq orders")
+    stage.say("    kubectl explain replay.spec\n\n`make demo-down` takes everything away.")
+    return 0
+
+
+if __name__ == "__main__":
+    os.environ.setdefault("PYTHONUNBUFFERED", "1")
+    sys.exit(main())

@@ -1,0 +1,148 @@
+"""The story in chapters; each ends when the cluster shows what it tells."""
+
+from collections.abc import Callable
+
+from tests.bed import places
+from tests.bed.node import Cluster
+from tests.demo import traffic
+from tests.demo.stage import MANIFESTS, Stage
+
+SYSTEM = "dlq-system"
+RESTRICTED = "pod-security.kubernetes.io/enforce=restricted"
+CHART = places.REPOSITORY / "charts" / "dlq-operator"
+GOOD, FLAKY, BAD, DURING = 40, 6, 12, 20
+
+
+def namespaces(cluster: Cluster, *names: str) -> None:
+    """Namespaces in which only restricted pods may run."""
+    for name in names:
+        manifest = cluster.kubectl("create", "namespace", name, "--dry-run=client", "-o", "yaml")
+        cluster.kubectl("apply", "-f", "-", stdin=manifest)
+        cluster.kubectl("label", "--overwrite", "namespace", name, RESTRICTED)
+
+
+def install(cluster: Cluster, *words: str) -> None:
+    """Install or upgrade the operator with Helm and wait until it is ready."""
+    namespaces(cluster, SYSTEM)
+    cluster.helm(
+        "upgrade", "--install", "dlq", str(CHART), "--namespace", SYSTEM, "--wait", "--timeout", "240s",
+        "--set", "operator.sweepSeconds=2", *words,
+    )  # fmt: skip
+
+
+def depth(stage: Stage) -> int | None:
+    """The depth of the queue, as its status tells."""
+    return stage.get("dlq/orders").get("status", {}).get("depth")
+
+
+class Story:
+    """One telling, for one broker."""
+
+    def __init__(self, stage: Stage, broker: str, address: str) -> None:
+        self.stage, self.broker, self.address = stage, broker, address
+        stage.words = {"ADDRESS": address, "IMAGE": stage.cluster.image}
+
+    def tell(self) -> None:
+        """All chapters, in order."""
+        chapters: tuple[tuple[str, Callable[[], None]], ...] = (
+            ("A shop, a queue and its retry policy", self.set_up),
+            ("Orders arrive; some are flaky, some are bad", self.letters),
+            ("The shop goes down: delivery pauses, nothing is drained", self.outage),
+            ("A preview: what would a replay take?", self.preview),
+            ("A replay too early: the canary stops it", self.too_early),
+            ("The mended replay: every letter goes back, once", self.mended),
+        )
+        for number, (title, chapter) in enumerate(chapters, 2):
+            self.stage.say(f"\n{number}. {title}")
+            chapter()
+
+    def set_up(self) -> None:
+        """The shop answers and the queue is Ready with a courier."""
+        namespaces(self.stage.cluster, self.stage.namespace)
+        self._shop()
+        self._send([])
+        for manifest in (f"broker-{self.broker}", "queue"):
+            self.stage.say(f"    applying tests/demo/manifests/{manifest}.yaml")
+            self.stage.apply(manifest)
+        self.stage.until("the queue to be Ready", lambda: self._is("dlq/orders", "Ready", "True"))
+        self.stage.show("get", "bkc,rtp")
+        self.stage.show("get", "dlq")
+
+    def letters(self) -> None:
+        """Flaky orders are retried until taken; bad ones become letters with a reason."""
+        self._send(traffic.orders(GOOD))
+        self._send(traffic.orders(FLAKY, 100, flaky=True))
+        self._send(traffic.orders(BAD, 200, currency="DOGE"))
+        self.stage.say(
+            f"    sent {GOOD} good orders, {FLAKY} that the shop stumbles over, {BAD} in a currency it refuses"
+        )
+        self.stage.until(f"{BAD} letters", lambda: depth(self.stage) == BAD)
+        self.stage.until("the depth to be called high", lambda: self._is("dlq/orders", "Degraded", "True"))
+        self.stage.show("get", "dlq", "-o", "wide")
+        self.stage.show("get", "dlq/orders", "-o", "jsonpath={.status.groups}")
+
+    def outage(self) -> None:
+        """With the shop gone the circuit opens; when it is back all orders arrive and no letter was added."""
+        self._scale(0)
+        self._send(traffic.orders(DURING, 300))
+        self.stage.say(f"    the shop is gone; sent {DURING} more orders")
+        self.stage.until("the circuit to open", lambda: self._reason("Degraded") == "CircuitOpen")
+        self.stage.show("get", "dlq/orders", "-o", "wide")
+        self._scale(1)
+        self.stage.until("the circuit to close", lambda: self._reason("Degraded") != "CircuitOpen")
+        self.stage.say("    the shop is back and takes what had waited")
+        self.stage.until(f"still {BAD} letters", lambda: depth(self.stage) == BAD)
+
+    def preview(self) -> None:
+        """A dry run counts what would be taken and sends nothing."""
+        self._replay("preview", "True", "DryRunFinished")
+        assert self.stage.get("rply/preview")["status"]["matched"] == BAD
+
+    def too_early(self) -> None:
+        """Nothing was mended, so the canary's letters fail again and the replay stops by itself."""
+        self._replay("too-early", "False", "FailureShareExceeded")
+        self.stage.until("the letters to be back", lambda: depth(self.stage) == BAD)
+        self.stage.show("get", "dlq")
+
+    def mended(self) -> None:
+        """The currency is mended on the way; the shop takes all of it and the dead box is empty."""
+        self._replay("mended", "True", "AllReplayed")
+        self.stage.until("an empty dead box", lambda: depth(self.stage) == 0)
+        assert self.stage.get("rply/mended")["status"]["replayed"] == BAD
+        self.stage.show("get", "rply")
+        self.stage.show("get", "dlq")
+
+    def _replay(self, name: str, status: str, reason: str) -> None:
+        self.stage.say(f"    applying tests/demo/manifests/{name}.yaml")
+        self.stage.apply(name)
+        self.stage.until(f"replay {name} to end", lambda: self._ended(name))
+        self.stage.show("get", f"rply/{name}")
+        found = self.stage.condition(f"rply/{name}", "Succeeded")
+        assert (found["status"], found["reason"]) == (status, reason), found
+
+    def _ended(self, name: str) -> bool:
+        return self.stage.condition(f"rply/{name}", "Succeeded").get("status") in ("True", "False")
+
+    def _is(self, what: str, kind: str, status: str) -> bool:
+        return self.stage.condition(what, kind).get("status") == status
+
+    def _reason(self, kind: str) -> str:
+        return str(self.stage.condition("dlq/orders", kind).get("reason"))
+
+    def _send(self, sent: list[dict[str, object]]) -> None:
+        traffic.send(self.broker, self.address, sent)
+
+    def _shop(self) -> None:
+        made = self.stage.kubectl(
+            "create", "configmap", "shop", f"--from-file={MANIFESTS / 'shop.py'}", "--dry-run=client", "-o", "yaml"
+        )
+        self.stage.kubectl("apply", "-f", "-", stdin=made)
+        self.stage.apply("shop")
+        self.stage.kubectl("rollout", "status", "deploy/shop", "--timeout=180s")
+
+    def _scale(self, replicas: int) -> None:
+        self.stage.kubectl("scale", "deploy/shop", f"--replicas={replicas}")
+        wanted = "" if replicas == 0 else "True"
+        path = 'jsonpath={.items[*].status.conditions[?(@.type=="Ready")].status}'
+        pods = lambda: self.stage.kubectl("get", "pods", "-l", "app=shop", "-o", path).strip()  # noqa: E731
+        self.stage.until("the shop's pods", lambda: pods() == wanted)
