@@ -1,0 +1,287 @@
+"""Manifests that each break one rule, with the sentence a user reads; and some that break none."""
+
+CONNECTION, POLICY, QUEUE, REPLAY = "BrokerConnection", "RetryPolicy", "DeadLetterQueue", "Replay"
+
+
+def merged(base, change):
+    """The base with parts replaced; None takes a part away."""
+    out = dict(base)
+    for key, value in change.items():
+        if value is None:
+            out.pop(key, None)
+        elif isinstance(value, dict) and isinstance(out.get(key), dict):
+            out[key] = merged(out[key], value)
+        else:
+            out[key] = value
+    return out
+
+
+KAFKA = {"kafka": {"bootstrapServers": ["kafka.infra.svc:9092"]}}
+REDIS = {"redis": {"url": "rediss://redis.infra.svc:6379/0"}}
+HTTP = {"serviceRef": {"name": "billing"}}
+DELIVERED = {
+    "brokerRef": {"name": "kafka"},
+    "source": {"name": "orders", "group": "billing"},
+    "delivery": {"http": HTTP},
+}
+PLAIN = {"brokerRef": {"name": "kafka"}, "dead": {"name": "orders.dlq"}}
+ADOPTED = {"brokerRef": {"name": "kafka"}, "dead": {"name": "orders.dlq", "adopt": True}}
+REPLAYED = {"queueRef": {"name": "orders"}}
+
+
+def kafka(**change):
+    return CONNECTION, merged(KAFKA, {"kafka": change})
+
+
+def redis(**change):
+    return CONNECTION, merged(REDIS, {"redis": change})
+
+
+def policy(**change):
+    return POLICY, change
+
+
+def rule(**change):
+    return POLICY, {"rules": [merged({"name": "one", "match": "true"}, change)]}
+
+
+def delivered(**change):
+    return QUEUE, merged(DELIVERED, change)
+
+
+def http(**change):
+    return delivered(delivery={"http": change})
+
+
+def plain(**change):
+    return QUEUE, merged(PLAIN, change)
+
+
+def adopted(**change):
+    return QUEUE, merged(ADOPTED, change)
+
+
+def replay(**change):
+    return REPLAY, merged(REPLAYED, change)
+
+
+ACCEPTED = {
+    "kafka": kafka(),
+    "kafka with an IPv6 broker": kafka(bootstrapServers=["[::1]:9092", "b:65535"]),
+    "kafka with everything": kafka(
+        tls={"caSecretRef": {"name": "ca", "key": "ca.crt"}, "clientSecretRef": {"name": "c"}},
+        sasl={"mechanism": "PLAIN", "secretRef": {"name": "user"}},
+        defaults={"partitions": 3, "replicationFactor": 3, "config": {"min.insync.replicas": "2"}},
+    ),
+    "redis": redis(),
+    "redis without a port": redis(url="redis://redis"),
+    "redis with tls": redis(tls={"insecureSkipVerify": True}, secretRef={"name": "u"}),
+    "redis cluster": redis(mode="Cluster"),
+    "redis sentinel": redis(mode="Sentinel", sentinel={"masterName": "m", "nodes": ["s:26379"]}),
+    "an empty policy": policy(),
+    "never retried": policy(maxAttempts=1, backoff={"strategy": "Never"}),
+    "max as long as initial": policy(backoff={"initial": "30s"}),
+    "a schedule": policy(backoff={"strategy": "Schedule", "schedule": ["1s", "1h30m"]}),
+    "durations in any order": policy(maxAge="10s30m1h", timeout="100ms200ms300ms"),
+    "a rule": rule(category="Network", action="RetryForever", maxAttempts=1000, backoff={"initial": "0s"}),
+    "a budget": policy(errorBudget={"letters": 1, "per": "1ms"}),
+    "no circuit": policy(circuitBreaker={"enabled": False}, onExhausted="Discard"),
+    "a delivered queue": delivered(),
+    "a delivered queue with a named box": delivered(dead={"name": "{orders}:dead", "config": {"segment.ms": "1"}}),
+    "the longest derived name": delivered(source={"name": "o" * 135, "group": "g" * 100}),
+    "https": http(serviceRef=None, url="https://example.com:8443/a?b=c", tls={"insecureSkipVerify": True}),
+    "headers": http(
+        headers=[
+            {"name": "X-Team", "value": ""},
+            {"name": "Authorization", "valueFrom": {"secretKeyRef": {"name": "s", "key": "k"}}},
+        ],
+        success=[204, "200-299"],
+        forwardHeaders=["traceparent", "ce_*", "*"],
+    ),
+    "resources": delivered(delivery={"replicas": 0, "resources": {"requests": {"cpu": 1, "memory": "1.5Gi"}}}),
+    "a plain queue": plain(),
+    "a plain queue with redrive": plain(redrive={"strategy": "Automatic"}),
+    "an adopted queue": adopted(),
+    "an observed queue": adopted(redrive={"strategy": "Disabled"}),
+    "a selective queue": adopted(redrive={"strategy": "Selective", "where": "attempts < 3"}),
+    "a routed queue": delivered(routes=[{"match": "true", "queueRef": {"name": "other"}}]),
+    "redaction": plain(redaction={"headers": ["authorization"], "jsonPointers": ["/card/number", "/a~1b//~0"]}),
+    "alerts and capacity": plain(alerts={"depth": 1, "age": "1h"}, capacity={"maxLetters": 1}),
+    "a replay": replay(),
+    "a selection": replay(select={"since": "2026-11-15T00:00:00Z", "until": "2026-11-15T01:00:00+01:00"}),
+    "ids": replay(select={"ids": ["0-1", "1731715200000-0"], "fingerprint": "ab12cd34"}),
+    "a preview": replay(previewRef={"name": "dry"}),
+    "to the origin": replay(to={"origin": True}),
+    "to a box": replay(to={"name": "orders.retry"}),
+    "to a service": replay(to={"serviceRef": {"name": "billing"}}),
+    "to a queue": replay(to={"queueRef": {"name": "other"}}),
+    "archived": replay(action="Archive"),
+    "restored": replay(select={"state": "Archived"}),
+    "canary and verify": replay(canary={"steps": [1, 10, 10]}, verify={}),
+    "a transform": replay(
+        transform={
+            "setHeaders": {"x-fixed": "✓"},
+            "jsonPatch": [
+                {"op": "replace", "path": "/a", "value": {"deep": [1.5, None, True]}},
+                {"op": "move", "path": "/b", "from": "/c"},
+            ],
+        }
+    ),
+}
+
+DURATION = "must be a duration such as 500ms, 30s, 15m or 1h30m"
+TIME = "must be a time such as 2026-11-16T08:30:00Z"
+OBJECT = "must be the name of an object: lower case letters, digits, '-' and '.'"
+BOX = "must be the name of a topic or stream: letters, digits"
+CREDENTIALS = "url must not hold credentials"
+CONFIG = "config takes names of topic configs, but not cleanup.policy"
+HEADER = "must be a header name"
+ASCII = "must be a CEL expression in ASCII"
+POINTER = "must be a JSON pointer such as"
+
+REFUSED = {
+    "no broker": ((CONNECTION, {}), "exactly one of kafka and redis must be set"),
+    "two brokers": ((CONNECTION, KAFKA | REDIS), "exactly one of kafka and redis must be set"),
+    "a broker without a port": (kafka(bootstrapServers=["kafka"]), "bootstrapServers must each be host:port"),
+    "an absurd port": (kafka(bootstrapServers=["kafka:65536"]), "bootstrapServers must each be host:port"),
+    "a broker with credentials": (
+        kafka(bootstrapServers=["u:p@kafka:9092"]),
+        "bootstrapServers must each be host:port",
+    ),
+    "our own config": (kafka(defaults={"config": {"cleanup.policy": "compact"}}), CONFIG),
+    "a config of spaces": (kafka(defaults={"config": {"a b": "1"}}), CONFIG),
+    "a config with a newline": (kafka(defaults={"config": {"a": "1\n2"}}), "must be plain ASCII"),
+    "a url with credentials": (redis(url="redis://u:p@redis:6379"), CREDENTIALS),
+    "another scheme": (redis(url="http://redis:6379"), "url must be redis://host:port/database or rediss://"),
+    "tls without rediss": (redis(url="redis://redis", tls={}), "tls needs a url that begins with rediss://"),
+    "sentinel without nodes": (redis(mode="Sentinel"), "mode Sentinel needs sentinel"),
+    "sentinel unasked": (
+        redis(sentinel={"masterName": "m", "nodes": ["s:1"]}),
+        "mode Sentinel needs sentinel, and sentinel needs mode Sentinel",
+    ),
+    "a bad master": (
+        redis(mode="Sentinel", sentinel={"masterName": "m m", "nodes": ["s:1"]}),
+        "must be the name of a master",
+    ),
+    "a bad node": (
+        redis(mode="Sentinel", sentinel={"masterName": "m", "nodes": ["s"]}),
+        "nodes must each be host:port",
+    ),
+    "a bad secret name": (redis(secretRef={"name": "A_b"}), OBJECT),
+    "a bad secret key": (
+        kafka(tls={"caSecretRef": {"name": "a", "key": "a b"}}),
+        "must be a key of a Secret: letters, digits, '-', '_' and '.'",
+    ),
+    "max below initial": (policy(backoff={"initial": "1m"}), "max (30s when not set) must not be shorter than initial"),
+    "a schedule without Schedule": (
+        policy(backoff={"schedule": ["1s"]}),
+        "strategy Schedule needs schedule, and schedule needs strategy Schedule",
+    ),
+    "Schedule without a schedule": (policy(backoff={"strategy": "Schedule"}), "strategy Schedule needs schedule"),
+    "a factor below one": (policy(backoff={"factor": "0.5"}), 'must be a decimal text from "1" to "999.999"'),
+    "a duration without a unit": (policy(timeout="1"), DURATION),
+    "no timeout": (policy(timeout="0s"), "timeout must be longer than 0s"),
+    "no age": (policy(maxAge="0h0m0s"), "maxAge must be longer than 0s"),
+    "an open circuit of no time": (policy(circuitBreaker={"openFor": "0s"}), "openFor must be longer than 0s"),
+    "a budget of no time": (policy(errorBudget={"letters": 1, "per": "0s"}), "per must be longer than 0s"),
+    "two rules of one name": (
+        policy(rules=[{"name": "a", "match": "true"}, {"name": "a", "match": "false"}]),
+        "rules must have names that differ",
+    ),
+    "a rule's bad name": (rule(name="A"), "must be lower case letters, digits and '-'"),
+    "an expression with a control character": (rule(match="a\x07"), ASCII),
+    "source alone": (delivered(delivery=None), "source and delivery belong together: set both or neither"),
+    "delivery alone": (delivered(source=None, dead={"name": "a"}), "source and delivery belong together"),
+    "neither source nor dead": ((QUEUE, {"brokerRef": {"name": "k"}}), "a queue without source needs dead.name"),
+    "adopt without a name": (adopted(dead={"name": None}), "adopt needs dead.name"),
+    "adopt with partitions": (adopted(dead={"partitions": 3}), "adopt takes the box as it is: remove partitions"),
+    "adopt with source": (
+        delivered(dead={"name": "a", "adopt": True}),
+        "an adopted queue has no source and delivery",
+    ),
+    "a derived name too long": (
+        delivered(source={"name": "o" * 136, "group": "g" * 100}),
+        "dead.name is needed: <source>.<group>.dlq would be longer than 242 characters",
+    ),
+    "dead is source": (delivered(dead={"name": "orders"}), "must differ from source.name"),
+    "retry is source": (
+        delivered(source={"name": "a.retry"}, dead={"name": "a"}),
+        "dead.name, and the names made from it, must differ from source.name",
+    ),
+    "Disabled and not adopted": (plain(redrive={"strategy": "Disabled"}), "redrive Disabled is for adopted queues"),
+    "redrive with delivery": (
+        delivered(redrive={"strategy": "Automatic"}),
+        "redrive Automatic and Selective are for queues without delivery",
+    ),
+    "Selective without where": (
+        adopted(redrive={"strategy": "Selective"}),
+        "strategy Selective needs where, and where needs strategy Selective",
+    ),
+    "no retention": (plain(dead={"retention": "0s"}), "retention must be longer than 0s"),
+    "an alert at once": (plain(alerts={"age": "0s"}), "age must be longer than 0s"),
+    "an unknown dialect": (plain(dead={"dialect": "klingon"}), "must be one of Auto, "),
+    "a box called dot": (plain(dead={"name": "."}), BOX),
+    "a box called dots": (plain(dead={"name": ".."}), BOX),
+    "a box in unicode": (plain(dead={"name": "коробка"}), BOX),
+    "a box with a control character": (plain(dead={"name": "a\u0007b"}), BOX),
+    "a group of spaces": (delivered(source={"group": "a b"}), "must be the name of a group"),
+    "a queue's bad config": (plain(dead={"config": {"retention.ms": "1"}}), CONFIG),
+    "itself": (plain(routes=[{"match": "true", "queueRef": {"name": "sample"}}]), "cannot reference itself"),
+    "a bad pointer": (plain(redaction={"jsonPointers": ["card"]}), POINTER),
+    "a bad hidden header": (plain(redaction={"headers": ["a b"]}), HEADER),
+    "no target": (http(serviceRef=None), "exactly one of serviceRef and url must be set"),
+    "two targets": (http(url="https://a"), "exactly one of serviceRef and url must be set"),
+    "credentials in the target": (http(serviceRef=None, url="https://u:p@a/"), CREDENTIALS),
+    "a file": (http(serviceRef=None, url="file:///etc/passwd"), "url must begin with http:// or https:// and a host"),
+    "tls without https": (http(serviceRef=None, url="http://a", tls={}), "tls needs a url that begins with https://"),
+    "a bad service": (http(serviceRef={"name": "9a"}), "must be the name of a Service"),
+    "a bad path": (http(serviceRef={"path": "a"}), "must begin with '/' and be plain ASCII"),
+    "a header without a value": (http(headers=[{"name": "a"}]), "exactly one of value and valueFrom must be set"),
+    "a header of ours": (http(headers=[{"name": "Host", "value": "a"}]), "name must not be one that the courier sets"),
+    "a header on two lines": (http(headers=[{"name": "a", "value": "b\r\nc"}]), "must be plain ASCII on one line"),
+    "a bad forwarded header": (http(forwardHeaders=["*a"]), "must be a header name; a '*' may end it"),
+    "a bad status": (http(success=["2xx"]), 'must be a status such as 204, or a range such as "200-299"'),
+    "a status too high": (http(success=[600]), 'must be a status such as 204, or a range such as "200-299"'),
+    "a bad quantity": (
+        delivered(delivery={"resources": {"limits": {"cpu": "much"}}}),
+        "must be a quantity such as 100m, 2 or 64Mi",
+    ),
+    "an unknown request": (
+        delivered(delivery={"resources": {"requests": {"gpu": 1}}}),
+        "requests takes cpu and memory",
+    ),
+    "an unknown limit": (delivered(delivery={"resources": {"limits": {"gpu": 1}}}), "limits takes cpu and memory"),
+    "no time": (replay(select={"since": "yesterday"}), TIME),
+    "until before since": (
+        replay(select={"since": "2026-11-16T00:00:00Z", "until": "2026-11-15T00:00:00Z"}),
+        "since must not be later than until",
+    ),
+    "a bad id": (replay(select={"ids": ["first"]}), "must be an id as `letters list` shows it, such as 0-1234"),
+    "a bad fingerprint": (replay(select={"fingerprint": "XY"}), "must be a fingerprint as the queue's status shows it"),
+    "no place to go": (
+        replay(to={"origin": False}),
+        "exactly one of origin: true, name, serviceRef and queueRef must be set",
+    ),
+    "two places to go": (replay(to={"origin": True, "name": "a"}), "exactly one of origin: true, name"),
+    "steps that shrink": (replay(canary={"steps": [10, 1]}), "steps must grow"),
+    "a preview and a selection": (
+        replay(previewRef={"name": "dry"}, select={"limit": 1}),
+        "previewRef brings its own selection: remove what select names",
+    ),
+    "discarded to somewhere": (
+        replay(action="Discard", to={"origin": True}),
+        "to, transform, canary and verify need action Republish",
+    ),
+    "archived twice": (
+        replay(action="Archive", select={"state": "Archived"}),
+        "action Archive takes open letters: these are archived already",
+    ),
+    "no deadline": (replay(activeDeadline="0s"), "activeDeadline must be longer than 0s"),
+    "a bad header to set": (replay(transform={"setHeaders": {"a b": "c"}}), "setHeaders takes header names"),
+    "a bad header to remove": (replay(transform={"removeHeaders": ["a b"]}), "must be a header name: ASCII"),
+    "move from nowhere": (
+        replay(transform={"jsonPatch": [{"op": "move", "path": "/a"}]}),
+        "from belongs to move and copy, and only to them",
+    ),
+    "a bad patch path": (replay(transform={"jsonPatch": [{"op": "remove", "path": "a"}]}), POINTER),
+}

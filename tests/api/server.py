@@ -1,0 +1,73 @@
+"""A plain HTTP client of the API server: kubectl would take a second for each manifest."""
+
+import base64
+import json
+import ssl
+import tempfile
+from http.client import HTTPException, HTTPSConnection
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import yaml
+
+from deadletter.api.crds import KINDS
+from deadletter.api.kinds import API_VERSION
+
+PLURALS = {kind.kind: kind.plural for kind in KINDS}
+
+
+class Server:
+    """One connection, made anew when the server closed it."""
+
+    def __init__(self, kubeconfig):
+        config = yaml.safe_load(Path(kubeconfig).read_text())
+        cluster, user = config["clusters"][0]["cluster"], config["users"][0]["user"]
+        self._address = urlsplit(cluster["server"]).netloc
+        self._context = ssl.create_default_context(cadata=_text(cluster, "certificate-authority").decode())
+        with tempfile.NamedTemporaryFile(suffix=".pem") as pair:
+            pair.write(_text(user, "client-certificate") + b"\n" + _text(user, "client-key"))
+            pair.flush()
+            self._context.load_cert_chain(pair.name)
+        self._connection = None
+
+    def request(self, method, path, body=None, kind="application/json"):
+        """Status and parsed answer; asked once more when a kept connection turns out to be closed."""
+        for _ in range(2):
+            try:
+                return self._ask(method, path, body, kind)
+            except (HTTPException, OSError):
+                self.close()
+        return self._ask(method, path, body, kind)
+
+    def _ask(self, method, path, body, kind):
+        if self._connection is None:
+            self._connection = HTTPSConnection(self._address, context=self._context, timeout=120)
+        text = None if body is None else json.dumps(body)
+        self._connection.request(method, path, text, {"Content-Type": kind, "Accept": "application/json"})
+        answer = self._connection.getresponse()
+        return answer.status, json.loads(answer.read())
+
+    def close(self):
+        """Let go of it."""
+        if self._connection is not None:
+            self._connection.close()
+        self._connection = None
+
+    def write(self, method, namespace, manifest, dry_run=True, strict=True):
+        """POST or PUT a manifest; status and what a user would read."""
+        plural, name = PLURALS[manifest["kind"]], manifest["metadata"]["name"]
+        path = f"/apis/{API_VERSION}/namespaces/{namespace}/{plural}" + (f"/{name}" if method == "PUT" else "")
+        query = f"?fieldValidation={'Strict' if strict else 'Ignore'}" + ("&dryRun=All" if dry_run else "")
+        status, answer = self.request(method, path + query, manifest)
+        return status, answer.get("message", "") if status >= 300 else answer
+
+
+def _text(part, name):
+    if f"{name}-data" in part:
+        return base64.b64decode(part[f"{name}-data"])
+    return Path(part[name]).read_bytes()
+
+
+def manifest(kind, spec, name="sample"):
+    """A whole object."""
+    return {"apiVersion": API_VERSION, "kind": kind, "metadata": {"name": name}, "spec": spec}
