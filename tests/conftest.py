@@ -6,6 +6,12 @@ api_server  a control plane without a node: .server (URL), .kubeconfig (Path), .
             (raises BedError with what kubectl said)
 crds        the same API server, with our CRDs applied and established
 namespace   the name of a fresh namespace of `api_server`, one per test, deleted at its end (nobody waits for that)
+cluster     a whole cluster of one node, an API server of its own: what api_server has, and .helm(*words) -> str,
+            .image (name of our image, loaded), .load(archive), .address (where pods reach the brokers and this process)
+cluster_namespace  as `namespace`, in `cluster`, with Pod Security `restricted` enforced
+
+Under `make test` all of it runs in a network namespace at one address, which pods and tests share. `cluster` works only
+there; plain `pytest` starts the other parts on loopback. Mark a test that uses `cluster` with `node`.
 """
 
 import os
@@ -15,7 +21,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.bed import beds, control, places
+from tests.bed import beds, control, node, places
 
 BED = "DLQ_BED"
 
@@ -29,6 +35,14 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 _OWN = pytest.StashKey[beds.Bed]()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """All tests on the node go to one worker, one after the other; the tests of any other file stay together."""
+    for item in items:
+        on_node = item.get_closest_marker("node") is not None
+        item.add_marker(pytest.mark.xdist_group("node" if on_node else item.nodeid.partition("::")[0]))
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
@@ -79,3 +93,19 @@ def namespace(api_server: control.ApiServer) -> Iterator[str]:
     api_server.kubectl("create", "namespace", name)
     yield name
     api_server.kubectl("delete", "namespace", name, "--wait=false", "--ignore-not-found")
+
+
+@pytest.fixture(scope="session")
+def cluster(bed: beds.Bed) -> node.Cluster:
+    """A real cluster whose node runs pods."""
+    return bed.cluster()
+
+
+@pytest.fixture
+def cluster_namespace(cluster: node.Cluster) -> Iterator[str]:
+    """A namespace of the test's own, where every pod must be a restricted one."""
+    name = f"test-{uuid.uuid4().hex[:10]}"
+    cluster.kubectl("create", "namespace", name)
+    cluster.kubectl("label", "namespace", name, "pod-security.kubernetes.io/enforce=restricted")
+    yield name
+    cluster.kubectl("delete", "namespace", name, "--wait=false", "--ignore-not-found")

@@ -9,11 +9,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.bed import control, kafka, places, ports, processes, redis
+from tests.bed import control, image, kafka, leftovers, network, node, places, ports, processes, redis
 from tests.bed.processes import BedError
 
 LOOPBACK = "127.0.0.1"
 _ATTEMPTS = 3
+_LOGS_KEPT = 5
 
 
 @dataclass(frozen=True)
@@ -24,6 +25,7 @@ class Part:
     ports: int
     start: Callable[..., None]
     all_programs: tuple[str, ...] = ()
+    clear: Callable[[Path], None] | None = None
 
     @property
     def programs(self) -> tuple[str, ...]:
@@ -71,6 +73,8 @@ class Bed:
     def _clear(self, part: Part) -> None:
         for program in part.programs:
             processes.kill(processes.of_bed(self.directory, program))
+        if part.clear:
+            part.clear(self.directory)
         shutil.rmtree(self.directory / part.name, ignore_errors=True)
 
     def kafka(self) -> str:
@@ -85,8 +89,40 @@ class Bed:
 
     def api_server(self, name: str = "control") -> control.ApiServer:
         """A control plane without a node."""
-        said = self.part(Part(name, 4, control.start, control.programs(name)))
+        said = self.part(_control(name))
         return control.of(self.directory, name, said["address"], said["ports"][0])
+
+    def cluster(self) -> node.Cluster:
+        """A control plane with a node, which knows our image; only within a network of the bed's own."""
+        if not network.is_inside(self.directory):
+            raise BedError("The node runs only in a network of its own: start the tests by `make test` (as root).")
+        with places.locked(self.directory / "locks" / "cluster-and-node"):
+            if not self._said(_control("cluster")):
+                # A node does not outlive its control plane.
+                self._clear(_node(None))
+            server = self.api_server("cluster")
+            self.part(_node(server))
+            cluster = node.Cluster(server.server, server.kubeconfig, self.directory, self.address, image.name())
+            self._load(cluster)
+        return cluster
+
+    def _load(self, cluster: node.Cluster) -> None:
+        archive = self.directory / "image.tar"
+        found = archive.stat()
+        mark = self.directory / "node" / f"image-{found.st_ino}-{found.st_mtime_ns}"
+        if not mark.exists():
+            cluster.load(archive)
+            mark.touch()
+
+    def take_image(self, archive: Path) -> None:
+        """Keep our image in the bed: the sources may change while it runs, and no image can be built inside."""
+        aside = self.directory / "image.new"
+        aside.unlink(missing_ok=True)
+        try:
+            os.link(archive, aside)
+        except OSError:
+            shutil.copyfile(archive, aside)
+        aside.rename(self.directory / "image.tar")
 
     def owner(self) -> processes.Process | None:
         """The process at whose end the bed ends; none for a bed that stays until it is taken down."""
@@ -98,9 +134,27 @@ class Bed:
         return owner is not None and not owner.is_alive()
 
     def down(self) -> None:
-        """End everything of the bed and remove its directory."""
+        """End everything of the bed, in the machine and in its directory."""
         processes.kill(processes.of_bed(self.directory))
+        leftovers.remove(self.directory)
+        network.destroy(self.directory)
+        if left := leftovers.of(self.directory):
+            raise BedError(f"The bed {self.directory.name} is not gone: {', '.join(left)}; remove it and try again.")
         shutil.rmtree(self.directory, ignore_errors=True)
+        if not any((bed.directory / "node").exists() for bed in every()):
+            leftovers.remove_shared()
+
+
+def _control(name: str) -> Part:
+    return Part(name, 4, control.start, control.programs(name))
+
+
+def _node(server: control.ApiServer | None) -> Part:
+    def start(bed: Path, _name: str, _address: str, port: int) -> None:
+        assert server is not None
+        node.start(bed, server, port)
+
+    return Part("node", 1, start, node.PROGRAMS, leftovers.remove)
 
 
 def home() -> Path:
@@ -108,15 +162,17 @@ def home() -> Path:
     return places.state() / "beds"
 
 
-def create(name: str = "", address: str = LOOPBACK, owned: bool = True) -> Bed:
+def create(name: str = "", own_network: bool = False, owned: bool = True) -> Bed:
     """A new bed with nothing running; an owned one ends with this process."""
     name = name or uuid.uuid4().hex[:8]
     aside = home() / f".{name}.{os.getpid()}"
     aside.mkdir(parents=True)
-    (aside / "bed.json").write_text(json.dumps({"address": address}))
+    (aside / "bed.json").write_text(json.dumps({"address": network.ADDRESS if own_network else LOOPBACK}))
     if owned:
         processes.this().write(aside / "owner")
     aside.rename(home() / name)
+    if own_network:
+        network.create(home() / name)
     return Bed(home() / name)
 
 
@@ -132,3 +188,13 @@ def sweep() -> list[Bed]:
         for bed in stale:
             bed.down()
     return stale
+
+
+def keep_logs(bed: Bed) -> Path:
+    """Copy the logs of a bed to where they outlive it; only the latest few are kept."""
+    folder = places.state() / "logs"
+    kept = folder / bed.directory.name
+    shutil.copytree(bed.directory / "logs", kept, dirs_exist_ok=True)
+    for old in sorted(folder.iterdir(), key=lambda path: path.stat().st_mtime, reverse=True)[_LOGS_KEPT:]:
+        shutil.rmtree(old, ignore_errors=True)
+    return kept

@@ -3,12 +3,10 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.bed import binaries, certs, processes, tools
+from tests.bed import binaries, certs, network, processes, tools
 from tests.bed.processes import BedError
 
-SERVICES = "10.96.0.0/16"
 FIRST_SERVICE = "10.96.0.1"
-GATEWAY = "10.244.0.1"
 
 
 @dataclass(frozen=True)
@@ -38,7 +36,7 @@ def start(bed: Path, name: str, address: str, port: int, etcd: int, peer: int, c
     """Start the three programs and wait until a namespace gets its service account."""
     server = of(bed, name, address, port)
     pki = bed / name / "pki"
-    certs.make(pki, server.server, ["127.0.0.1", FIRST_SERVICE, GATEWAY, address])
+    certs.make(pki, server.server, ["127.0.0.1", FIRST_SERVICE, network.ADDRESS, address])
     _start_etcd(bed, name, address, etcd, peer)
     _start_api_server(bed, name, address, port, etcd)
     # The controller-manager ends when it comes before the first roles are there.
@@ -78,8 +76,8 @@ def _start_api_server(bed: Path, name: str, address: str, port: int, etcd: int) 
         "etcd-servers": f"http://{address}:{etcd}",
         "secure-port": port,
         "bind-address": address,
-        "advertise-address": GATEWAY,
-        "service-cluster-ip-range": SERVICES,
+        "advertise-address": network.ADDRESS,
+        "service-cluster-ip-range": network.SERVICES,
         "authorization-mode": "Node,RBAC",
         "enable-admission-plugins": "NodeRestriction",
         "allow-privileged": "true",

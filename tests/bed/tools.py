@@ -41,6 +41,11 @@ def find(name: str) -> str | None:
     return shutil.which(name, path=f"{os.environ.get('PATH', '')}:{_SYSTEM}")
 
 
+def environment() -> dict[str, str]:
+    """The environment with every place of programs on the PATH, for programs that call others."""
+    return {**os.environ, "PATH": f"{os.environ.get('PATH', '')}:{_SYSTEM}"}
+
+
 def path(name: str) -> str:
     """Where a program lies; the caller has asked `need` before."""
     found = find(name)

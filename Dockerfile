@@ -1,0 +1,31 @@
+# One image for all roles: the first word of the command is the role (operator, courier, replay, ...).
+ARG BASE=python:3.11-slim-bookworm
+
+FROM ${BASE} AS builder
+COPY requirements.txt /build/requirements.txt
+RUN python3 -m venv /opt/venv \
+ && /opt/venv/bin/python -m pip install --no-cache-dir --no-compile --only-binary :all: --require-hashes -r /build/requirements.txt \
+ && /opt/venv/bin/python -m pip uninstall --yes --quiet pip setuptools
+COPY operator/deadletter /opt/deadletter/deadletter
+RUN /opt/venv/bin/python -m compileall -q -j 0 --invalidation-mode unchecked-hash /opt/venv/lib /opt/deadletter
+
+FROM ${BASE}
+ARG VERSION=0.0.0
+LABEL org.opencontainers.image.title="dlq-operator" \
+      org.opencontainers.image.description="Dead letter queues on Kubernetes" \
+      org.opencontainers.image.licenses="Apache-2.0" \
+      org.opencontainers.image.version="${VERSION}"
+# The user needs a name: libraries ask for it.
+RUN echo 'deadletter:x:10001:10001:deadletter:/tmp:/usr/sbin/nologin' >> /etc/passwd \
+ && echo 'deadletter:x:10001:' >> /etc/group
+COPY --from=builder /opt/venv /opt/venv
+COPY --from=builder /opt/deadletter /opt/deadletter
+ENV PATH=/opt/venv/bin:/usr/local/bin:/usr/bin:/bin \
+    PYTHONPATH=/opt/deadletter \
+    PYTHONDONTWRITEBYTECODE=1 \
+    PYTHONUNBUFFERED=1 \
+    HOME=/tmp
+WORKDIR /opt/deadletter
+USER 10001:10001
+ENTRYPOINT ["python", "-m", "deadletter"]
+CMD ["operator"]

@@ -1,0 +1,3 @@
+module deadletter.dev/bed/pause
+
+go 1.26.0

@@ -1,0 +1,42 @@
+"""Settings of the kernel that kubelet changes for the whole machine: kept before, put back after the last node."""
+
+import json
+from pathlib import Path
+
+from tests.bed import places
+
+_CHANGED = ("vm/overcommit_memory", "vm/panic_on_oom", "kernel/panic", "kernel/panic_on_oops",
+            "kernel/keys/root_maxkeys", "kernel/keys/root_maxbytes")  # fmt: skip
+
+
+def keep() -> None:
+    """Remember the settings, unless another node has them changed already."""
+    file = _file()
+    if not file.exists():
+        found = {key: (Path("/proc/sys") / key).read_text().strip() for key in _CHANGED if _exists(key)}
+        aside = file.with_suffix(".new")
+        aside.write_text(json.dumps(found))
+        aside.rename(file)
+
+
+def restore() -> None:
+    """Put the settings back."""
+    file = _file()
+    if file.exists():
+        for key, value in json.loads(file.read_text()).items():
+            if (Path("/proc/sys") / key).read_text().strip() != value:
+                (Path("/proc/sys") / key).write_text(value)
+        file.unlink()
+
+
+def is_kept() -> bool:
+    """Whether settings wait to be put back."""
+    return _file().exists()
+
+
+def _exists(key: str) -> bool:
+    return (Path("/proc/sys") / key).exists()
+
+
+def _file() -> Path:
+    return places.state() / "kernel.json"
