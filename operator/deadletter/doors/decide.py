@@ -64,7 +64,7 @@ def table(policy: Policy) -> str:
     passed = 0
     for failures, wait in enumerate(schedule(policy, min(policy.max_attempts - 1, LONGEST_TABLE)), 1):
         passed += wait
-        lines.append(f"{failures:<9}{durations.render(wait):<14}{durations.render(passed):<14}")
+        lines.append(f"{failures:<9}{durations.render(wait):<14}{durations.render(min(passed, durations.LONGEST)):<14}")
     end = "Bury" if policy.on_exhausted == "Bury" else "Discard"
     return "\n".join([*(line.rstrip() for line in lines), f"{len(lines):<9}{end}"])
 

@@ -1,0 +1,205 @@
+"""Every dialect is read from its own letters, and from no other's."""
+
+from collections import Counter
+from dataclasses import replace
+from operator import attrgetter
+
+import pytest
+
+from deadletter.core.dialects import NAMES, DialectError, is_pointer, original, read_envelope, read_letter
+from deadletter.core.dialects.base import Fields
+from deadletter.core.dialects.table import TABLE, VALUE_DIALECTS
+from deadletter.core.letters import Confidence, Message, Place
+from tests.core.fixtures import SAMPLES
+from tests.core.fixtures.base import USER_HEADERS, Sample, i64, texts
+
+PLACE = Place("orders.dlq", 0, 1)
+
+
+def _read(sample: Sample, **options: object):
+    dialect = sample.dialect if sample.pinned else "Auto"
+    return read_envelope(sample.message, sample.place, dialect, read_values=True, **options)
+
+
+def test_every_dialect_has_three_samples():
+    counts = Counter(sample.dialect for sample in SAMPLES)
+    assert {name: counts[name] for name in NAMES if counts[name] < 3} == {}
+    assert set(counts) == set(NAMES)
+
+
+@pytest.mark.parametrize("sample", SAMPLES, ids=str)
+def test_a_letter_is_read_in_its_own_dialect(sample):
+    envelope = _read(sample)
+    assert envelope.dialect == sample.dialect
+    assert {name: attrgetter(name)(envelope) for name in sample.wants} == sample.wants
+
+
+@pytest.mark.parametrize("sample", SAMPLES, ids=str)
+def test_a_pinned_dialect_reads_the_same_as_the_detected_one(sample):
+    pinned = read_envelope(sample.message, sample.place, sample.dialect)
+    assert pinned.confidence is Confidence.Pinned
+    assert replace(pinned, confidence=_read(sample).confidence) == _read(sample)
+
+
+@pytest.mark.parametrize("sample", [s for s in SAMPLES if s.headers and not s.pinned], ids=str)
+def test_the_order_of_headers_around_it_does_not_matter(sample):
+    message = replace(sample.message, headers=(*USER_HEADERS, *sample.headers))
+    assert read_envelope(message, sample.place, read_values=True) == _read(sample)
+
+
+# Who else may recognise a letter, always after its own dialect: they share names.
+OVERLAPS = {
+    "ibm-mq-source": {"kafka-connect"},
+    "spring-retry-topic": {"spring-dlt"},
+    "spring-cloud-stream": {"generic-x"},
+    "cronsumer": {"generic-x"},
+    "retry-dlq-design": {"generic-x"},
+    "ours": {"generic-x"},
+}
+
+
+def _claimers(sample: Sample) -> list[str]:
+    fields = Fields(sample.message, sample.place)
+    marked = [
+        dialect.name
+        for dialect in TABLE
+        if any(marker in fields.last for marker in dialect.markers) and dialect.is_written_in(fields)
+    ]
+    return marked + [dialect.name for dialect in VALUE_DIALECTS if dialect.name not in marked and dialect.sniff(fields)]
+
+
+@pytest.mark.parametrize("sample", [sample for sample in SAMPLES if sample.dialect != "none"], ids=str)
+def test_no_other_dialect_steals_the_letter(sample):
+    claimers = _claimers(sample)
+    if sample.pinned:
+        assert claimers == []
+    else:
+        assert claimers[0] == sample.dialect
+        assert set(claimers) - {sample.dialect} <= OVERLAPS.get(sample.dialect, set())
+
+
+@pytest.mark.parametrize("sample", SAMPLES, ids=str)
+def test_every_reader_takes_every_letter_without_raising(sample):
+    for name in NAMES:
+        read_letter(sample.message, sample.place, name, read_values=True, origin="fallback")
+
+
+@pytest.mark.parametrize("sample", SAMPLES, ids=str)
+def test_replay_strips_the_envelope_and_keeps_the_users_headers(sample):
+    envelope = _read(sample)
+    try:
+        message = original(sample.message, envelope)
+    except DialectError:
+        return
+    kept = [header for header in message.headers if header in USER_HEADERS]
+    assert kept == list(USER_HEADERS)
+    names = {name for name, _ in message.headers}
+    assert names - {name for name, _ in USER_HEADERS} <= {"content-type", "a", "ce_id"}
+    again = read_envelope(message, PLACE)
+    assert (again.dialect, again.attempts, again.origin.topic) == ("none", 0, None)
+
+
+@pytest.mark.parametrize(
+    ("label", "key", "value"),
+    [
+        ("uber-protobuf-key-plain", b"the key", b"value"),
+        ("uber-protobuf-key-missing", None, b"value"),
+        ("pipestream-plain", b"key", b"\x0a\x02hi"),
+        ("pipestream-missing", None, b""),
+        ("kstreamplify-plain", b"k", b"v"),
+        ("kstreamplify-repeated", b"key", b"raw"),
+        ("json-envelope-mailbox", b"key", b'{"a": 1.10, "big": 123456789012345678901234567890}'),
+        ("json-envelope-task", b"key", b'{"type": "sweep"}'),
+        ("json-envelope-redis-entry", None, b'{"a":1}'),
+        ("knative-structured", b"key", b'{"specversion":"1.0","id":"e1","data":{"n":1.0}}'),
+        ("knative-binary", b"key", b"value"),
+        ("spring-dlt-plain", b"key", b"value"),
+    ],
+)
+def test_replay_restores_the_original_bytes(label, key, value):
+    sample = next(sample for sample in SAMPLES if str(sample) == label)
+    message = original(sample.message, _read(sample))
+    assert (message.key, message.value, message.timestamp) == (key, value, sample.message.timestamp)
+
+
+@pytest.mark.parametrize("label", ["bakdata-avro-plain", "kafka-share-group-pointer"])
+def test_what_a_letter_does_not_hold_cannot_be_restored(label):
+    sample = next(sample for sample in SAMPLES if str(sample) == label)
+    with pytest.raises(DialectError):
+        original(sample.message, _read(sample))
+
+
+@pytest.mark.parametrize("name", ["uber-protobuf-key", "pipestream", "kstreamplify", "json-envelope"])
+def test_a_pinned_value_dialect_that_is_not_there_is_said(name):
+    message = Message(b"\xff", b"\xff\xff", ())
+    envelope = read_envelope(message, PLACE, name)
+    assert (envelope.dialect, envelope.confidence) == (name, Confidence.Unknown)
+    with pytest.raises(DialectError):
+        original(message, envelope)
+
+
+def test_a_kafka_error_without_the_original_bytes_is_not_restored():
+    from tests.core.fixtures.wires import kafka_error
+
+    message = Message(None, kafka_error("x.E: no", None, "orders", "app", None, None, None, None))
+    with pytest.raises(DialectError, match="original bytes"):
+        original(message, read_envelope(message, PLACE, read_values=True))
+
+
+def test_a_value_that_a_rule_rewrote_is_not_replayed():
+    message = Message(None, b'{"a": 1}', texts("__rule.", name="r", topic="t"))
+    with pytest.raises(DialectError, match="serialised anew"):
+        original(message, read_envelope(message, PLACE))
+
+
+def test_a_pointer_is_not_a_tombstone():
+    headers = texts("__dlq.errors.", topic="orders", partition=1, offset=2)
+    pointer, tombstone = Message(None, None, headers), Message(b"key", None, headers)
+    assert is_pointer(pointer, read_envelope(pointer, PLACE))
+    assert not is_pointer(tombstone, read_envelope(tombstone, PLACE))
+    assert original(tombstone, read_envelope(tombstone, PLACE)).value is None
+
+
+def test_values_are_not_looked_into_unless_the_queue_allows_it():
+    sample = next(sample for sample in SAMPLES if str(sample) == "pipestream-plain")
+    assert read_envelope(sample.message, sample.place).dialect == "none"
+
+
+def test_a_value_dialect_beats_the_generic_names():
+    sample = next(sample for sample in SAMPLES if str(sample) == "pipestream-plain")
+    message = replace(sample.message, headers=texts(x_error="boom"))
+    assert read_envelope(message, PLACE).dialect == "generic-x"
+    assert read_envelope(message, PLACE, read_values=True).dialect == "pipestream"
+    assert read_envelope(replace(message, value=b"x"), PLACE, read_values=True).dialect == "generic-x"
+
+
+def test_the_queues_origin_fills_in_for_a_dialect_that_names_none():
+    message = Message(
+        None, None, texts("original_", partition=1) + (("original_partition", b"1"), ("original_offset", b"2"))
+    )
+    envelope = read_envelope(message, PLACE, origin="orders")
+    assert (envelope.origin.topic, envelope.origin.partition, envelope.hop.topic) == ("orders", 1, "orders")
+
+
+def test_a_letter_that_came_back_still_tells_its_replay():
+    message = Message(None, b"v", (*texts("kafka_dlt-", original_topic="o"), *texts("dlq-", replays=2, replay="uid")))
+    envelope = read_envelope(message, PLACE)
+    assert (envelope.dialect, envelope.replays, envelope.replay) == ("spring-dlt", 2, "uid")
+
+
+def test_text_numbers_under_springs_names_are_home_made():
+    headers = texts("x-original-", topic="orders", partition=1234, offset=12345678)
+    assert read_envelope(Message(None, None, headers), PLACE).dialect == "generic-x"
+    binary = (("x-original-topic", b"orders"), ("x-original-offset", i64(5)))
+    assert read_envelope(Message(None, None, binary), PLACE).dialect == "spring-cloud-stream"
+
+
+def test_an_unknown_dialect_is_refused():
+    with pytest.raises(ValueError, match="no such dialect"):
+        read_envelope(Message(None, None), PLACE, "klingon")
+
+
+def test_an_unknown_dialect_of_an_envelope_strips_what_is_ours():
+    envelope = replace(read_envelope(Message(None, None), PLACE), dialect="later")
+    message = Message(b"k", b"v", (*texts("dlq-", attempts=1), ("x-death", b"1"), ("mine", None)))
+    assert original(message, envelope).headers == (("mine", None),)
