@@ -60,7 +60,7 @@ def test_every_value_is_in_the_schema_with_the_comment_above_it() -> None:
         assert node.get("description"), f"{path} has no description"
         first = node["description"].split(". ")[0][:40]
         assert first in re.sub(r"\n\s*# ", " ", text), f"{path}: the schema says what values.yaml does not"
-        assert re.search(rf"^\s*{name}:", text, re.M), f"{path} is not in values.yaml"
+        assert re.search(rf"^\s*{name}:", text, re.MULTILINE), f"{path} is not in values.yaml"
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""`make demo`: bring up the bed, install the operator, tell the story, leave the cluster up. `make demo-down` ends it."""
+"""`make demo`: bring up the bed, install the operator, tell the story. The cluster stays up until `make demo-down`."""
 
 import argparse
 import os
