@@ -210,7 +210,13 @@ class Delivery(Model):
     inline_limit: Duration = Field(
         "30s", description="Waits up to this long in all are held in memory; longer ones are parked in the retry box."
     )
-    replicas: Int = Field(1, ge=0, le=1000, description="Pods of the courier; autoscalers may drive it.")
+    replicas: Int = Field(
+        1,
+        ge=0,
+        le=1000,
+        description="Pods of the courier; autoscalers may drive it through /scale, which answers 500 for a queue "
+        "without delivery.",
+    )
     resources: Resources | None = Field(None, description="Requests and limits of the courier's container.")
 
     @property
