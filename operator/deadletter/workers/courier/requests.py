@@ -21,7 +21,8 @@ from deadletter.core import times
 from deadletter.core.letters import SEQUENCE_MASK, Message, Place
 
 KEY_LIMIT = 4 << 10
-FORWARDED_LIMIT = 16 << 10
+FORWARDED_BYTES = 8 << 10  # servers refuse heads of more than 8 to 16 KiB, or of more than about 100 headers
+FORWARDED_COUNT = 64
 ALWAYS = frozenset({"content-type", "traceparent", "tracestate"})
 FRAMING = frozenset({"connection", "content-length", "expect", "host", "keep-alive", "te", "trailer", "upgrade"})
 NEVER = FRAMING | {"idempotency-key", "transfer-encoding"}
@@ -78,14 +79,18 @@ class Requests:
         return b"".join((self._start, text.encode("utf-8", "replace"), _key(message), self._headers(message), b"\r\n"))
 
     def _headers(self, message: Message) -> bytes:
-        lines, size, names = [], 0, set(self._fixed)
+        lines: list[bytes] = []
+        size, names = 0, set(self._fixed)
         is_event = any(name == "ce_specversion" for name, _ in message.headers)
         for name, value in message.headers:
+            lower = name.lower()
+            if lower in ALWAYS and lower in names:
+                continue  # of these a request has one
             line = self._line(name, value or b"", is_event)
-            if line and size + len(line) <= FORWARDED_LIMIT and not (name.lower() in names and name.lower() in ALWAYS):
+            if line and size + len(line) <= FORWARDED_BYTES and len(lines) < FORWARDED_COUNT:
                 lines.append(line)
                 size += len(line)
-                names.add(name.lower())
+                names.add(lower)
         if "content-type" not in names:
             lines.append(b"Content-Type: application/octet-stream\r\n")
         return b"".join(lines)

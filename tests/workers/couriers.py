@@ -1,0 +1,107 @@
+"""A courier on a broker of the test's choice, started and stopped inside the test."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+from deadletter.api.assignments import CourierAssignment
+from deadletter.brokers.base import Broker
+from deadletter.brokers.memory import MemoryBroker, MemoryServer
+from deadletter.brokers.values import BoxSpec
+from deadletter.core.headers import read_ours
+from deadletter.core.letters import Envelope, Message
+from deadletter.workers.courier.courier import Courier
+from deadletter.workers.courier.deliveries import Deliverer, wall_clock
+from deadletter.workers.courier.main import desk_spec
+from deadletter.workers.courier.words import Speaker
+from deadletter.workers.http.addresses import Resolver, resolve
+
+LOOPBACK = ("127.0.0.0/8",)
+QUICK = {"backoff": {"strategy": "Fixed", "initial": "10ms", "max": "10ms"}, "circuitBreaker": {"enabled": False}}
+
+
+def no_secret(name: str, key: str) -> bytes:
+    raise KeyError(f"{name}/{key}")
+
+
+def assignment(url: str, prefix: str = "", **more: Any) -> CourierAssignment:
+    """An assignment; `policy`, `http` and `delivery` are as a user writes them."""
+    policy = more.pop("policy", QUICK)
+    delivery = {"http": {"url": url, **more.pop("http", {})}, **more.pop("delivery", {})}
+    boxes = {"source": f"{prefix}orders", "dead": f"{prefix}dead", "retry": f"{prefix}retry"}
+    told = {
+        "namespace": "test",
+        "queue": "orders",
+        "uid": "uid-1",
+        "generation": 1,
+        "broker": {"redis": {"url": "redis://127.0.0.1:6379/0"}},
+        "boxes": {**boxes, "ledger": f"{prefix}dead.ledger"},
+        "group": "billing",
+        "start_from": "Earliest",
+        "policy": policy,
+        "delivery": delivery,
+        "url": url,
+        "allow": LOOPBACK,
+        **more,
+    }
+    return CourierAssignment.model_validate(told)
+
+
+class Bench:
+    """A memory broker with the boxes of one queue, and couriers on it."""
+
+    def __init__(self, partitions: int = 1) -> None:
+        self.server = MemoryServer()
+        self.broker: Broker = MemoryBroker(self.server)
+        for name in ("orders", "dead", "other"):
+            self.server.make(BoxSpec(name, partitions))
+        self.server.make(BoxSpec("retry", parking=True))
+
+    def send(self, *messages: Message, partition: int | None = None) -> None:
+        self.server.seed("orders", list(messages), partition)
+
+    def buried(self, box: str = "dead") -> list[Message]:
+        return [message for partition in self.server.boxes[box].partitions for message in partition.values()]
+
+    def envelopes(self, box: str = "dead") -> list[Envelope]:
+        return [envelope for message in self.buried(box) if (envelope := read_ours(message))]
+
+    @property
+    def parked(self) -> list[Message]:
+        return [waiting.message for waiting in self.server.boxes["retry"].waiting.values()]
+
+    @property
+    def is_settled(self) -> bool:
+        """Nothing is left to claim, held or parked."""
+        group = self.server.groups["orders", "billing"]
+        source = self.server.boxes["orders"]
+        taken = all(group.next.get(number, 0) >= end for number, end in enumerate(source.ends))
+        return taken and not group.held and not group.freed and not self.parked
+
+    @property
+    def words(self) -> list[str]:
+        return [word.paused for word in self.server.ledgers["dead.ledger"].couriers.values()]
+
+    @asynccontextmanager
+    async def courier(
+        self, told: CourierAssignment, pod: str = "pod-0", paused: Any = str, resolver: Resolver = resolve
+    ) -> AsyncIterator[Courier]:
+        """A courier at work while the block runs."""
+        stop = asyncio.Event()
+        deliverer = Deliverer(told, no_secret, resolver)
+        async with self.broker.desk(desk_spec(told, pod)) as desk:
+            courier = Courier(told, desk, deliverer, paused)
+            speaker = Speaker(courier, desk, pod, (told.namespace, told.queue), wall_clock, 30)
+            tasks = [asyncio.ensure_future(courier.run(stop)), asyncio.ensure_future(speaker.speak())]
+            try:
+                yield courier
+            finally:
+                stop.set()
+                tasks[1].cancel()
+                await asyncio.gather(*tasks, return_exceptions=True)
+                await deliverer.close()
+
+
+def message(text: str = "body", key: str | None = "key", *headers: tuple[str, bytes]) -> Message:
+    return Message(key.encode() if key is not None else None, text.encode(), tuple(headers), 1_700_000_000_000)

@@ -1,0 +1,74 @@
+"""A service for couriers to deliver to: a real HTTP server on loopback whose answers a test decides."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+
+from aiohttp import web
+
+
+@dataclass
+class Received:
+    """One request, as the service saw it."""
+
+    headers: dict[str, str]
+    body: bytes
+    path: str = "/"
+
+    @property
+    def id(self) -> str:
+        return self.headers["Idempotency-Key"]
+
+
+Answering = Callable[[Received], web.Response | Awaitable[web.Response]]
+
+
+def ok(_: Received) -> web.Response:
+    return web.Response(status=200)
+
+
+@dataclass
+class Service:
+    """What arrived, in order; `answer` may be changed at any time."""
+
+    answer: Answering = ok
+    received: list[Received] = field(default_factory=list)
+    port: int = 0
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}/"
+
+    @property
+    def bodies(self) -> list[bytes]:
+        return [one.body for one in self.received]
+
+    async def take(self, request: web.Request) -> web.Response:
+        one = Received(dict(request.headers), await request.read(), request.path_qs)
+        self.received.append(one)
+        answer = self.answer(one)
+        return await answer if asyncio.iscoroutine(answer) else answer  # type: ignore[return-value]
+
+
+@asynccontextmanager
+async def serving(answer: Answering = ok, port: int = 0) -> AsyncIterator[Service]:
+    service = Service(answer)
+    application = web.Application(client_max_size=64 << 20)
+    application.router.add_route("*", "/{rest:.*}", service.take)
+    runner = web.AppRunner(application, shutdown_timeout=1)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", port)
+    await site.start()
+    service.port = runner.addresses[0][1]
+    try:
+        yield service
+    finally:
+        await runner.cleanup()
+
+
+async def until(condition: Callable[[], bool], seconds: float = 90.0) -> None:
+    """Wait for it, generously; a test that fails says so, a slow machine does not."""
+    async with asyncio.timeout(seconds):
+        while not condition():
+            await asyncio.sleep(0.01)
