@@ -1,27 +1,68 @@
-# Every command a person or CI runs. `make help` lists them.
+# Every command that a person or CI runs. `make help` lists them.
 SHELL := /bin/bash
+.DEFAULT_GOAL := help
+.PHONY: help setup lint test test-kill crds image bed-up bed-down bed-status demo demo-down bench
+
 CACHE := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/dlq-operator
 VENV := $(CACHE)/venv/$(shell sha256sum requirements-dev.txt | cut -c1-16)
 PY := PYTHONPATH=operator:. $(VENV)/bin/python
+PROVIDER ?= processes
+# Two workers: the node's tests go to one of them, one after the other.
+PYTEST := -m pytest -n 2 --dist loadgroup
 
-.PHONY: help setup lint test
 help: ## list the targets
-	@grep -E '^[a-z%-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z%-]+):.*## (.*)/  \1\t\2/' | expand -t 18
+	@awk -F ':.*## ' '/^[a-z-]+%?:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-setup: $(VENV)/.complete ## make the project's own virtual environment
+setup: $(VENV)/.made ## make the project's own virtual environment (cold about 40 s)
 
-$(VENV)/.complete: requirements-dev.txt
-	@echo "Making a virtual environment in $(VENV) (about a minute)"
-	@python3 -m venv --clear $(VENV)
-	@$(VENV)/bin/pip install --quiet --require-hashes --requirement requirements-dev.txt
-	@touch $@
+$(VENV)/.made: requirements-dev.txt
+	@command -v python3 >/dev/null || { echo "python3 is missing; install it: apt-get install python3 python3-venv" >&2; exit 1; }
+	@python3 -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Python 3.11 or newer is needed; put one first on the PATH" >&2; exit 1; }
+	@python3 -c 'import ensurepip, venv' 2>/dev/null || { echo "venv is missing; install it: apt-get install python3-venv" >&2; exit 1; }
+	@echo "setup: a virtual environment in $(VENV) (about 40 s)"
+# Made in place and never removed: other runs may be using it, and pip leaves alone what is already right.
+	@mkdir -p $(CACHE)/venv && exec 9>$(VENV).lock && flock 9 && { [ -e $@ ] || { python3 -m venv $(VENV) \
+	  && $(VENV)/bin/python -m pip install -q --disable-pip-version-check --require-hashes -r requirements-dev.txt; }; } && touch $@
 
-lint: setup ## style, types, floors, dependencies
-	@$(VENV)/bin/ruff check .
-	@$(VENV)/bin/ruff format --check --quiet .
-	@PYTHONPATH=operator $(VENV)/bin/mypy
-	@PYTHONPATH=operator $(VENV)/bin/lint-imports
-	@$(VENV)/bin/deptry operator
+lint: setup ## style, types, floors and dependencies (ruff, mypy, import-linter, deptry)
+	@echo "lint: ruff, mypy, import-linter, deptry"
+	@$(VENV)/bin/ruff check -q . && $(VENV)/bin/ruff format -q --check .
+	@$(PY) -m mypy --no-error-summary
+	@PYTHONPATH=operator $(VENV)/bin/lint-imports --no-logo > $(VENV)/.floors.$$PPID 2>&1 || { cat $(VENV)/.floors.$$PPID; rm -f $(VENV)/.floors.$$PPID; exit 1; }; rm -f $(VENV)/.floors.$$PPID
+	@$(VENV)/bin/deptry -v operator 2>&1 | tail -n 1; exit $${PIPESTATUS[0]}
 
-test: lint ## everything but the long kill runs
-	@$(PY) -m pytest -m "not kill"
+test: setup lint ## lint and every test but the long kill runs, on real parts (needs root)
+	@echo "test: real Kafka, Redis and Kubernetes in a network of their own; programs are built at the first run (about 15 min on 2 cores)"
+	@$(PY) -m tests.bed run -- $(VENV)/bin/python $(PYTEST) -m "not kill" $(ARGS)
+
+test-kill: setup ## the long kill runs (minutes)
+	@echo "test-kill: workers, brokers and pods are killed over and over"
+	@$(PY) -m tests.bed run -- $(VENV)/bin/python -m pytest -m kill --timeout 1800 $(ARGS)
+
+crds: setup ## write CRDs, their copy in the chart and the reference from the models
+	@echo "crds: from the models"
+	@$(PY) -m deadletter.api.crds
+
+image: setup ## build the image from the Dockerfile, without a registry (BASE=name takes a public base image)
+	@$(PY) -m tests.bed image
+
+bed-up: setup ## start Kafka, Redis and a cluster that stay up (PROVIDER=kind with Docker)
+	@$(PY) -m tests.bed --provider $(PROVIDER) up
+
+bed-down: setup ## take them down; nothing stays behind
+	@$(PY) -m tests.bed --provider $(PROVIDER) down
+
+bed-status: setup ## say what is left of any bed, and clear away what outlived its owner
+	@$(PY) -m tests.bed --provider $(PROVIDER) status
+
+demo: setup ## a cluster with the operator installed and some letters to look at; stays up
+	@$(PY) -m tests.demo up
+
+demo-down: setup ## take the demo down
+	@$(PY) -m tests.demo down
+
+bench: setup ## run every benchmark, one JSON line a result
+	@for part in $$(cd bench && grep -l __main__ *.py | sed 's/\.py$$//'); do $(PY) -m bench.$$part || exit 1; done
+
+bench-%: setup ## run one benchmark, such as bench-core
+	@$(PY) -m bench.$*
