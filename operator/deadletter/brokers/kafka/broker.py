@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
+from typing import Any
 
 from pyroaring import BitMap64
 
@@ -102,7 +103,7 @@ class KafkaBroker:
 
     async def selected(self, ledger: str, uid: str) -> Mapping[int, Offsets]:
         """What the DryRun selected."""
-        found: dict[int, BitMap64] = {}
+        found: dict[int, Any] = {}
         for parsed, bits in await self._chunks(ledger, "selected", uid):
             found.setdefault(parsed.partition, BitMap64()).update(bits)
         return found

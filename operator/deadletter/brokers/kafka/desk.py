@@ -23,6 +23,7 @@ from deadletter.core.ledger import courier_key, encode_word
 
 PATIENCE = 1.0
 BACKOFF = 1.0
+JOIN_TIMEOUT = 90.0
 Partition = SourcePartition | RetryPartition
 
 
@@ -37,6 +38,7 @@ class KafkaDesk(ConsumerRebalanceListener):  # type: ignore[misc]
         self._left: deque[Claim] = deque()
         self._failure: BrokerError | None = None
         self._said = False
+        self._joined = asyncio.Event()
 
     async def open(self) -> None:
         """Check the boxes, then join the group."""
@@ -46,10 +48,16 @@ class KafkaDesk(ConsumerRebalanceListener):  # type: ignore[misc]
             if name not in found:
                 raise BoxMissing(f"{name}: it does not exist")
         await boxes.ensure_ledger(self._line, self._spec.ledger)
-        self._consumer = await self._line.consumer(
-            group_id=self._spec.group, auto_offset_reset="none", max_poll_interval_ms=2**31 - 1
-        )
+        self._consumer = await self._line.consumer(group_id=self._spec.group, max_poll_interval_ms=2**31 - 1)
         self._consumer.subscribe([self._spec.source, self._spec.retry], listener=self)
+        await self._settle_in()
+
+    async def _settle_in(self) -> None:
+        """The first assignment is here and its partitions are open: what is published from now on is ours."""
+        with translated(self._spec.group):
+            await asyncio.wait_for(self._joined.wait(), JOIN_TIMEOUT)
+            if self._openings:
+                await asyncio.wait(list(self._openings), timeout=JOIN_TIMEOUT)
 
     async def close(self) -> None:
         """Write what is gathered, leave the group, take our word back."""
@@ -78,9 +86,11 @@ class KafkaDesk(ConsumerRebalanceListener):  # type: ignore[misc]
         """Nothing is fetched before the partition's work is open."""
         for tp in assigned:
             self._consumer.pause(tp)
+            self._consumer.seek(tp, 0)  # a position of ours, so that the driver does not look for one
             task = asyncio.ensure_future(self._begin(tp))
             self._openings.add(task)
             task.add_done_callback(self._openings.discard)
+        self._joined.set()
 
     async def _begin(self, tp: TopicPartition) -> None:
         while True:

@@ -43,11 +43,13 @@ class SourcePartition:
         with translated(self._spec.group):
             found = await admin.list_consumer_group_offsets(self._spec.group, partitions=[self.tp])
         first = (await self._line.ends(self.tp.topic, [self.tp.partition], EARLIEST))[self.tp.partition]
-        committed = found.get(self.tp)
-        if committed is not None and committed.offset >= 0:
-            return committed.offset, committed.metadata or ""
         end = (await self._line.ends(self.tp.topic, [self.tp.partition]))[self.tp.partition]
-        start = first if self._spec.from_earliest else end
+        committed = found.get(self.tp)
+        if committed is not None and 0 <= committed.offset <= end:
+            return committed.offset, committed.metadata or ""
+        # An offset beyond the end speaks of a topic that was deleted and made again: all of the new one is new.
+        is_new = committed is None or committed.offset < 0
+        start = end if is_new and not self._spec.from_earliest else first
         # Said at once: else a restart before the first settlement would begin at another end.
         await self._commit(start, "")
         return start, ""
