@@ -7,6 +7,7 @@ CACHE := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/dlq-operator
 VENV := $(CACHE)/venv/$(shell sha256sum requirements-dev.txt | cut -c1-16)
 PY := PYTHONPATH=operator:. $(VENV)/bin/python
 PROVIDER ?= processes
+BROKER ?= kafka
 # Two workers: the node's tests go to one of them, one after the other.
 PYTEST := -m pytest -n 2 --dist loadgroup
 
@@ -55,11 +56,11 @@ bed-down: setup ## take them down; nothing stays behind
 bed-status: setup ## say what is left of any bed, and clear away what outlived its owner
 	@$(PY) -m tests.bed --provider $(PROVIDER) status
 
-demo: setup ## a cluster with the operator installed and some letters to look at; stays up
-	@$(PY) -m tests.demo up
+demo: setup ## the whole story on a real cluster, which stays up (BROKER=kafka or redis)
+	@$(PY) -m tests.demo up --broker $(BROKER)
 
 demo-down: setup ## take the demo down
-	@$(PY) -m tests.demo down
+	@$(PY) -m tests.bed down
 
 bench: setup ## run every benchmark, one JSON line a result
 	@for part in $$(cd bench && grep -l __main__ *.py | sed 's/\.py$$//'); do $(PY) -m bench.$$part || exit 1; done
