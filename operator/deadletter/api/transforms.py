@@ -10,7 +10,7 @@ from pydantic_core import CoreSchema, core_schema
 from deadletter.api.base import Model, Text, cel_text
 from deadletter.api.rules import Rule
 
-VALUE_BYTES = 4096
+VALUE_BYTES = 2048
 HEADER = "[!-~]{1,128}"
 POINTER = r"(?:/(?:[ -.0-}]|~[01])*)*"
 
@@ -25,7 +25,12 @@ class AnyJson:
         return core_schema.no_info_after_validator_function(self.check, core_schema.any_schema())
 
     def __get_pydantic_json_schema__(self, _schema: CoreSchema, _handler: GetJsonSchemaHandler) -> dict[str, Any]:
-        return {"x-kubernetes-preserve-unknown-fields": True}
+        return {
+            "x-kubernetes-preserve-unknown-fields": True,
+            "maxLength": VALUE_BYTES,
+            "maxItems": 64,
+            "maxProperties": 64,
+        }
 
     def check(self, value: Any) -> Any:
         """The value itself, or the sentence."""

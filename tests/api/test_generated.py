@@ -1,0 +1,131 @@
+"""What is generated is as the models are, and within the API server's budgets."""
+
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+
+from deadletter.api import crds, reference
+from deadletter.api.crds import KINDS, crd, structural
+
+ROOT = Path(__file__).parents[2]
+SPEC_BYTES = 128 * 1024
+
+
+@pytest.mark.parametrize("path", crds.files())
+def test_the_crds_are_as_the_models(path):
+    assert (ROOT / path).read_text() == crds.files()[path], "run `make crds`"
+
+
+@pytest.mark.parametrize("path", reference.files(ROOT / "examples"))
+def test_the_reference_is_as_the_models(path):
+    assert (ROOT / path).read_text() == reference.files(ROOT / "examples")[path], "run `make crds`"
+
+
+def test_check_tells_stale_files(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert crds.main(["--check"]) == 1
+    assert crds.main([]) == 0
+    assert crds.main(["--check"]) == 0
+    first = next(iter(crds.files()))
+    (tmp_path / first).write_text("edited by hand")
+    assert crds.main(["--check"]) == 1
+
+
+def test_reference_check_tells_stale_files(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert reference.main(["--check"]) == 1
+    assert reference.main([]) == 0
+    assert reference.main(["--check"]) == 0
+
+
+def _spec(kind):
+    return crd(kind)["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]
+
+
+def _walk(node, path=""):
+    yield path, node
+    for name, field in node.get("properties", {}).items():
+        yield from _walk(field, f"{path}.{name}")
+    for inner in ("items", "additionalProperties"):
+        if inner in node:
+            yield from _walk(node[inner], f"{path}[]")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_string_list_and_map_is_bounded(kind):
+    for path, node in _walk(_spec(kind)):
+        if node.get("type") == "string":
+            assert "maxLength" in node or "enum" in node, path
+        if node.get("type") == "array":
+            assert "maxItems" in node, path
+        if "additionalProperties" in node:
+            assert "maxProperties" in node, path
+        if node.get("type") == "integer":
+            assert {"minimum", "maximum"} <= node.keys(), path
+
+
+def _bytes(node):
+    """The most characters a value can take as JSON; the patterns of ours are ASCII, so they are bytes."""
+    if "enum" in node:
+        return max(len(one) for one in node["enum"]) + 2
+    if "properties" in node:
+        return 2 + sum(len(name) + 4 + _bytes(field) for name, field in node["properties"].items())
+    if "items" in node:
+        return 2 + node["maxItems"] * (1 + _bytes(node["items"]))
+    if "additionalProperties" in node:
+        return 2 + node["maxProperties"] * (134 + _bytes(node["additionalProperties"]))
+    return 2 + node["maxLength"] if "maxLength" in node else 20
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_whole_spec_is_bounded(kind):
+    assert _bytes(_spec(kind)) < SPEC_BYTES
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_field_is_described(kind):
+    for part in ("spec", "status"):
+        schema = crd(kind)["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"][part]
+        for path, node in _walk(schema):
+            assert path.endswith("[]") or node.get("description"), path
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_conditions_are_a_map_by_type(kind):
+    status = crd(kind)["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["status"]
+    conditions = status["properties"]["conditions"]
+    assert conditions["x-kubernetes-list-type"] == "map"
+    assert conditions["x-kubernetes-list-map-keys"] == ["type"]
+    assert '"default":' not in json.dumps(status)
+
+
+def test_the_queue_scales_and_is_found_by_its_references():
+    version = crd(KINDS[2])["spec"]["versions"][0]
+    assert version["subresources"]["scale"] == {
+        "specReplicasPath": ".spec.delivery.replicas",
+        "statusReplicasPath": ".status.replicas",
+        "labelSelectorPath": ".status.selector",
+    }
+    assert {one["jsonPath"] for one in version["selectableFields"]} == {
+        ".spec.brokerRef.name",
+        ".spec.retryPolicyRef.name",
+    }
+    assert crd(KINDS[3])["spec"]["versions"][0]["selectableFields"] == [{"jsonPath": ".spec.queueRef.name"}]
+
+
+def test_a_true_union_stops_the_generator():
+    with pytest.raises(ValueError, match="too many values"):
+        structural({"anyOf": [{"type": "string"}, {"type": "integer"}]}, {})
+
+
+def test_the_chart_copy_is_the_same_behind_switches():
+    for kind in KINDS:
+        text = (ROOT / f"charts/dlq-operator/templates/crds/{kind.plural}.yaml").read_text()
+        assert "{{- if .Values.crds.enabled }}" in text
+        assert "{{- if .Values.crds.keep }}\n  annotations:\n    helm.sh/resource-policy: keep" in text
+        plain = "\n".join(line for line in text.splitlines() if "{{" not in line)
+        made = yaml.safe_load(plain)
+        made["metadata"].pop("annotations")
+        assert made == crd(kind)
