@@ -40,7 +40,7 @@ class Application:
             (SPRING, place.box.encode()),
             ("kafka_dlt-original-partition", place.partition.to_bytes(4, "big")),
             ("kafka_dlt-original-offset", place.offset.to_bytes(8, "big")),
-            ("kafka_dlt-exception-fqcn", b"java.lang.IllegalStateException"),
+            ("kafka_dlt-exception-fqcn", b"java.net.SocketTimeoutException"),
         )
         return Message(taken.message.key, taken.message.value, (*old, *origin), 1)
 

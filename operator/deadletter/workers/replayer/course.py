@@ -143,7 +143,7 @@ class Course:
         while not self._errand.is_stopping:
             before = seat.tally
             try:
-                return await work(seat)
+                await work(seat)
             except (BrokerError, Undelivered) as error:
                 await seat.close()
                 tries = tries + 1 if before == seat.tally else 1
@@ -151,6 +151,8 @@ class Course:
                     raise
                 self._log.warning("going on from the ledger", error=type(error).__name__, partition=seat.partition)
                 await self._wait(FIRST_WAIT_S * 2 ** (tries - 1))
+            else:
+                return
 
     async def _wait(self, seconds: float) -> None:
         try:

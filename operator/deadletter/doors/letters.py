@@ -1,0 +1,177 @@
+"""`python -m deadletter letters list|show`: the open letters of a dead box, read without consuming any.
+
+In a courier's, replayer's or redriver's pod it knows the box by itself:
+
+    kubectl exec deploy/<queue>-courier -- python -m deadletter letters list --where 'error.status == 500'
+
+Elsewhere say `--connection file` (a BrokerConnection manifest) and `--dead box`, or `--queue file` (a DeadLetterQueue
+manifest: its dialect and its redaction are kept). `show ID` prints the envelope; key, headers and payload only with
+`--payload`, redacted.
+"""
+
+import argparse
+import asyncio
+import os
+import sys
+from base64 import b64encode
+from collections.abc import AsyncIterator
+from pathlib import Path
+from time import time
+from typing import Any
+
+import orjson
+import yaml
+
+from deadletter.brokers.connect import mounted_secrets, open_broker
+from deadletter.brokers.errors import BrokerError
+from deadletter.core import times
+from deadletter.core.dialects import read_letter
+from deadletter.core.fingerprint import fingerprint
+from deadletter.core.letters import Letter
+from deadletter.core.redaction import redact
+from deadletter.core.selection import PredicateError, Selection, failed_at
+from deadletter.doors.boxes import Counter, CounterError, find
+
+COLUMNS = ("ID", "TIME", "ATTEMPTS", "GROUP", "CATEGORY", "ERROR")
+
+
+def main(argv: list[str]) -> int:
+    """List or show letters; 1 when the box cannot be read or the letter is not there."""
+    options = _options().parse_args(argv)
+    try:
+        counter = find(options)
+        return asyncio.run(_serve(counter, options))
+    except (OSError, yaml.YAMLError):
+        print("a file that was named cannot be read", file=sys.stderr)
+    except (CounterError, PredicateError, BrokerError) as error:
+        print(str(error), file=sys.stderr)
+    return 1
+
+
+def _options() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="deadletter letters", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    shared = argparse.ArgumentParser(add_help=False)
+    folder = os.environ.get("DLQ_ASSIGNMENT_DIR", "/etc/deadletter")
+    shared.add_argument("--connection", type=Path, help="a file with a BrokerConnection")
+    shared.add_argument("--queue", type=Path, help="a file with a DeadLetterQueue")
+    shared.add_argument("--dead", help="the dead box; the queue's when absent")
+    shared.add_argument("--assignment", type=Path, default=Path(folder), help="the folder of a worker's assignment")
+    shared.add_argument("--secrets", type=Path, default=Path(os.environ.get("DLQ_SECRETS_DIR", "/secrets")))
+    shared.add_argument("-o", "--output", choices=("table", "json"), default="table")
+    verbs = parser.add_subparsers(dest="verb", required=True)
+    several = verbs.add_parser("list", parents=[shared], help="one line a letter")
+    several.add_argument("--where", help="CEL over a letter, as in a Replay")
+    several.add_argument("--group", help="a fingerprint: letters that died of one cause")
+    several.add_argument("--limit", type=int, default=100, help="at most so many, the oldest first; 100")
+    single = verbs.add_parser("show", parents=[shared], help="all that is known of one letter")
+    single.add_argument("id", help="as `list` shows it")
+    single.add_argument("--payload", action="store_true", help="with key, headers and value, redacted")
+    return parser
+
+
+async def _serve(counter: Counter, options: argparse.Namespace) -> int:
+    if options.verb == "list":
+        return await _list(counter, options)
+    async for letter in _open(counter, Selection(ids=(options.id,))):
+        _print_one(letter, counter, options)
+        return 0
+    print(f"there is no open letter {options.id}", file=sys.stderr)
+    return 1
+
+
+async def _open(counter: Counter, selection: Selection) -> AsyncIterator[Letter]:
+    """Open letters of the selection, in order per partition."""
+    _ = selection.predicate
+    now = int(time() * 1000)
+    async with open_broker(counter.broker, mounted_secrets(counter.secrets), counter.allow) as broker:
+        settled = await broker.settled(counter.dead, counter.ledger)
+        spans = await broker.window(counter.dead)
+        async for batch in broker.read(counter.dead, spans):
+            for taken in batch:
+                if taken.place.offset in settled.get(taken.place.partition, ()):
+                    continue
+                letter = read_letter(taken.message, taken.place, *counter.reading)
+                if selection.judge(letter, now):
+                    yield letter
+
+
+async def _list(counter: Counter, options: argparse.Namespace) -> int:
+    selection, rows = Selection(where=options.where, fingerprint=options.group), []
+    async for letter in _open(counter, selection):
+        rows.append(summary(letter))
+        if len(rows) >= options.limit:
+            break
+    if options.output == "json":
+        print(orjson.dumps(rows).decode())
+    else:
+        print(_table(rows))
+    return 0
+
+
+def summary(letter: Letter) -> dict[str, Any]:
+    """One line of a list."""
+    known = letter.envelope
+    return {
+        "id": letter.place.id,
+        "time": times.render(failed_at(letter)),
+        "error": {"type": known.failure.type, "message": known.failure.message, "category": known.failure.category},
+        "attempts": known.attempts,
+        "replays": known.replays,
+        "group": fingerprint(known.failure),
+    }
+
+
+def _table(rows: list[dict[str, Any]]) -> str:
+    lines = [COLUMNS]
+    for row in rows:
+        error = row["error"]
+        text = " ".join(f"{error['type']} {error['message']}".split())[:60]
+        lines.append((row["id"], row["time"], str(row["attempts"]), row["group"], str(error["category"]), text))
+    widths = [max(len(line[column]) for line in lines) for column in range(len(COLUMNS))]
+    return "\n".join("  ".join(map(str.ljust, line, widths)).rstrip() for line in lines)
+
+
+def describe(letter: Letter) -> dict[str, Any]:
+    """All that is known of one letter but the message itself."""
+    known = letter.envelope
+
+    def moment(ms: int | None) -> str | None:
+        return None if ms is None else times.render(ms)
+
+    origin = {"topic": known.origin.topic, "partition": known.origin.partition, "offset": known.origin.offset}
+    return summary(letter) | {
+        "box": letter.place.box,
+        "dialect": known.dialect,
+        "confidence": known.confidence,
+        "origin": origin,
+        "consumerGroup": known.group,
+        "status": known.failure.status,
+        "firstFailedAt": moment(known.first_failed_at),
+        "reason": known.reason,
+        "replay": known.replay,
+        "size": letter.message.size,
+    }
+
+
+def _print_one(letter: Letter, counter: Counter, options: argparse.Namespace) -> None:
+    shown = describe(letter)
+    if options.payload:
+        message = redact(letter.message, counter.hidden_headers, counter.hidden_pointers)
+        shown["key"] = _readable(message.key)
+        shown["headers"] = [[name, _readable(value)] for name, value in message.headers]
+        shown["payload"] = _readable(message.value)
+    if options.output == "json":
+        print(orjson.dumps(shown).decode())
+    else:
+        print(yaml.safe_dump(orjson.loads(orjson.dumps(shown)), sort_keys=False, allow_unicode=True).rstrip())
+
+
+def _readable(value: bytes | None) -> object:
+    if value is None:
+        return None
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        return {"base64": b64encode(value).decode()}

@@ -1,0 +1,49 @@
+"""`python -m deadletter redrive`: the standing replayer of one adopted queue."""
+
+import asyncio
+
+from deadletter.api.assignments import RedriveAssignment
+from deadletter.brokers.connect import mounted_secrets, open_broker
+from deadletter.brokers.errors import BrokerError
+from deadletter.core.selection import PredicateError
+from deadletter.workers import logs, running
+from deadletter.workers.assignment import AssignmentError, Station
+from deadletter.workers.health import Health, serve
+from deadletter.workers.live import LiveFile
+from deadletter.workers.redrive.standing import Redriver
+from deadletter.workers.replayer.endings import HUMAN, Ending, of_broker
+from deadletter.workers.replayer.main import following
+from deadletter.workers.replayer.replay import wall_clock
+
+
+async def _redrive(assignment: RedriveAssignment, station: Station, stop: asyncio.Event) -> Ending:
+    live = LiveFile(station.assignments)
+    secrets = mounted_secrets(station.secrets)
+    try:
+        async with open_broker(assignment.broker, secrets, assignment.allow) as broker, following(live):
+            return await Redriver(assignment, broker, stop, wall_clock, lambda: live.current.paused).run()
+    except PredicateError as error:
+        return Ending(HUMAN, "InvalidSpec", f"redrive.where or a rule of the policy: {error}")
+    except BrokerError as error:
+        return of_broker(error)
+
+
+async def work(stop: asyncio.Event) -> int:
+    """The whole life of the pod; asked to stop it ends well."""
+    station = Station.from_environment()
+    try:
+        assignment = station.read(RedriveAssignment)
+    except AssignmentError as error:
+        station.terminate("InvalidSpec", str(error))
+        return HUMAN
+    async with serve(Health(), station.health_port):
+        ending = await _redrive(assignment, station, stop)
+    station.terminate(str(ending.reason), ending.message)
+    return 0 if stop.is_set() else ending.code
+
+
+def main(argv: list[str]) -> int:
+    """Run the redriver; it takes no arguments."""
+    del argv
+    logs.configure(role="redrive")
+    return running.run(work)

@@ -1,0 +1,209 @@
+"""The standing walk: tail the dead box, keep what is retryable until it is due, send it back to its origin.
+
+Nothing here needs to survive: after a restart the box is read from its start, and the ledger says what was sent. A
+mover is held only while letters are sent, so that a Replay of the same box may take over at any time.
+"""
+
+import asyncio
+import heapq
+import random
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+
+from deadletter.api.assignments import RedriveAssignment, ReplayAssignment, Target
+from deadletter.api.base import NameRef
+from deadletter.api.replays import ReplaySpec
+from deadletter.brokers.base import Broker
+from deadletter.brokers.errors import BrokerError, Fenced
+from deadletter.brokers.values import Publication, Step
+from deadletter.core.dialects import read_letter
+from deadletter.core.letters import Letter
+from deadletter.core.policy import decide
+from deadletter.core.selection import Predicate, failed_at
+from deadletter.core.tallies import Span, Tally, Why
+from deadletter.core.verdicts import Retry
+from deadletter.workers import logs
+from deadletter.workers.redrive.rounds import Rounds, closes_loop, uid
+from deadletter.workers.redrive.tides import Tide
+from deadletter.workers.replayer.drafts import Drafter
+from deadletter.workers.replayer.endings import STOPPED, Ending, of_broker
+from deadletter.workers.replayer.outcomes import Outcome, fold
+
+TURN_S = 5.0
+FENCED_S = 30.0
+LETTERS = 2_000
+WAITING = 100_000
+Waiting = tuple[int, int, int]  # due, offset, round
+
+
+def as_replay(assignment: RedriveAssignment, round_: int) -> ReplayAssignment:
+    """A round is a Replay of single letters to their origin."""
+    return ReplayAssignment(
+        namespace=assignment.namespace,
+        name=uid(round_),
+        uid=uid(round_),
+        queue=assignment.queue,
+        broker=assignment.broker,
+        boxes=assignment.boxes,
+        dialect=assignment.dialect,
+        read_values=assignment.read_values,
+        origin=assignment.origin,
+        spec=ReplaySpec(queue_ref=NameRef(name=assignment.queue), max_replays=1000),
+        target=Target(kind="Origin"),
+        allow=assignment.allow,
+    )
+
+
+class Redriver:
+    """Redrives one dead box until it is told to stop; `gate` is the reason to pause, or nothing."""
+
+    def __init__(
+        self,
+        assignment: RedriveAssignment,
+        broker: Broker,
+        stop: asyncio.Event,
+        clock: Callable[[], int],
+        gate: Callable[[], str] = str,
+    ) -> None:
+        self._told, self._broker, self._stop, self._clock, self._gate = assignment, broker, stop, clock, gate
+        self._policy = assignment.policy.policy()
+        self._where = Predicate.of(assignment.where) if assignment.where else None
+        self._rounds = Rounds(broker, assignment.boxes.ledger, self._policy.max_attempts)
+        self._tide = Tide(self._policy.budget)
+        self._next: dict[int, int] = {}
+        self._waiting: dict[int, list[Waiting]] = {}
+        self._reading = (assignment.dialect, assignment.read_values, assignment.origin)
+        self._log = logs.get(__name__)
+        self.paused = ""
+
+    async def run(self) -> Ending:
+        """Turn after turn."""
+        while not self._stop.is_set():
+            wait = TURN_S
+            try:
+                await self.turn()
+            except BrokerError as error:
+                if not error.heals and not isinstance(error, Fenced):
+                    return of_broker(error)
+                self._log.warning("waiting for the broker", error=type(error).__name__)
+                wait = FENCED_S if isinstance(error, Fenced) else TURN_S
+            await self._rest(wait)
+        return Ending(STOPPED, "Stopped")
+
+    async def _rest(self, seconds: float) -> None:
+        try:
+            await asyncio.wait_for(self._stop.wait(), seconds)
+        except TimeoutError:
+            return
+
+    async def turn(self) -> int:
+        """Read what is new, send what is due; how many were sent."""
+        spans = await self._broker.window(self._told.boxes.dead)
+        await self._tail(spans)
+        now = self._clock()
+        self._pause(self._gate() or self._tide.holds_back(now))
+        if self.paused:
+            return 0
+        return sum([await self._send_due(span, now) for span in spans])
+
+    def _pause(self, reason: str) -> None:
+        if reason != self.paused:
+            self._log.info("the gate moved", paused=str(reason))
+        self.paused = reason
+
+    async def _tail(self, spans: Iterable[Span]) -> None:
+        fresh = [replace(span, start=max(span.start, self._next.get(span.partition, 0))) for span in spans]
+        fresh = [span for span in fresh if span.start < span.end and self._has_room(span.partition)]
+        if not fresh:
+            return
+        boxes = self._told.boxes
+        settled = await self._broker.settled(boxes.dead, boxes.ledger)
+        await self._rounds.refresh()
+        for span in fresh:
+            done = settled.get(span.partition, ())
+            async for batch in self._broker.read(boxes.dead, [span]):
+                for taken in batch:
+                    if taken.place.offset not in done:
+                        self._consider(read_letter(taken.message, taken.place, *self._reading))
+                    self._next[span.partition] = taken.place.offset + 1
+                if self._stop.is_set() or not self._has_room(span.partition):
+                    return
+            self._next[span.partition] = span.end
+
+    def _has_room(self, partition: int) -> bool:
+        return len(self._waiting.get(partition, ())) < WAITING
+
+    def _consider(self, letter: Letter) -> None:
+        """Keep the letter until its backoff is over, if the policy would retry it."""
+        known, now = letter.envelope, self._clock()
+        died = failed_at(letter) or now
+        self._tide.died(died)
+        round_ = self._rounds.of(known)
+        if round_ > 1:
+            self._tide.returned(1, now)
+        if known.origin.topic in (None, letter.place.box) or not closes_loop(known):
+            return
+        if self._where is not None and self._where.judge(letter, now) is not True:
+            return
+        counted = Letter(letter.message, letter.place, replace(known, attempts=round_))
+        verdict = decide(counted, self._policy, died, random.random())  # noqa: S311 a spread, not a secret
+        if isinstance(verdict, Retry):
+            waiting = self._waiting.setdefault(letter.place.partition, [])
+            heapq.heappush(waiting, (verdict.at, letter.place.offset, round_))
+
+    async def _send_due(self, span: Span, now: int) -> int:
+        due = self._take_due(span.partition, now)
+        sent = 0
+        try:
+            letters = await self._read(span, {offset for _, offset, _ in due}) if due else {}
+            for round_ in sorted({one[2] for one in due}):
+                offsets = sorted(offset for _, offset, its in due if its == round_ and offset in letters)
+                sent += await self._send(span, round_, [letters[offset] for offset in offsets])
+        except BrokerError:
+            for one in due:  # the ledger knows which of them are sent
+                heapq.heappush(self._waiting[span.partition], one)
+            raise
+        return sent
+
+    def _take_due(self, partition: int, now: int) -> list[Waiting]:
+        waiting, due = self._waiting.get(partition, []), []
+        while waiting and waiting[0][0] <= now and len(due) < LETTERS:
+            due.append(heapq.heappop(waiting))
+        return due
+
+    async def _read(self, span: Span, offsets: set[int]) -> dict[int, Letter]:
+        part = Span(span.partition, max(span.start, min(offsets)), max(offsets) + 1)
+        found = {}
+        async for batch in self._broker.read(self._told.boxes.dead, [part]):
+            for taken in batch:
+                if taken.place.offset in offsets:
+                    found[taken.place.offset] = read_letter(taken.message, taken.place, *self._reading)
+        return found
+
+    async def _send(self, span: Span, round_: int, letters: Sequence[Letter]) -> int:
+        boxes, now = self._told.boxes, self._clock()
+        drafter = Drafter(as_replay(self._told, round_), self._broker, self._clock)
+        async with self._broker.mover(boxes.dead, boxes.ledger, span.partition, uid(round_)) as mover:
+            still = [letter for letter in letters if mover.is_open(letter.place.offset)]
+            outcomes = [await self._draft(drafter, letter, round_) for letter in still]
+            published = [one.publication for one in outcomes if one.publication is not None]
+            if published:
+                tally = mover.tally or Tally(span, now, span.start)
+                await mover.commit(self._step(tally, outcomes, published, now))
+                self._rounds.published(round_)
+                self._tide.left(len(published), now)
+        return len(published)
+
+    @staticmethod
+    async def _draft(drafter: Drafter, letter: Letter, round_: int) -> Outcome:
+        if drafter.is_new(letter):
+            await drafter.look(letter)
+        letter.envelope.replays = round_ - 1
+        return drafter.draft(letter, 1)
+
+    @staticmethod
+    def _step(tally: Tally, outcomes: list[Outcome], published: list[Publication], now: int) -> Step:
+        sent = [one for one in outcomes if one.publication is not None]
+        following = max(tally.next, sent[-1].offset + 1)
+        after = fold(tally, sent, len(sent), following, "replayed", now)
+        return Step(after, published, {Why.Replayed: [one.offset for one in sent]})

@@ -1,0 +1,44 @@
+"""When to wait: more letters return than leave, or the policy's error budget is spent."""
+
+from collections import deque
+
+from deadletter.core.breaker import ErrorBudget
+from deadletter.core.policy import BudgetSettings
+from deadletter.core.reasons import Reason
+
+WINDOW_MS = 60_000
+FEWEST = 20
+
+
+class Tide:
+    """Counts what leaves and what returns in the last minute."""
+
+    def __init__(self, budget: BudgetSettings | None) -> None:
+        self._budget = ErrorBudget(budget)
+        self._left: deque[tuple[int, int]] = deque()
+        self._returned: deque[tuple[int, int]] = deque()
+
+    def died(self, at: int) -> None:
+        """A letter died then."""
+        self._budget.spend(at)
+
+    def left(self, letters: int, now: int) -> None:
+        """So many were sent back."""
+        self._left.append((now, letters))
+
+    def returned(self, letters: int, now: int) -> None:
+        """So many came again."""
+        self._returned.append((now, letters))
+
+    def holds_back(self, now: int) -> str:
+        """The reason to wait, or nothing."""
+        if self._budget.is_spent(now):
+            return Reason.ErrorBudgetSpent
+        returned = _recent(self._returned, now)
+        return Reason.FailureShareExceeded if returned >= FEWEST and returned > _recent(self._left, now) else ""
+
+
+def _recent(flow: deque[tuple[int, int]], now: int) -> int:
+    while flow and flow[0][0] <= now - WINDOW_MS:
+        flow.popleft()
+    return sum(letters for _, letters in flow)

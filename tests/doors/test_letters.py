@@ -1,0 +1,108 @@
+"""`letters list|show` on a real Kafka and a real Redis, as a person runs it."""
+
+import asyncio
+import json
+import uuid
+
+import pytest
+import yaml
+
+from deadletter.brokers.connect import open_broker
+from deadletter.core.letters import Category, Failure
+from deadletter.doors import letters
+from tests.workers.replaying import Scene, letter
+
+ANYWHERE = ("0.0.0.0/0", "::/0")
+SECRET = "4111-1111-1111-1111"
+
+
+@pytest.fixture(params=["kafka", "redis"])
+async def desk(request, tmp_path):
+    address = request.getfixturevalue(request.param)
+    told = {"kafka": {"bootstrapServers": [address]}} if request.param == "kafka" else {"redis": {"url": address}}
+    scene = Scene(None, f"orders-{uuid.uuid4().hex[:8]}", told)
+    async with open_broker(scene.assignment().broker, lambda *_: b"", ANYWHERE) as broker:
+        scene.broker = broker
+        await scene.build()
+        broken = Failure("Refused", "card 12 is blocked", Category.Validation)
+        secret = letter(3, scene.name, broken)
+        secret.value = json.dumps({"n": 3, "card": {"number": SECRET}}).encode()
+        secret.headers = (("Authorization", SECRET.encode()), *secret.headers)
+        await scene.bury(*(letter(number, scene.name) for number in range(3)), secret)
+        await scene.replay(select={"where": "payload.n == 1"})
+    write(tmp_path, scene, told)
+    return tmp_path, scene
+
+
+def write(folder, scene, told):
+    kinds = {"connection": ("BrokerConnection", told), "queue": ("DeadLetterQueue", queue(scene))}
+    for name, (kind, spec) in kinds.items():
+        body = {"apiVersion": "deadletter.dev/v1alpha1", "kind": kind, "metadata": {"name": name}, "spec": spec}
+        (folder / f"{name}.yaml").write_text(yaml.safe_dump(body))
+    (folder / "assignment.json").write_text(scene.assignment(allow=ANYWHERE).model_dump_json(by_alias=True))
+
+
+def queue(scene):
+    return {
+        "brokerRef": {"name": "broker"},
+        "dead": {"name": scene.boxes.dead, "adopt": True},
+        "redaction": {"headers": ["authorization"], "jsonPointers": ["/card/number"]},
+    }
+
+
+async def ask(capsys, *words):
+    code = await asyncio.to_thread(letters.main, [str(word) for word in words])
+    shown = capsys.readouterr()
+    return code, shown.out, shown.err
+
+
+async def test_open_letters_are_listed_and_settled_ones_are_not(desk, capsys):
+    folder, scene = desk
+    words = ("list", "--connection", folder / "connection.yaml", "--dead", scene.boxes.dead, "-o", "json")
+    code, out, _ = await ask(capsys, *words)
+    rows = json.loads(out)
+    assert code == 0
+    assert [row["error"]["type"] for row in rows] == ["Timeout", "Timeout", "Refused"]
+    assert rows[0]["attempts"] == 5
+    _, chosen, _ = await ask(capsys, *words, "--group", rows[2]["group"])
+    assert [row["id"] for row in json.loads(chosen)] == [rows[2]["id"]]
+    _, few, _ = await ask(capsys, *words, "--where", "payload.n == 2")
+    assert [row["id"] for row in json.loads(few)] == [rows[1]["id"]]
+
+
+async def test_in_a_pod_the_assignment_says_which_box(desk, capsys):
+    folder, _ = desk
+    code, out, _ = await ask(capsys, "list", "--assignment", folder)
+    assert code == 0
+    assert out.splitlines()[0].split() == ["ID", "TIME", "ATTEMPTS", "GROUP", "CATEGORY", "ERROR"]
+    assert len(out.splitlines()) == 4
+
+
+async def test_a_payload_is_shown_only_when_asked_and_redacted(desk, capsys):
+    folder, _ = desk
+    named = ("--connection", folder / "connection.yaml", "--queue", folder / "queue.yaml", "-o", "json")
+    _, out, _ = await ask(capsys, "list", *named)
+    last = json.loads(out)[-1]["id"]
+    _, plain, _ = await ask(capsys, "show", last, *named)
+    assert "payload" not in json.loads(plain)
+    assert SECRET not in plain
+    _, full, _ = await ask(capsys, "show", last, "--payload", *named)
+    shown = json.loads(full)
+    assert SECRET not in full
+    assert json.loads(shown["payload"])["n"] == 3
+    assert ["Authorization", "[redacted]"] in shown["headers"]
+    _, text, _ = await ask(capsys, "show", last, "--payload", *named[:-2])
+    assert "[redacted]" in text
+
+
+async def test_what_is_not_there_is_said_plainly(desk, capsys):
+    folder, scene = desk
+    named = ("--connection", folder / "connection.yaml", "--dead", scene.boxes.dead)
+    code, _, err = await ask(capsys, "show", "0-999999", *named)
+    assert (code, err) == (1, "there is no open letter 0-999999\n")
+    code, _, err = await ask(capsys, "list", "--where", "attempts", *named)
+    assert code == 1
+    assert "bool" in err
+    code, _, err = await ask(capsys, "list", "--assignment", folder / "nowhere")
+    assert code == 1
+    assert "--connection" in err

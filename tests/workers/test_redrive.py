@@ -1,0 +1,135 @@
+"""A standing redriver on the memory broker: rounds, backoff, limits, pauses."""
+
+import asyncio
+
+import pytest
+
+from deadletter.api.assignments import RedriveAssignment
+from deadletter.brokers.memory import MemoryBroker, MemoryServer
+from deadletter.core.headers import read_fields
+from deadletter.core.letters import Category, Failure, Message
+from deadletter.workers.redrive.standing import Redriver
+from tests.workers.replaying import Scene, letter
+from tests.workers.test_replay_returns import Application
+
+START = 1_700_000_000_000
+POLICY = {"maxAttempts": 3, "backoff": {"strategy": "Fixed", "initial": "10s", "max": "10s"}}
+
+
+class Stage:
+    """A scene, a clock that a test moves, and a redriver that can be restarted."""
+
+    def __init__(self, scene: Scene, **told) -> None:
+        self.scene, self.now, self.gate = scene, START, ""
+        self.told = RedriveAssignment.model_validate(
+            {
+                "namespace": "test",
+                "queue": "orders",
+                "uid": "queue-1",
+                "generation": 1,
+                "broker": scene.connection,
+                "boxes": scene.boxes.model_dump(),
+                "policy": POLICY,
+                **told,
+            }
+        )
+        self.restart()
+
+    def restart(self) -> None:
+        self.redriver = Redriver(self.told, self.scene.broker, asyncio.Event(), lambda: self.now, lambda: self.gate)
+
+    async def after(self, seconds: int) -> int:
+        self.now += seconds * 1_000
+        return await self.redriver.turn()
+
+
+@pytest.fixture
+async def scene():
+    return await Scene(MemoryBroker(MemoryServer()), partitions=2).build()
+
+
+async def test_a_letter_goes_back_after_its_backoff_and_not_before(scene):
+    stage = Stage(scene)
+    await scene.bury(letter(1))
+    assert await stage.after(5) == 0
+    assert await stage.after(6) == 1
+    assert await scene.numbers() == [1]
+    assert await scene.open_letters() == []
+    assert await stage.after(60) == 0
+    (message,) = await scene.messages()
+    known = read_fields(dict(message.headers))
+    assert (known.replay, known.replays) == ("redrive-1", 1)
+
+
+@pytest.mark.parametrize("keeps_headers", [True, False])
+async def test_rounds_are_counted_even_when_the_application_drops_our_headers(scene, keeps_headers):
+    stage = Stage(scene)
+    application = Application(scene, {7}, keeps_headers)
+    await scene.bury(letter(7))
+    sent = []
+    for _ in range(6):
+        sent.append(await stage.after(30))
+        await application.consume()
+        stage.restart()
+    assert sum(sent) == 2
+    assert await scene.open_letters() == [7]
+
+
+async def test_letters_that_are_not_retryable_or_not_selected_stay(scene):
+    stage = Stage(scene, where="payload.n != 3")
+    invalid = Failure("Invalid", "no such field", Category.Validation)
+    await scene.bury(letter(1), letter(2, failure=invalid), letter(3))
+    assert await stage.after(60) == 1
+    assert await scene.open_letters() == [2, 3]
+
+
+async def test_a_letter_whose_return_could_not_be_recognised_stays(scene):
+    stage = Stage(scene, origin="orders")
+    await scene.bury(Message(b"key-1", b"{}", (("x-error", b"broken"),), START))
+    assert await stage.after(60) == 0
+    assert await scene.open_letters() == [1]
+
+
+async def test_a_shut_gate_holds_letters_back(scene):
+    stage = Stage(scene)
+    stage.gate = "Suspended"
+    await scene.bury(letter(1))
+    assert await stage.after(60) == 0
+    assert stage.redriver.paused == "Suspended"
+    stage.gate = ""
+    assert await stage.after(0) == 1
+
+
+async def test_a_spent_error_budget_holds_letters_back(scene):
+    stage = Stage(scene, policy={**POLICY, "errorBudget": {"letters": 2, "per": "1m"}})
+    await scene.bury(*(letter(number) for number in range(3)))
+    assert await stage.after(30) == 0
+    assert stage.redriver.paused == "ErrorBudgetSpent"
+    assert await stage.after(60) == 3
+
+
+async def test_letters_returning_faster_than_they_leave_stop_the_redrive(scene):
+    stage = Stage(scene, policy={**POLICY, "maxAttempts": 10})
+    await scene.bury(*(letter(number, replays=1) for number in range(25)))
+    assert await stage.after(30) == 0
+    assert stage.redriver.paused == "FailureShareExceeded"
+    assert await stage.after(61) == 25
+
+
+async def test_a_replay_in_between_is_seen(scene):
+    stage = Stage(scene)
+    await scene.bury(letter(1), letter(2))
+    await stage.after(1)
+    await scene.replay(select={"ids": ["0-0"]})
+    assert await stage.after(60) == 1
+    assert sorted(await scene.numbers()) == [1, 2]
+
+
+async def test_it_stops_when_told(scene):
+    stage = Stage(scene)
+    stop = asyncio.Event()
+    stage.redriver = Redriver(stage.told, scene.broker, stop, lambda: stage.now)
+    task = asyncio.create_task(stage.redriver.run())
+    await asyncio.sleep(0)
+    stop.set()
+    assert (await asyncio.wait_for(task, 60)).code == 143

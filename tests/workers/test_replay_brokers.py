@@ -1,0 +1,236 @@
+"""The same replays on a real Kafka and a real Redis: whole, killed, fenced, previewed, restored, across brokers."""
+
+import asyncio
+import json
+import os
+import signal
+import sys
+import uuid
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+import pytest
+
+from deadletter.brokers.connect import open_broker
+from deadletter.core.headers import read_fields
+from deadletter.workers.replayer import endings
+from tests.workers.replaying import Scene, adds_up, letter
+
+LOCAL = ("127.0.0.0/8", "::1/128", "10.0.0.0/8")
+PATIENCE = 120
+
+
+def connection(kind: str, address: str) -> dict:
+    return {"kafka": {"bootstrapServers": [address]}} if kind == "kafka" else {"redis": {"url": address}}
+
+
+@pytest.fixture(params=["kafka", "redis"])
+def kind(request):
+    return request.param
+
+
+@pytest.fixture
+async def stack():
+    async with AsyncExitStack() as stack:
+        yield stack
+
+
+async def build(kind: str, request, stack: AsyncExitStack, partitions: int = 1) -> Scene:
+    told = connection(kind, request.getfixturevalue(kind))
+    scene = Scene(None, f"orders-{uuid.uuid4().hex[:8]}", told, 1 if kind == "redis" else partitions)
+    scene.broker = await stack.enter_async_context(open_broker(scene.assignment().broker, lambda *_: b"", LOCAL))
+    return await scene.build()
+
+
+@pytest.fixture
+async def scene(kind, request, stack):
+    return await build(kind, request, stack)
+
+
+async def bury(scene: Scene, count: int, first: int = 0) -> None:
+    for start in range(first, first + count, 500):
+        numbers = range(start, min(start + 500, first + count))
+        await scene.bury(*(letter(number, origin=scene.name) for number in numbers))
+
+
+async def test_a_whole_replay_arrives_once_in_order_with_an_exact_tally(scene):
+    await bury(scene, 1_200)
+    ending = await scene.replay()
+    assert (ending.code, ending.reason) == (endings.FINISHED, "AllReplayed")
+    assert await scene.numbers() == list(range(1_200))
+    (tally,) = await scene.tallies()
+    assert (tally.scanned, tally.matched, tally.replayed, tally.phase) == (1_200, 1_200, 1_200, "Finished")
+    assert await scene.open_letters() == []
+
+
+async def test_a_preview_is_taken_exactly_and_its_letters_accounted_for(scene):
+    await bury(scene, 40)
+    await scene.replay("dry", mode="DryRun", select={"where": "payload.n % 4 == 0"})
+    (dry,) = await scene.tallies("dry")
+    assert (dry.matched, dry.replayed) == (10, 0)
+    assert await scene.numbers() == []
+    await scene.replay("one", select={"ids": [dry.samples[1]]})
+    await bury(scene, 4, first=40)
+    await scene.replay("apply", preview_uid="dry")
+    (tally,) = await scene.tallies("apply")
+    assert (tally.matched, tally.replayed, sum(tally.skipped.values())) == (10, 9, 1)
+    assert sorted(await scene.numbers()) == list(range(0, 40, 4))
+    assert adds_up([tally])
+
+
+async def test_archived_letters_come_back_and_discarded_ones_do_not(scene):
+    await bury(scene, 9)
+    await scene.replay("archive", action="Archive", select={"where": "payload.n < 3"})
+    await scene.replay("discard", action="Discard", select={"where": "payload.n < 6"})
+    assert await scene.open_letters() == [6, 7, 8]
+    await scene.replay("restore", select={"state": "Archived"})
+    assert await scene.numbers() == [0, 1, 2]
+    (tally,) = await scene.tallies("restore")
+    assert (tally.matched, tally.replayed) == (3, 3)
+    again = await scene.replay("again", select={"state": "Archived"})
+    assert again.reason == "NothingMatched"
+
+
+async def test_letters_that_fail_again_are_counted_where_headers_are_kept(scene):
+    await bury(scene, 6)
+    await scene.replay("first", select={"limit": 4})
+    for message in (await scene.messages())[:2]:
+        kept = tuple(header for header in message.headers if header[0] in ("dlq-replay", "dlq-replays"))
+        back = letter(int(message.key.rsplit(b"-")[1]), origin=scene.name)
+        back.headers = tuple(h for h in back.headers if h[0] not in ("dlq-replay", "dlq-replays")) + kept
+        await scene.bury(back)
+    ending = await scene.replay("first", select={"limit": 4})
+    assert ending.reason == "AllReplayed"
+    verified = await scene.replay("second", verify={"window": "1ms", "maxFailureShare": 100})
+    assert verified.reason == "AllReplayed"
+    (tally,) = await scene.tallies("second")
+    assert (tally.replayed, tally.failed_again) == (4, 0)
+
+
+class Pod:
+    """A replayer in a process of its own, as the Job runs it."""
+
+    def __init__(self, folder: Path, scene: Scene, **spec) -> None:
+        self.folder = folder
+        self.last = folder / "termination"
+        told = scene.assignment(allow=LOCAL, **spec)
+        (folder / "assignment.json").write_text(told.model_dump_json(by_alias=True))
+
+    async def start(self) -> asyncio.subprocess.Process:
+        places = {
+            "DLQ_ASSIGNMENT_DIR": str(self.folder),
+            "DLQ_TERMINATION_LOG": str(self.last),
+            "DLQ_HEALTH_PORT": "0",
+            "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
+        }
+        words = (sys.executable, "-m", "deadletter", "replay")
+        log = (self.folder / "log").open("ab")
+        return await asyncio.create_subprocess_exec(*words, env=os.environ | places, stderr=log, stdout=log)
+
+    async def finish(self) -> int:
+        return await asyncio.wait_for((await self.start()).wait(), PATIENCE)
+
+    @property
+    def word(self) -> dict:
+        return json.loads(self.last.read_text())
+
+
+async def arrived(scene: Scene, count: int, process: asyncio.subprocess.Process) -> None:
+    """Until so many have arrived, or the process has ended by itself."""
+    async with asyncio.timeout(PATIENCE):
+        while process.returncode is None and len(await scene.numbers()) < count:
+            await asyncio.sleep(0.02)
+
+
+async def kill_run(scene: Scene, folder: Path, letters: int, at: list[int]) -> None:
+    pod = Pod(folder, scene, rate={"maxInFlight": max(4, letters // 100)})
+    for share in at:
+        process = await pod.start()
+        await arrived(scene, letters * share // 100, process)
+        if process.returncode is None:
+            process.send_signal(signal.SIGKILL)
+        await asyncio.wait_for(process.wait(), PATIENCE)
+    assert await pod.finish() == 0, (folder / "log").read_text()[-2_000:]
+    assert pod.word["reason"] == "AllReplayed"
+
+
+async def check_all_once(scene: Scene, letters: int) -> None:
+    assert await scene.numbers() == list(range(letters))
+    (tally,) = await scene.tallies()
+    assert (tally.scanned, tally.matched, tally.replayed) == (letters, letters, letters)
+    assert (tally.phase, tally.reason) == ("Finished", "AllReplayed")
+    assert await scene.open_letters() == []
+
+
+async def test_a_killed_replayer_loses_and_repeats_nothing(scene, tmp_path):
+    await bury(scene, 3_000)
+    await kill_run(scene, tmp_path, 3_000, [10, 60])
+    await check_all_once(scene, 3_000)
+
+
+@pytest.mark.kill
+async def test_a_replayer_killed_at_every_tenth_loses_and_repeats_nothing(scene, tmp_path):
+    await bury(scene, 100_000)
+    await kill_run(scene, tmp_path, 100_000, list(range(5, 100, 10)))
+    await check_all_once(scene, 100_000)
+
+
+async def test_a_stopped_replayer_ends_its_step_and_the_next_goes_on(scene, tmp_path):
+    await bury(scene, 600)
+    (tmp_path / "live.json").write_text('{"rate": {"perSecond": 50}}')
+    pod = Pod(tmp_path, scene)
+    process = await pod.start()
+    await arrived(scene, 10, process)
+    process.send_signal(signal.SIGTERM)
+    assert await asyncio.wait_for(process.wait(), PATIENCE) == endings.STOPPED
+    assert pod.word["reason"] == "Stopped"
+    (tally,) = await scene.tallies()
+    assert (tally.replayed, tally.phase) == (len(await scene.numbers()), "Running")
+    (tmp_path / "live.json").unlink()
+    assert await pod.finish() == 0
+    await check_all_once(scene, 600)
+
+
+async def test_a_rate_changes_while_it_runs(scene, tmp_path):
+    await bury(scene, 2_000)
+    live = tmp_path / "live.json"
+    live.write_text('{"rate": {"perSecond": 1}}')
+    pod = Pod(tmp_path, scene)
+    process = await pod.start()
+    await arrived(scene, 1, process)
+    live.write_text('{"rate": {"perSecond": 1000000}}')
+    assert await asyncio.wait_for(process.wait(), PATIENCE) == 0
+    await check_all_once(scene, 2_000)
+
+
+async def test_a_zombie_is_fenced(scene, tmp_path):
+    await bury(scene, 400)
+    slow, fast = tmp_path / "slow", tmp_path / "fast"
+    slow.mkdir()
+    fast.mkdir()
+    (slow / "live.json").write_text('{"rate": {"perSecond": 20}}')
+    zombie, heir = Pod(slow, scene), Pod(fast, scene)
+    process = await zombie.start()
+    await arrived(scene, 5, process)
+    process.send_signal(signal.SIGSTOP)
+    try:
+        assert await heir.finish() == 0
+    finally:
+        process.send_signal(signal.SIGCONT)
+    assert await asyncio.wait_for(process.wait(), PATIENCE) == endings.FENCED
+    assert zombie.word["reason"] == "Fenced"
+    await check_all_once(scene, 400)
+
+
+@pytest.mark.parametrize(("here", "there"), [("kafka", "redis"), ("redis", "kafka")])
+async def test_letters_cross_from_one_broker_to_the_other(here, there, request, stack, tmp_path):
+    near, far = await build(here, request, stack), await build(there, request, stack)
+    await bury(near, 30)
+    target = {"kind": "Queue", "box": far.name, "broker": far.connection}
+    pod = Pod(tmp_path, near, target=target)
+    assert await pod.finish() == 0, (tmp_path / "log").read_text()[-2_000:]
+    assert sorted(await far.numbers()) == list(range(30))
+    assert await near.open_letters() == []
+    known = read_fields(dict((await far.messages())[0].headers))
+    assert (known.replay, known.replays) == ("uid-1", 1)
+    assert known.id is not None
