@@ -1,5 +1,6 @@
 """The contract on a real Kafka, and what only Kafka promises."""
 
+import uuid
 from collections.abc import AsyncIterator
 
 import pytest
@@ -18,6 +19,10 @@ def no_secrets(name: str, key: str) -> bytes:
 
 def spec_of(bootstrap: str) -> BrokerConnectionSpec:
     return BrokerConnectionSpec.model_validate({"kafka": {"bootstrapServers": [bootstrap]}})
+
+
+def fresh_name(name: str) -> str:
+    return f"{name}-{uuid.uuid4().hex[:12]}"
 
 
 @pytest.fixture

@@ -1,0 +1,91 @@
+"""Start the moving program, wait for a moment of its work, and end it."""
+
+import asyncio
+import os
+import random
+import signal
+import sys
+from dataclasses import dataclass
+
+from deadletter.brokers.base import Broker
+from tests.bed.places import REPOSITORY
+from tests.brokers.contract import Boxes, contents, lay, numbered
+from tests.brokers.moving import FENCED
+
+PATIENCE = 200.0
+ENVIRONMENT = os.environ | {"PYTHONPATH": f"{REPOSITORY / 'operator'}{os.pathsep}{REPOSITORY}"}
+
+
+@dataclass
+class Program:
+    """One running mover."""
+
+    child: asyncio.subprocess.Process
+
+    async def steps(self, count: int) -> bool:
+        """Wait for `ready` and so many steps; False: it ended before."""
+        assert self.child.stdout is not None
+        for _ in range(count + 1):
+            if not await asyncio.wait_for(self.child.stdout.readline(), PATIENCE):
+                return False
+        return True
+
+    def send(self, sign: signal.Signals) -> None:
+        if self.child.returncode is None:
+            self.child.send_signal(sign)
+
+    async def end(self) -> tuple[int, str]:
+        _, errors = await asyncio.wait_for(self.child.communicate(), PATIENCE)
+        return self.child.returncode or 0, errors.decode()
+
+
+async def start(kind: str, address: str, boxes: Boxes, size: int) -> Program:
+    words = ("-m", "tests.brokers.moving", kind, address, boxes.dead, boxes.ledger, boxes.target, str(size))
+    pipe = asyncio.subprocess.PIPE
+    child = await asyncio.create_subprocess_exec(
+        sys.executable, *words, stdout=pipe, stderr=pipe, cwd=REPOSITORY, env=ENVIRONMENT
+    )
+    return Program(child)
+
+
+async def kill_and_finish(kind: str, address: str, boxes: Boxes, kills: int, size: int, seed: int) -> None:
+    """Kill it at random moments, then let it finish."""
+    chance = random.Random(seed)
+    for _ in range(kills):
+        program = await start(kind, address, boxes, size)
+        if await program.steps(chance.randint(0, 3)):
+            await asyncio.sleep(chance.random() * 0.05)
+        program.send(signal.SIGKILL)
+        await program.end()
+    code, errors = await (await start(kind, address, boxes, size)).end()
+    assert code == 0, errors
+
+
+async def stop_and_overtake(kind: str, address: str, boxes: Boxes, size: int) -> None:
+    """A mover falls asleep, another one finishes, the first wakes up and is fenced."""
+    zombie = await start(kind, address, boxes, size)
+    try:
+        assert await zombie.steps(2)
+        zombie.send(signal.SIGSTOP)
+        code, errors = await (await start(kind, address, boxes, size)).end()
+        assert code == 0, errors
+    finally:
+        zombie.send(signal.SIGCONT)
+    code, errors = await zombie.end()
+    assert code == FENCED, errors
+    assert "fenced" in errors
+
+
+async def fill(broker: Broker, boxes: Boxes, count: int) -> None:
+    for start_at in range(0, count, 10_000):
+        await lay(broker, boxes.dead, numbered(min(10_000, count - start_at), start_at))
+
+
+async def check_exact(broker: Broker, boxes: Boxes, count: int) -> None:
+    """Nothing lost, nothing twice, in order; tally and ledger say the same."""
+    arrived = [one.message.value for one in await contents(broker, boxes.target)]
+    assert arrived == [f"v{n}".encode() for n in range(count)]
+    async with broker.mover(boxes.dead, boxes.ledger, 0, "uid-1") as mover:
+        assert mover.tally is not None
+        assert (mover.tally.replayed, mover.tally.scanned) == (count, count)
+        assert not any(mover.is_open(one.place.offset) for one in await contents(broker, boxes.dead))

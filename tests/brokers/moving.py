@@ -1,0 +1,70 @@
+"""A program that moves every letter of a box partition: the tests start it and kill it.
+
+Prints `ready` and then a line for each committed step. Exit 0: all moved; 3: fenced, with a word on stderr.
+"""
+
+import asyncio
+import sys
+import time
+
+from deadletter.api.brokerconnections import BrokerConnectionSpec
+from deadletter.brokers.base import Broker, Mover
+from deadletter.brokers.connect import open_broker
+from deadletter.brokers.errors import BrokerError, Fenced
+from deadletter.brokers.values import Publication, Step, Taken
+from deadletter.core.tallies import Span, Tally, Why
+
+FENCED = 3
+
+
+def no_secrets(name: str, key: str) -> bytes:
+    raise KeyError(name)
+
+
+async def main(kind: str, address: str, dead: str, ledger: str, target: str, size: int) -> int:
+    spec = {"kafka": {"bootstrapServers": [address]}} if kind == "kafka" else {"redis": {"url": address}}
+    connection = BrokerConnectionSpec.model_validate(spec)
+    async with open_broker(connection, no_secrets, ("127.0.0.0/8", "10.0.0.0/8")) as broker:
+        while True:
+            try:
+                return await move(broker, dead, ledger, target, size)
+            except Fenced as error:
+                print(f"fenced: {error}", file=sys.stderr)
+                return FENCED
+            except BrokerError as error:
+                print(f"again: {error}", file=sys.stderr)
+                if not error.heals:
+                    return 1
+                await asyncio.sleep(0.2)
+
+
+async def move(broker: Broker, dead: str, ledger: str, target: str, size: int) -> int:
+    async with broker.mover(dead, ledger, 0, "uid-1") as mover:
+        span = (await broker.window(dead))[0]
+        tally = mover.tally or Tally(span, time.time_ns() // 1_000_000, span.start)
+        print("ready", flush=True)
+        batch: list[Taken] = []
+        async for letters in broker.read(dead, [Span(0, tally.next, tally.span.end)]):
+            for letter in letters:
+                batch.append(letter)
+                if len(batch) == size:
+                    tally = await commit(mover, target, tally, batch)
+                    batch = []
+        if batch:
+            await commit(mover, target, tally, batch)
+    return 0
+
+
+async def commit(mover: Mover, target: str, tally: Tally, batch: list[Taken]) -> Tally:
+    chosen = [one for one in batch if mover.is_open(one.place.offset)]
+    tally = tally.evolve(
+        next=batch[-1].place.offset + 1, scanned=tally.scanned + len(batch), replayed=tally.replayed + len(chosen)
+    )
+    publications = [Publication(target, one.message, one.place, 0) for one in chosen]
+    await mover.commit(Step(tally, publications, {Why.Replayed: [one.place.offset for one in chosen]}))
+    print(tally.next, flush=True)
+    return tally
+
+
+if __name__ == "__main__":
+    sys.exit(asyncio.run(main(*sys.argv[1:6], int(sys.argv[6]))))
