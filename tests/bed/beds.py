@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.bed import control, image, kafka, leftovers, network, node, places, ports, processes, redis
+from tests.bed import control, image, kafka, kernel, leftovers, network, node, places, ports, processes, redis
 from tests.bed.processes import BedError
 
 LOOPBACK = "127.0.0.1"
@@ -141,7 +141,7 @@ class Bed:
         if left := leftovers.of(self.directory):
             raise BedError(f"The bed {self.directory.name} is not gone: {', '.join(left)}; remove it and try again.")
         shutil.rmtree(self.directory, ignore_errors=True)
-        if not any((bed.directory / "node").exists() for bed in every()):
+        if kernel.is_kept() and not any((bed.directory / "node").exists() for bed in every()):
             leftovers.remove_shared()
 
 

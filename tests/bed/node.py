@@ -45,6 +45,7 @@ def start(bed: Path, server: control.ApiServer, scheduler: int) -> None:
     """Start all programs of the node and wait until pods can run on it."""
     tools.need(*TOOLS)
     pki = server.kubeconfig.parent
+    (bed / "node").mkdir(parents=True, exist_ok=True)
     kernel.keep()
     cgroups.create(network.name(bed))
     node_configs.write(bed, pki)
