@@ -185,9 +185,11 @@ async def test_a_parked_letter_keeps_its_name_attempts_and_origin():
     }
     bench = Bench()
     bench.send(message())
-    async with serving(status(503)) as service:
-        async with bench.courier(assignment(service.url, policy=policy, delivery={"inlineLimit": "0s"})):
-            await until(lambda: bench.is_settled)
+    async with (
+        serving(status(503)) as service,
+        bench.courier(assignment(service.url, policy=policy, delivery={"inlineLimit": "0s"})),
+    ):
+        await until(lambda: bench.is_settled)
     assert [one.headers["Dlq-Attempt"] for one in service.received] == ["1", "2", "3"]
     assert {one.id for one in service.received} == {"orders/0/0"}
     assert {one.headers["Dlq-Topic"] for one in service.received} == {"orders"}
@@ -255,9 +257,11 @@ async def test_one_in_flight_per_key_and_many_without_order():
 
         bench = Bench()
         bench.send(*(message(f"{n}", "same") for n in range(12)))
-        async with serving(slow) as service:
-            async with bench.courier(assignment(service.url, delivery={"ordering": ordering})):
-                await until(lambda bench=bench: bench.is_settled)
+        async with (
+            serving(slow) as service,
+            bench.courier(assignment(service.url, delivery={"ordering": ordering})),
+        ):
+            await until(lambda bench=bench: bench.is_settled)
     assert together["Key"] == 1
     assert together["None"] > 1
 
@@ -271,13 +275,15 @@ async def test_memory_is_bounded_while_a_service_hangs():
 
     bench = Bench()
     bench.send(*(message(f"{n}", f"k{n}") for n in range(500)))
-    async with serving(hanging) as service:
-        async with bench.courier(assignment(service.url, delivery={"concurrency": 10})) as courier:
-            await until(lambda: len(service.received) == 10)
-            assert courier.load.held <= 20
-            assert len(service.received) == 10
-            gate.set()
-            await until(lambda: bench.is_settled)
+    async with (
+        serving(hanging) as service,
+        bench.courier(assignment(service.url, delivery={"concurrency": 10})) as courier,
+    ):
+        await until(lambda: len(service.received) == 10)
+        assert courier.load.held <= 20
+        assert len(service.received) == 10
+        gate.set()
+        await until(lambda: bench.is_settled)
     assert len(service.received) == 500
 
 
@@ -285,9 +291,11 @@ async def test_when_half_of_the_slots_wait_the_longest_is_parked():
     policy = {"backoff": {"strategy": "Fixed", "initial": "20s"}, "circuitBreaker": {"enabled": False}}
     bench = Bench()
     bench.send(*(message(f"{n}", f"k{n}") for n in range(12)))
-    async with serving(status(503)) as service:
-        async with bench.courier(assignment(service.url, policy=policy, delivery={"concurrency": 4})):
-            await until(lambda: len(bench.parked) == 10)
+    async with (
+        serving(status(503)) as service,
+        bench.courier(assignment(service.url, policy=policy, delivery={"concurrency": 4})),
+    ):
+        await until(lambda: len(bench.parked) == 10)
     assert not bench.buried()
 
 

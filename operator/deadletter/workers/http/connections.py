@@ -92,7 +92,7 @@ class Connection(asyncio.Protocol):
             self._head += len(data)
         try:
             self._parser.feed_data(data)
-        except httptools.HttpParserError:
+        except (httptools.HttpParserError, httptools.HttpParserUpgrade):
             self._end(BadAnswer("the answer is not HTTP/1.1"))
             return
         if not self._in_body and self._head > HEAD_LIMIT:

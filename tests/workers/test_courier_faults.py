@@ -1,0 +1,177 @@
+"""Faults of the target itself: the queue pauses with a reason, and no message pays for it."""
+
+import asyncio
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from deadletter.core.failures import failure_of
+from deadletter.core.policy import BreakerSettings, Policy
+from deadletter.workers.courier import outcomes
+from deadletter.workers.courier.gates import Gate, Pass
+from deadletter.workers.courier.words import Speaker
+from tests.workers.couriers import QUICK, Bench, assignment, message
+from tests.workers.services import serving, until
+from tests.workers.test_http import OK, saying, server, server_tls
+
+FEW = {**QUICK, "maxAttempts": 1}
+
+
+async def test_a_forbidden_address_pauses_and_buries_nothing():
+    bench = Bench()
+    bench.send(*(message(f"{n}", f"k{n}") for n in range(20)))
+    async with serving() as service:
+        async with bench.courier(assignment(service.url, policy=FEW, allow=[])):
+            await until(lambda: bench.words == ["TargetForbidden"])
+        assert not service.received
+        assert not bench.buried()
+        async with bench.courier(assignment(service.url, policy=FEW)):
+            await until(lambda: bench.is_settled)
+    assert len(service.received) == 20
+
+
+@pytest.mark.parametrize("url", ["file:///etc/passwd", "http://169.254.169.254/latest", "http://[::1]/"])
+async def test_urls_that_must_not_be_called(url: str):
+    bench = Bench()
+    bench.send(message())
+    told = assignment("http://placeholder.test/", policy=FEW, allow=[]).model_copy(update={"url": url})
+    async with bench.courier(told):
+        await until(lambda: bench.words == ["TargetForbidden"])
+    assert not bench.buried()
+
+
+async def test_a_name_that_rebinds_is_refused_and_the_queue_heals_by_itself():
+    answers = ["169.254.169.254"]
+
+    async def rebinding(_: str, __: int) -> list[str]:
+        return list(answers)
+
+    bench = Bench()
+    bench.send(message())
+    async with serving() as service:
+        told = assignment(f"http://rebinding.test:{service.port}/", policy=FEW)
+        async with bench.courier(told, resolver=rebinding):
+            await until(lambda: bench.words == ["TargetForbidden"])
+            assert not service.received
+            answers[:] = ["127.0.0.1"]
+            await until(lambda: bench.is_settled)
+            await until(lambda: bench.words == [""])
+    assert service.received[0].headers["Dlq-Attempt"] == "1"
+
+
+async def test_a_name_without_address_pauses():
+    bench = Bench()
+    bench.send(message())
+    async with bench.courier(assignment("http://no-such-host.invalid/", policy=FEW)):
+        await until(lambda: bench.words == ["TargetUnresolvable"])
+    assert not bench.buried()
+
+
+async def test_a_certificate_nobody_trusts_pauses(tmp_path: Path):
+    words = (
+        "req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -keyout tls.key -out tls.crt -subj /CN=localhost"
+    )
+    subprocess.run(["openssl", *words.split()], cwd=tmp_path, check=True, capture_output=True)
+    bench = Bench()
+    bench.send(message())
+    async with (
+        server(saying(OK), server_tls(tmp_path)) as port,
+        bench.courier(assignment(f"https://localhost:{port}/", policy=FEW, allow=["127.0.0.0/8", "::1/128"])),
+    ):
+        await until(lambda: bench.words == ["TargetUnresolvable"])
+    assert not bench.buried()
+
+
+async def test_a_missing_certificate_pauses():
+    bench = Bench()
+    bench.send(message())
+    http = {"tls": {"caSecretRef": {"name": "ca", "key": "ca.crt"}}}
+    async with bench.courier(assignment("https://localhost:1/", policy=FEW, http=http)):
+        await until(lambda: bench.words == ["TargetUnresolvable"])
+    assert not bench.buried()
+
+
+async def test_a_server_that_resets_or_never_ends_is_an_attempt_like_any_other():
+    for parts, forever in (([b""], False), ([b"HTTP/1.1 200 OK\r\n", b"X: y\r\n"], True)):
+        bench = Bench()
+        bench.send(message("body", "k"))
+        async with server(saying(*parts, forever=forever)) as port:
+            told = assignment(f"http://127.0.0.1:{port}/", policy={**QUICK, "maxAttempts": 2})
+            async with bench.courier(told):
+                await until(lambda bench=bench: bench.is_settled)
+        (envelope,) = bench.envelopes()
+        assert (envelope.attempts, envelope.failure.category, envelope.reason) == (2, "Network", "AttemptsExhausted")
+
+
+async def test_a_slow_service_is_a_timeout_and_a_timeout_is_an_attempt():
+    async def slow(_):
+        await asyncio.sleep(3600)
+
+    bench = Bench()
+    bench.send(message())
+    async with (
+        serving(slow) as service,
+        bench.courier(assignment(service.url, policy={**QUICK, "maxAttempts": 2, "timeout": "200ms"})),
+    ):
+        await until(lambda: bench.is_settled)
+    (envelope,) = bench.envelopes()
+    assert (envelope.failure.type, envelope.attempts) == ("Timeout", 2)
+
+
+def test_what_fails_while_the_circuit_is_open_does_not_count():
+    gate = Gate(Policy(breaker=BreakerSettings(consecutive=2, open_for=1000)))
+    refused = outcomes.Outcome(failure_of("ConnectionRefused"))
+    assert gate.record(refused, Pass.Usual, 0)
+    assert gate.record(refused, Pass.Usual, 0)
+    assert gate.why(0)[0] == "CircuitOpen"
+    assert not gate.record(refused, Pass.Usual, 1)
+    assert gate.ask(500) is None
+    assert gate.ask(1000) is Pass.Probe
+    assert gate.ask(1000) is None
+    assert not gate.record(refused, Pass.Usual, 1001)  # an old one; the probe is still out
+    assert gate.breaker.state == "HalfOpen"
+    assert not gate.record(refused, Pass.Probe, 1002)
+    assert gate.ask(2001) is None
+    assert gate.ask(2002) is Pass.Probe
+    gate.record(outcomes.DONE, Pass.Probe, 2003)
+    assert gate.ask(2003) is Pass.Usual
+
+
+def test_a_fault_is_probed_by_one_at_a_time_with_growing_pauses():
+    gate = Gate(Policy())
+    fault = outcomes.Outcome(failure_of("Dns"), fault="TargetUnresolvable")
+    for _ in range(5):  # all on their way when it began
+        assert not gate.record(fault, Pass.Usual, 0)
+    assert gate.ask(999) is None
+    assert gate.ask(1000) is Pass.Probe
+    assert gate.ask(1001) is None
+    gate.record(fault, Pass.Probe, 1500)
+    assert gate.ask(3400) is None
+    assert gate.ask(3500) is Pass.Probe
+
+
+@pytest.mark.parametrize(
+    ("text", "wait"),
+    [("3", 3000), (" 0 ", 0), ("", None), ("soon", None), ("-1", None), ("Thu, 01 Jan 1970 00:01:00 GMT", 50_000)],
+)
+def test_both_forms_of_retry_after(text: str, wait: int | None):
+    assert outcomes.retry_after(text, 10_000) == wait
+
+
+class _StillDesk:
+    lag = 0
+    parked = 0
+
+
+async def test_the_watchdog_barks_only_when_lag_grows_and_nothing_moves():
+    bench, desk = Bench(), _StillDesk()
+    async with serving() as service, bench.courier(assignment(service.url)) as courier:
+        speaker = Speaker(courier, desk, "pod", ("a", "b"), lambda: 0, 1)  # type: ignore[arg-type]
+        assert speaker.stuck(0) == ""
+        assert speaker.stuck(10_000) == ""
+        desk.lag = 5
+        assert speaker.stuck(10_100) == ""
+        assert speaker.stuck(10_400) != ""
+        courier.load.moves += 1
+        assert speaker.stuck(10_500) == ""
