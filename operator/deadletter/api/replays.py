@@ -248,10 +248,10 @@ class Replay(Kind):
         condition_column("Succeeded", "Succeeded"),
         condition_column("Reason", "Succeeded", "reason"),
         Column("Queue", ".spec.queueRef.name", description="The queue."),
-        Column("Mode", ".spec.mode", description="Apply or DryRun."),
+        Column("Mode", ".spec.mode", wide=True, description="Apply or DryRun."),
         Column("Matched", ".status.matched", "integer", description="Letters that the selection took."),
         Column("Replayed", ".status.replayed", "integer", description="Letters sent."),
-        Column("Failed-Again", ".status.failedAgain", "integer", description="Letters that came back."),
+        Column("Failed-Again", ".status.failedAgain", "integer", wide=True, description="Letters that came back."),
         AGE,
     )
     selectable: ClassVar[tuple[str, ...]] = (".spec.queueRef.name",)

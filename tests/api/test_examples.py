@@ -1,0 +1,72 @@
+"""Every example applies, twice without drift, and reads as a story."""
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from deadletter.api.crds import KINDS
+from deadletter.core.selection import Predicate
+from deadletter.core.transform import Transform
+
+EXAMPLES = sorted((Path(__file__).parents[2] / "examples").glob("*.yaml"))
+MODELS = {kind.kind: kind for kind in KINDS}
+SEEDS = ("pipestream", "design-002", "querator", "weakincentives", "mahavishnu")
+
+
+def _ours(path):
+    documents = [one for one in yaml.safe_load_all(path.read_text()) if one]
+    return [one for one in documents if one["apiVersion"].startswith("deadletter.dev/")]
+
+
+def test_there_is_an_example_for_every_kind_and_story():
+    kinds = {one["kind"] for path in EXAMPLES for one in _ours(path)}
+    assert kinds == set(MODELS)
+    assert len(EXAMPLES) >= 12
+    assert {path.stem for path in EXAMPLES} >= set(SEEDS)
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
+def test_an_example_says_when_to_use_it_and_the_models_take_it(path):
+    assert path.read_text().startswith("# When: ")
+    for body in _ours(path):
+        model = MODELS[body["kind"]].from_body(body)
+        assert MODELS[body["kind"]].from_body(body | {"spec": model.spec.to_wire()}).spec == model.spec
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
+def test_the_expressions_of_an_example_compile(path):
+    for body in _ours(path):
+        spec = MODELS[body["kind"]].from_body(body).spec
+        if body["kind"] == "RetryPolicy":
+            spec.policy()
+        if body["kind"] == "DeadLetterQueue":
+            for source in (*(route.match for route in spec.routes), spec.redrive.where):
+                assert source is None or Predicate(source)
+        if body["kind"] == "Replay" and spec.select.where:
+            Predicate(spec.select.where)
+
+
+def test_a_transform_of_an_example_is_one_that_core_takes():
+    for path in EXAMPLES:
+        for body in _ours(path):
+            if transform := body["spec"].get("transform"):
+                spec = MODELS["Replay"].from_body(body).spec.transform
+                patch = [one.to_wire() for one in spec.json_patch]
+                assert patch == transform["jsonPatch"]
+                assert Transform(spec.set_headers, spec.remove_headers, patch)
+
+
+def test_every_example_applies_server_side_and_again_without_drift(crds, namespace):
+    folder = [word for path in EXAMPLES for word in ("-f", str(path))]
+    first = crds.kubectl("-n", namespace, "apply", "--server-side", "--validate=strict", *folder)
+    assert first.count("serverside-applied") == sum(len(_ours(path)) for path in EXAMPLES)
+    kinds = ",".join(kind.plural for kind in KINDS)
+
+    def seen():
+        items = yaml.safe_load(crds.kubectl("-n", namespace, "get", kinds, "-o", "json"))["items"]
+        return {(one["kind"], one["metadata"]["name"]): one["metadata"]["resourceVersion"] for one in items}
+
+    before = seen()
+    crds.kubectl("-n", namespace, "apply", "--server-side", "--validate=strict", *folder)
+    assert seen() == before

@@ -1,0 +1,179 @@
+"""The models by themselves: durations, defaults, names, what others ask of them."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as some
+from pydantic import TypeAdapter, ValidationError
+
+from deadletter.api.assignments import (
+    Boxes,
+    CourierAssignment,
+    Live,
+    RedriveAssignment,
+    ReplayAssignment,
+    ResolvedRoute,
+    Target,
+)
+from deadletter.api.base import Duration
+from deadletter.api.brokerconnections import BrokerConnection, BrokerConnectionSpec
+from deadletter.api.deadletterqueues import DeadLetterQueue, HttpDelivery
+from deadletter.api.replays import Rate, Replay
+from deadletter.api.retrypolicies import RetryPolicy, RetryPolicySpec
+from deadletter.api.unsupported import unsupported
+from deadletter.core import durations
+from deadletter.core.policy import DEFAULT_POLICY
+from tests.api.cases import ADOPTED, DELIVERED, KAFKA, PLAIN, REDIS, REPLAYED, merged
+from tests.api.server import manifest
+
+DURATION = TypeAdapter(Duration)
+# GEP-2257, section "Formats" and its test vectors
+GOOD = ("0h", "0s", "0h0m0s", "1h", "30m", "10s", "500ms", "2h30m", "150m", "7230s", "1h30m10s", "10s30m1h")
+GOOD += ("100ms200ms300ms", "99999h", "1h1m1s1ms")
+BAD = ("", "1", "1m1", "1h30m10s20ms50h", "999999h", "1.5h", "-15m", "1d", "h", "1 h", "1H", "١s", "1s\n", "5us")
+
+
+@pytest.mark.parametrize("text", GOOD)
+def test_durations_of_gep_2257_are_taken(text):
+    assert durations.parse(DURATION.validate_python(text)) >= 0
+
+
+@pytest.mark.parametrize("text", BAD)
+def test_other_durations_are_refused(text):
+    with pytest.raises(ValidationError):
+        DURATION.validate_python(text)
+
+
+@given(some.integers(0, durations.LONGEST))
+def test_every_duration_that_core_writes_is_taken(ms):
+    assert durations.parse(DURATION.validate_python(durations.render(ms))) == ms
+
+
+@given(some.text(max_size=12))
+def test_model_and_core_agree_on_durations(text):
+    try:
+        durations.parse(text)
+        good = True
+    except ValueError:
+        good = False
+    try:
+        DURATION.validate_python(text)
+        assert good
+    except ValidationError:
+        assert not good
+
+
+def _queue(spec, name="orders"):
+    return DeadLetterQueue.from_body(manifest("DeadLetterQueue", spec, name))
+
+
+def test_an_empty_policy_is_the_built_in_one():
+    assert RetryPolicySpec().policy() == DEFAULT_POLICY
+    assert RetryPolicy.from_body({"metadata": {"name": "a"}}).spec == RetryPolicySpec()
+
+
+def test_a_policy_becomes_milliseconds():
+    spec = RetryPolicySpec.model_validate(
+        {
+            "maxAge": "24h",
+            "rules": [
+                {"name": "a", "match": "error.status == 429", "category": "Resource", "backoff": {"initial": "5s"}}
+            ],
+            "errorBudget": {"letters": 100, "per": "10m"},
+        }
+    )
+    policy = spec.policy()
+    assert (policy.max_age, policy.budget.per, policy.rules[0].backoff.initial) == (86_400_000, 600_000, 5_000)
+    assert policy.rules[0].category == "Resource"
+
+
+@pytest.mark.parametrize(("spec", "shape"), [(DELIVERED, "Delivered"), (PLAIN, "Plain"), (ADOPTED, "Adopted")])
+def test_a_queue_has_one_of_three_shapes(spec, shape):
+    assert _queue(spec).shape == shape
+
+
+def test_the_boxes_of_a_queue_are_named_by_the_broker():
+    assert _queue(DELIVERED).boxes(redis=False) == Boxes(
+        source="orders",
+        dead="orders.billing.dlq",
+        retry="orders.billing.dlq.retry",
+        ledger="orders.billing.dlq.ledger",
+    )
+    assert _queue(DELIVERED).boxes(redis=True).dead == "{orders}.billing.dlq"
+    assert _queue(ADOPTED).boxes(redis=False) == Boxes(dead="orders.dlq", ledger="orders.dlq.ledger")
+    assert _queue(ADOPTED).boxes(redis=False).all == ("orders.dlq", "orders.dlq.ledger")
+
+
+def test_names_that_only_redis_takes_are_told():
+    queue = _queue(merged(DELIVERED, {"source": {"name": "a:b"}}))
+    assert queue.illegal_names(redis=True) == ()
+    assert queue.illegal_names(redis=False) == ("source.name", "dead.name")
+
+
+def test_the_target_of_a_delivery_is_an_address():
+    http = HttpDelivery.model_validate({"serviceRef": {"name": "billing", "port": 8080, "path": "/orders"}})
+    assert http.target("shop") == "http://billing.shop.svc:8080/orders"
+    assert http.model_copy(update={"tls": {}}).target("shop").startswith("https://")
+    assert HttpDelivery.model_validate({"url": "https://a/b"}).target("shop") == "https://a/b"
+
+
+def test_success_is_a_set_of_statuses():
+    http = HttpDelivery.model_validate({"url": "https://a", "success": [204, "300-302"]})
+    assert [status for status in range(200, 600) if http.is_success(status)] == [204, 300, 301, 302]
+
+
+def test_secrets_of_a_connection_are_named_once():
+    tls = {"caSecretRef": {"name": "ca", "key": "ca.crt"}, "clientSecretRef": {"name": "user"}}
+    sasl = {"mechanism": "PLAIN", "secretRef": {"name": "user"}}
+    spec = BrokerConnectionSpec.model_validate(merged(KAFKA, {"kafka": {"tls": tls, "sasl": sasl}}))
+    assert spec.secret_names == ("user", "ca")
+    assert not spec.is_redis
+    redis = BrokerConnectionSpec.model_validate(merged(REDIS, {"redis": {"secretRef": {"name": "r"}}}))
+    assert (redis.secret_names, redis.is_redis) == (("r",), True)
+
+
+def test_what_is_not_built_is_named():
+    def connection(**redis):
+        return BrokerConnection.from_body(manifest("BrokerConnection", merged(REDIS, {"redis": redis})))
+
+    assert unsupported(connection()) == []
+    assert unsupported(connection(mode="Cluster")) == ["spec.redis.mode: Cluster"]
+    assert unsupported(_queue(DELIVERED)) == []
+
+
+def test_a_body_may_carry_what_a_newer_operator_wrote_in_its_status():
+    body = manifest("Replay", REPLAYED) | {"status": {"matched": 3, "soon": True, "conditions": []}}
+    assert Replay.from_body(body).status.matched == 3
+
+
+def test_an_unknown_field_of_a_spec_is_refused():
+    with pytest.raises(ValidationError, match="Extra inputs"):
+        Replay.from_body(manifest("Replay", REPLAYED | {"soon": True}))
+
+
+def test_models_are_frozen():
+    with pytest.raises(ValidationError):
+        _queue(DELIVERED).spec.suspend = True
+
+
+def test_assignments_survive_their_file():
+    broker = BrokerConnectionSpec.model_validate(KAFKA)
+    queue = _queue(DELIVERED)
+    common = {"namespace": "shop", "queue": "orders", "uid": "u", "broker": broker, "boxes": queue.boxes(redis=False)}
+    courier = CourierAssignment(
+        **common,
+        generation=3,
+        group="billing",
+        delivery=queue.spec.delivery,
+        url="http://billing",
+        routes=(ResolvedRoute(match="true", box="other"),),
+    )
+    replay = ReplayAssignment(
+        **common,
+        name="r",
+        spec=Replay.from_body(manifest("Replay", REPLAYED)).spec,
+        target=Target(kind="Queue", box="b", broker=broker),
+    )
+    redrive = RedriveAssignment(**common, generation=1, where="attempts < 3")
+    for told in (courier, replay, redrive, Live(paused="CapacityReached", rate=Rate(per_second=5))):
+        assert type(told).model_validate_json(told.model_dump_json()) == told
+        assert type(told).model_validate_json(told.model_dump_json(by_alias=True)) == told
