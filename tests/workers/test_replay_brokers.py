@@ -12,9 +12,13 @@ from pathlib import Path
 import pytest
 
 from deadletter.brokers.connect import open_broker
+from deadletter.brokers.values import Watched
 from deadletter.core.headers import read_fields
 from deadletter.workers.replayer import endings
+from deadletter.workers.replayer.replay import wall_clock
 from tests.workers.replaying import Scene, adds_up, letter
+from tests.workers.test_redrive import Stage
+from tests.workers.test_replay_returns import Application, live
 
 LOCAL = ("127.0.0.0/8", "::1/128", "10.0.0.0/8")
 PATIENCE = 120
@@ -91,20 +95,53 @@ async def test_archived_letters_come_back_and_discarded_ones_do_not(scene):
     assert again.reason == "NothingMatched"
 
 
-async def test_letters_that_fail_again_are_counted_where_headers_are_kept(scene):
-    await bury(scene, 6)
-    await scene.replay("first", select={"limit": 4})
-    for message in (await scene.messages())[:2]:
-        kept = tuple(header for header in message.headers if header[0] in ("dlq-replay", "dlq-replays"))
-        back = letter(int(message.key.rsplit(b"-")[1]), origin=scene.name)
-        back.headers = tuple(h for h in back.headers if h[0] not in ("dlq-replay", "dlq-replays")) + kept
-        await scene.bury(back)
-    ending = await scene.replay("first", select={"limit": 4})
+@pytest.mark.parametrize("keeps_headers", [True, False])
+async def test_letters_that_fail_again_are_counted_exactly(scene, monkeypatch, keeps_headers):
+    application = Application(scene, {1, 4}, keeps_headers, partition=0)
+    live(monkeypatch, application)
+    await bury(scene, 8)
+    ending = await scene.replay(verify={"window": "1ms", "maxFailureShare": 50})
     assert ending.reason == "AllReplayed"
-    verified = await scene.replay("second", verify={"window": "1ms", "maxFailureShare": 100})
-    assert verified.reason == "AllReplayed"
-    (tally,) = await scene.tallies("second")
-    assert (tally.replayed, tally.failed_again) == (4, 0)
+    (tally,) = await scene.tallies()
+    assert (tally.replayed, tally.failed_again, tally.phase) == (8, 2, "Finished")
+    assert sorted(await scene.open_letters()) == [1, 4]
+
+
+async def test_a_canary_that_fails_stops_by_itself(scene, monkeypatch):
+    live(monkeypatch, Application(scene, set(range(9)), keeps_headers=False, partition=0))
+    await bury(scene, 9)
+    ending = await scene.replay(canary={"steps": [2], "wait": "1ms", "maxFailureShare": 10})
+    assert (ending.code, ending.reason) == (endings.FAILED, "FailureShareExceeded")
+    assert await scene.numbers() == [0, 1]
+    assert sorted(await scene.open_letters()) == list(range(9))
+
+
+async def test_a_redrive_counts_its_rounds_without_our_headers(scene):
+    application = Application(scene, {1}, keeps_headers=False, partition=0)
+    stage = Stage(scene)
+    await bury(scene, 2)
+    sent = []
+    for _ in range(4):
+        sent.append(await stage.after(60))
+        await application.consume()
+        stage.restart()
+    assert sent == [2, 1, 0, 0]
+    assert await scene.open_letters() == [1]
+
+
+async def test_to_the_retry_box_letters_are_parked_due_now(scene):
+    await bury(scene, 5)
+    ending = await scene.replay(target={"kind": "Retry"})
+    assert ending.reason == "AllReplayed"
+    watched = Watched(scene.boxes.dead, scene.boxes.ledger, scene.boxes.retry)
+    registers = scene.broker.registers()
+    async with asyncio.timeout(PATIENCE):
+        reading = None
+        while reading is None or not reading.caught_up:
+            reading = (await registers.sweep([watched], wall_clock()))[scene.boxes.dead]
+    await registers.close()
+    assert (reading.depth, reading.parked) == (0, 5)
+    assert [tally.replayed for tally in reading.tallies["uid-1"]] == [5]
 
 
 class Pod:

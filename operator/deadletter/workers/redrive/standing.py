@@ -166,7 +166,8 @@ class Redriver:
         return sent
 
     def _take_due(self, partition: int, now: int) -> list[Waiting]:
-        waiting, due = self._waiting.get(partition, []), []
+        waiting = self._waiting.get(partition, [])
+        due: list[Waiting] = []
         while waiting and waiting[0][0] <= now and len(due) < LETTERS:
             due.append(heapq.heappop(waiting))
         return due
