@@ -44,6 +44,6 @@ def address_guard(allow: Sequence[str]) -> Callable[[Iterable[str]], Awaitable[N
 async def _resolve(host: str) -> set[str]:
     try:
         found = await asyncio.get_running_loop().getaddrinfo(host, None, type=socket.SOCK_STREAM)
-    except OSError as error:
+    except (OSError, UnicodeError) as error:
         raise BrokerUnreachable("the broker's host name cannot be resolved") from error
     return {str(entry[4][0]) for entry in found}

@@ -203,12 +203,12 @@ class KafkaDesk(ConsumerRebalanceListener):  # type: ignore[misc]
     def holds(self, claim: Claim) -> bool:
         """Is it still ours?"""
         work = self._owner(claim)
-        return work is not None and work.is_held(claim.place.offset)
+        return work is not None and work.is_held(claim)
 
     async def settle(self, claim: Claim, how: Settlement) -> None:
         """Returns when it is durable."""
         work = self._owner(claim)
-        if work is None or not work.is_held(claim.place.offset):
+        if work is None or not work.is_held(claim):
             raise Fenced(f"{claim.place.box}: the partition went to another courier")
         await work.committer.settle(claim, how)
 

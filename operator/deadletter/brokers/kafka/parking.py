@@ -33,6 +33,7 @@ class RetryPartition:
         self._settled = Settlements(tp.topic, tp.partition)
         self._waiting: list[tuple[int, int]] = []
         self._open = BitMap64()
+        self._held: dict[int, Claim] = {}
         self._kept: dict[int, Message] = {}
         self._kept_bytes = 0
         self._trimmed = asyncio.get_running_loop().time()
@@ -90,7 +91,9 @@ class RetryPartition:
             for offset in offsets:
                 heapq.heappush(self._waiting, (0, offset))
             raise
-        return [letters.parked_claim(one) for one in found]
+        claims = [letters.parked_claim(one) for one in found]
+        self._held.update((claim.place.offset, claim) for claim in claims)
+        return claims
 
     async def _messages(self, offsets: Sequence[int]) -> list[Taken]:
         found = {offset: self._kept[offset] for offset in offsets if offset in self._kept}
@@ -115,9 +118,9 @@ class RetryPartition:
         """Is it in the ledger?"""
         return offset in self._settled
 
-    def is_held(self, offset: int) -> bool:
-        """Is it here and not settled?"""
-        return offset in self._open
+    def is_held(self, claim: Claim) -> bool:
+        """Is this very claim not settled?"""
+        return self._held.get(claim.place.offset) is claim
 
     async def write(self, verdicts: Sequence[Verdict]) -> None:
         """Letters and settlements in one transaction."""
@@ -132,7 +135,9 @@ class RetryPartition:
         entries = list(self._settled.changed())
         async with self._room.transaction() as transaction:
             await transaction.send([*packed, ledger_parcel(self._spec.ledger, self.tp.partition, entries)])
-        self._open -= BitMap64(verdict.offset for verdict in verdicts)
+        for verdict in verdicts:
+            self._held.pop(verdict.offset, None)
+            self._open.discard(verdict.offset)
         await self._trim()
 
     async def write_notes(self) -> None:

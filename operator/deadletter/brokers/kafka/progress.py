@@ -41,10 +41,6 @@ class Progress:
         """Was it taken and settled?"""
         return offset <= self.highest and offset not in self.unfinished
 
-    def holds(self, offset: int) -> bool:
-        """Is it in our hands?"""
-        return offset in self.unfinished
-
     def finish(self, offsets: Collection[int]) -> None:
         """These are settled."""
         for offset in offsets:

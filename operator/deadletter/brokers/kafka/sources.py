@@ -22,6 +22,7 @@ class SourcePartition:
         self._line, self._consumer, self._spec, self.tp = line, consumer, spec, tp
         self._room: Room | None = None
         self.progress = Progress(0)
+        self._held: dict[int, Claim] = {}
         self.committer = Committer(self)
 
     async def open(self) -> int:
@@ -60,7 +61,8 @@ class SourcePartition:
         if attempt is None:
             return None
         one = taken(record)
-        return Claim(one.place, one.message, attempt.attempts, attempt.first_failed_at)
+        claim = self._held[record.offset] = Claim(one.place, one.message, attempt.attempts, attempt.first_failed_at)
+        return claim
 
     def note(self, claim: Claim, attempt: Attempt) -> None:
         """It failed once more; kept with the next commit."""
@@ -71,9 +73,9 @@ class SourcePartition:
         """Is it finished?"""
         return self.progress.is_finished(offset)
 
-    def is_held(self, offset: int) -> bool:
-        """Is it taken and not settled?"""
-        return self.progress.holds(offset)
+    def is_held(self, claim: Claim) -> bool:
+        """Is this very claim not settled? One of an earlier assignment is not ours, even if we took it again."""
+        return self._held.get(claim.place.offset) is claim
 
     async def write(self, verdicts: Sequence[Verdict]) -> None:
         """Plainly when nothing was buried or parked, else in one transaction with the letters."""
@@ -89,6 +91,8 @@ class SourcePartition:
                 await transaction.send(packed)
                 await transaction.commit_offset(self._spec.group, self.tp, offset, metadata)
         self.progress.finish(offsets)
+        for offset in offsets:
+            self._held.pop(offset, None)
 
     async def write_notes(self) -> None:
         """Keep the attempts."""

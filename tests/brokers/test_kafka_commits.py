@@ -1,0 +1,69 @@
+"""The commit metadata: a set beside one offset, small enough for the broker."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from deadletter.brokers.errors import LedgerCorrupt
+from deadletter.brokers.kafka.commits import FRESH, FULL, Attempt, decode, encode
+from deadletter.brokers.kafka.progress import Progress
+
+OFFSETS = st.integers(0, 1 << 62)
+ATTEMPTS = st.builds(Attempt, st.integers(1, 1 << 20), st.integers(1, 1 << 45)) | st.just(FRESH)
+
+
+@given(OFFSETS, st.dictionaries(st.integers(0, 100_000), ATTEMPTS, max_size=50), st.integers(0, 1_000))
+def test_it_comes_back_as_it_was(base: int, ahead: dict[int, Attempt], more: int) -> None:
+    unfinished = {base + delta: state for delta, state in sorted(ahead.items())}
+    highest = max([base - 1, *unfinished]) + more
+    assert decode(base, encode(base, highest, unfinished)) == (highest, unfinished)
+
+
+@pytest.mark.parametrize("text", ["", "somebody else's", "{}"])
+def test_metadata_of_others_says_nothing_was_taken(text: str) -> None:
+    assert decode(7, text) == (6, {})
+
+
+@pytest.mark.parametrize("text", ["dlq1:!", "dlq1:gA==", "dlq1:AQE=", "dlq1:"])
+def test_metadata_that_was_cut_is_an_error(text: str) -> None:
+    with pytest.raises(LedgerCorrupt):
+        decode(7, text)
+
+
+def test_a_restart_skips_what_was_finished() -> None:
+    progress = Progress(100)
+    for offset in (100, 102, 105, 106):
+        assert progress.take(offset) == FRESH
+    progress.note(102, Attempt(2, 99))
+    progress.finish([100, 105])
+    again = Progress(*progress.snapshot())
+    assert [again.take(offset) for offset in (102, 105, 106, 107)] == [Attempt(2, 99), None, FRESH, FRESH]
+
+
+def test_all_finished_goes_on_after_the_highest_taken() -> None:
+    progress = Progress(10)
+    progress.take(10)
+    progress.take(14)
+    assert progress.snapshot(without={10, 14})[0] == 15
+
+
+def test_after_an_unknown_outcome_what_is_in_hand_stays_there() -> None:
+    before = Progress(0)
+    for offset in range(5):
+        before.take(offset)
+    offset, metadata = before.snapshot(without={1, 2})
+    before.take(5)
+    durable = Progress(offset, metadata)
+    durable.carry_on(before)
+    assert [durable.is_finished(offset) for offset in range(6)] == [False, True, True, False, False, False]
+    assert durable.highest == 5
+
+
+def test_it_says_when_it_is_full_before_the_broker_refuses() -> None:
+    progress = Progress(0)
+    offset = 0
+    while not progress.is_full:
+        progress.take(offset)
+        progress.note(offset, Attempt(3, 1_700_000_000_000 + offset))
+        offset += 1_000
+    assert FULL < len(progress.snapshot()[1]) < 4_096

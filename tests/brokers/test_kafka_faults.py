@@ -1,0 +1,263 @@
+"""What only Kafka can do to us: topics made anew, refusals inside a transaction, corrupt ledgers, rebalances."""
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import AsyncIterator
+
+import pytest
+
+from deadletter.brokers.base import Broker, Desk
+from deadletter.brokers.connect import open_broker
+from deadletter.brokers.errors import (
+    BoxConflict,
+    BoxRecreated,
+    BrokerError,
+    BrokerUnreachable,
+    Fenced,
+    LedgerCorrupt,
+    TooLarge,
+)
+from deadletter.brokers.values import BoxSpec, Buried, Delivered, Publication, Step
+from deadletter.core.ledger import mark_key
+from deadletter.core.letters import Message, Place
+from deadletter.core.tallies import Span, Tally, Why
+from tests.brokers.contract import (
+    PATIENCE,
+    Boxes,
+    claim_some,
+    contents,
+    lay,
+    make_boxes,
+    now,
+    numbered,
+    republish,
+    tally_of,
+    values,
+)
+from tests.brokers.test_kafka import LOOPBACK, fresh_name, no_secrets, spec_of
+
+
+@pytest.fixture
+async def broker(kafka: str) -> AsyncIterator[Broker]:
+    async with open_broker(spec_of(kafka), no_secrets, LOOPBACK) as opened:
+        yield opened
+
+
+async def replay_all(broker: Broker, boxes: Boxes) -> None:
+    letters = await contents(broker, boxes.dead)
+    offsets = [one.place.offset for one in letters]
+    async with broker.mover(boxes.dead, boxes.ledger, 0, "uid-1") as mover:
+        await mover.commit(Step(tally_of(letters), republish(boxes.target, letters), {Why.Replayed: offsets}))
+
+
+async def test_partitions_only_grow(broker: Broker) -> None:
+    name = fresh_name("grow")
+    await broker.ensure(BoxSpec(name, 1))
+    assert (await broker.ensure(BoxSpec(name, 3))).partitions == 3
+    with pytest.raises(BoxConflict):
+        await broker.ensure(BoxSpec(name, 2))
+
+
+async def test_configs_of_others_are_not_reset(broker: Broker) -> None:
+    name = fresh_name("configs")
+    await broker.ensure(BoxSpec(name, 1, config={"max.message.bytes": "2000000"}))
+    await broker.ensure(BoxSpec(name, 1, retention_ms=86_400_000))
+    state = (await broker.describe([name]))[name]
+    assert (state.retention_ms, state.max_message_bytes) == (86_400_000, 2_000_000)
+
+
+async def test_a_config_the_broker_refuses_is_a_conflict(broker: Broker) -> None:
+    with pytest.raises(BoxConflict):
+        await broker.ensure(BoxSpec(fresh_name("configs"), 1, config={"no.such.config": "1"}))
+
+
+async def test_ten_megabytes_come_back_byte_for_byte(broker: Broker) -> None:
+    boxes = await make_boxes(broker, fresh_name("large"))
+    for name in (boxes.dead, boxes.target):
+        await broker.ensure(BoxSpec(name, 1, config={"max.message.bytes": str(12 << 20)}))
+    big = Message(b"big", bytes(range(256)) * (40 << 10), (("h", b"\xff"),))
+    await lay(broker, boxes.dead, [*numbered(1), big, *numbered(1)])
+    await replay_all(broker, boxes)
+    assert [m.message.value for m in await contents(broker, boxes.target)] == [b"v0", big.value, b"v0"]
+
+
+async def test_small_limits_get_small_batches(broker: Broker) -> None:
+    boxes = await make_boxes(broker, fresh_name("small"))
+    await broker.ensure(BoxSpec(boxes.target, 1, config={"max.message.bytes": "2000"}))
+    await lay(broker, boxes.dead, numbered(200))
+    await replay_all(broker, boxes)
+    assert await values(broker, boxes.target) == [m.value for m in numbered(200)]
+
+
+@pytest.mark.parametrize("known", [True, False])
+async def test_a_refused_message_settles_nothing(broker: Broker, known: bool) -> None:
+    """Known: the limit shows before the transaction; else the broker refuses in the middle of it."""
+    boxes = await make_boxes(broker, fresh_name("refused"))
+    await lay(broker, boxes.dead, [*numbered(1), Message(b"k", b"x" * 5_000), *numbered(1, 1)])
+    letters = await contents(broker, boxes.dead)
+    offsets = [one.place.offset for one in letters]
+    limit = BoxSpec(boxes.target, 1, config={"max.message.bytes": "3000"})
+    if known:
+        await broker.ensure(limit)
+    async with broker.mover(boxes.dead, boxes.ledger, 0, "uid-1") as mover:
+        first = Step(tally_of(letters[:1]), republish(boxes.target, letters[:1]), {Why.Replayed: offsets[:1]})
+        await mover.commit(first)
+        if not known:
+            await broker.ensure(limit)
+        step = Step(tally_of(letters), republish(boxes.target, letters[1:]), {Why.Replayed: offsets[1:]})
+        with pytest.raises(TooLarge):
+            await mover.commit(step)
+    async with broker.mover(boxes.dead, boxes.ledger, 0, "uid-1") as again:
+        assert again.tally == first.tally
+        assert [again.is_open(offset) for offset in offsets] == [False, True, True]
+    assert await values(broker, boxes.target) == [b"v0"]
+
+
+async def test_a_target_deleted_under_our_hands_settles_nothing(broker: Broker) -> None:
+    boxes = await make_boxes(broker, fresh_name("deleted"))
+    await lay(broker, boxes.dead, numbered(2))
+    letters = await contents(broker, boxes.dead)
+    async with broker.mover(boxes.dead, boxes.ledger, 0, "uid-1") as mover:
+        offsets = [one.place.offset for one in letters]
+        await mover.commit(Step(tally_of(letters), republish(boxes.target, letters[:1]), {Why.Replayed: offsets[:1]}))
+        await broker.drop([boxes.target])
+        with pytest.raises(BrokerError):
+            await mover.commit(Step(tally_of(letters), republish(boxes.target, letters), {Why.Replayed: offsets[1:]}))
+    async with broker.mover(boxes.dead, boxes.ledger, 0, "uid-1") as again:
+        assert again.is_open(offsets[1])
+
+
+@pytest.mark.parametrize("letters_after", [1, 5])
+async def test_a_recreated_box_stops_us_until_a_human_decides(broker: Broker, letters_after: int) -> None:
+    boxes = await make_boxes(broker, fresh_name("recreated"))
+    await lay(broker, boxes.dead, numbered(3))
+    await replay_all(broker, boxes)
+    await broker.drop([boxes.dead])
+    await broker.ensure(BoxSpec(boxes.dead, 1))
+    await lay(broker, boxes.dead, numbered(letters_after, 100))
+    with pytest.raises(BoxRecreated):
+        async with broker.mover(boxes.dead, boxes.ledger, 0, "uid-2"):
+            pass
+    await broker.reset_ledger(boxes.dead, boxes.ledger)
+    async with broker.mover(boxes.dead, boxes.ledger, 0, "uid-2") as mover:
+        assert mover.is_open(0)
+    registers = broker.registers()
+    try:
+        found = (await registers.sweep([boxes.watched], now()))[boxes.dead]
+        assert not isinstance(found, BrokerError)
+        assert found.depth == letters_after
+    finally:
+        await registers.close()
+
+
+async def test_a_corrupt_ledger_is_never_an_empty_one(broker: Broker) -> None:
+    boxes = await make_boxes(broker, fresh_name("corrupt"))
+    await lay(broker, boxes.dead, numbered(1))
+    await replay_all(broker, boxes)
+    garbage = Message(mark_key(boxes.dead, 0), b"garbage")
+    await broker.append([Publication(boxes.ledger, garbage, Place("outside", 0, 0), 0)])
+    with pytest.raises(LedgerCorrupt, match="mark/"):
+        async with broker.mover(boxes.dead, boxes.ledger, 0, "uid-2"):
+            pass
+
+
+async def test_what_was_produced_is_known_by_its_place(broker: Broker) -> None:
+    boxes = await make_boxes(broker, fresh_name("produced"))
+    await lay(broker, boxes.dead, numbered(3))
+    await replay_all(broker, boxes)
+    produced = await broker.produced(boxes.ledger, "uid-1")
+    arrived = await contents(broker, boxes.target)
+    assert len(produced) == 3
+    assert all(produced.holds(boxes.target, 0, one.place.offset) for one in arrived)
+    assert not produced.holds(boxes.target, 0, 1_000)
+    await broker.forget(boxes.ledger, "uid-1")
+    assert len(await broker.produced(boxes.ledger, "uid-1")) == 0
+
+
+async def test_a_sweep_reads_many_queues_with_many_partitions(broker: Broker) -> None:
+    queues = [await make_boxes(broker, fresh_name("many"), partitions=3) for _ in range(5)]
+    for count, boxes in enumerate(queues):
+        for partition in range(3):
+            await lay(broker, boxes.dead, numbered(count), partition)
+    registers = broker.registers()
+    try:
+        deadline = time.monotonic() + PATIENCE
+        while True:
+            found = await registers.sweep([boxes.watched for boxes in queues], now())
+            readings = [found[boxes.dead] for boxes in queues]
+            depths = [-1 if isinstance(one, BrokerError) else one.depth for one in readings]
+            if depths == [0, 3, 6, 9, 12]:
+                break
+            assert time.monotonic() < deadline, depths
+        await registers.sweep([], now())
+    finally:
+        await registers.close()
+
+
+async def test_a_tally_alone_is_kept_too(broker: Broker) -> None:
+    boxes = await make_boxes(broker, fresh_name("tally"))
+    tally = Tally(Span(0, 0, 10), now(), 5, scanned=5, skipped={"LoopCap": 2}, samples=("0-1",))
+    async with broker.mover(boxes.dead, boxes.ledger, 0, "uid-1") as mover:
+        await mover.commit(Step(tally))
+    async with broker.mover(boxes.dead, boxes.ledger, 0, "uid-1") as mover:
+        assert mover.tally == tally
+
+
+async def test_a_too_large_letter_hinders_no_other(broker: Broker) -> None:
+    boxes = await make_boxes(broker, fresh_name("toolarge"))
+    await broker.ensure(BoxSpec(boxes.dead, 1, config={"max.message.bytes": "3000"}))
+    await lay(broker, boxes.source, numbered(3))
+    async with broker.desk(boxes.desk()) as desk:
+        claims = await claim_some(desk, 3)
+        large = Message(b"k", b"x" * 5_000)
+        settled = await asyncio.gather(
+            desk.settle(claims[0], Buried(boxes.dead, claims[0].message)),
+            desk.settle(claims[1], Buried(boxes.dead, large)),
+            desk.settle(claims[2], Buried(boxes.dead, claims[2].message)),
+            return_exceptions=True,
+        )
+        assert [type(one) for one in settled] == [type(None), TooLarge, type(None)]
+        await desk.settle(claims[1], Delivered())
+    assert await values(broker, boxes.dead) == [b"v0", b"v2"]
+
+
+async def test_two_desks_share_the_work_and_settle_each_message_once(kafka: str, broker: Broker) -> None:
+    boxes = await make_boxes(broker, fresh_name("share"), partitions=4)
+    for partition in range(4):
+        await lay(broker, boxes.source, numbered(50, partition * 50), partition)
+    settled: Counter[bytes | None] = Counter()
+    async with broker.desk(boxes.desk("pod-0")) as first:
+        held = await claim_some(first, 20)
+        async with (
+            open_broker(spec_of(kafka), no_secrets, LOOPBACK) as other,
+            other.desk(boxes.desk("pod-1")) as second,
+        ):
+            await asyncio.gather(work(first, settled), work(second, settled))
+        assert not any(first.holds(claim) for claim in held)
+        with pytest.raises(Fenced):
+            await first.settle(held[0], Delivered())
+    assert sorted(settled.elements()) == sorted(f"v{n}".encode() for n in range(200))
+
+
+async def work(desk: Desk, settled: Counter[bytes | None]) -> None:
+    deadline = time.monotonic() + PATIENCE
+    while settled.total() < 200:
+        assert time.monotonic() < deadline, f"only {len(settled)} of 200"
+        claims = await desk.claim(20)
+        outcomes = await asyncio.gather(*(desk.settle(one, Delivered()) for one in claims), return_exceptions=True)
+        for claim, outcome in zip(claims, outcomes, strict=True):
+            assert outcome is None or isinstance(outcome, Fenced)
+            settled[claim.message.value] += outcome is None
+
+
+async def test_nobody_answers(broker: Broker) -> None:
+    async with open_broker(spec_of("127.0.0.1:9"), no_secrets, LOOPBACK) as nobody:
+        with pytest.raises(BrokerUnreachable):
+            await nobody.server()
+
+
+async def test_the_guard_keeps_us_from_addresses_that_settings_do_not_allow(kafka: str) -> None:
+    async with open_broker(spec_of(kafka), no_secrets, ()) as guarded:
+        with pytest.raises(BrokerUnreachable, match="may dial"):
+            await guarded.server()
