@@ -2,10 +2,10 @@
 
 import asyncio
 
+from deadletter.brokers.attempts import parked_claim, to_park
 from deadletter.brokers.errors import Fenced
 from deadletter.brokers.memory.server import Box, MemoryServer
 from deadletter.brokers.values import Buried, Claim, CourierWord, DeskSpec, Parked, Publication, Settlement
-from deadletter.core.headers import read_ours
 from deadletter.core.letters import Place
 
 _WAIT = 1.0
@@ -79,10 +79,7 @@ class MemoryDesk:
         return [self._parked_claim(offset, retry) for offset in free[:limit]]
 
     def _parked_claim(self, offset: int, retry: Box) -> Claim:
-        message = retry.waiting[offset].message
-        envelope = read_ours(message)
-        attempts, first = (envelope.attempts, envelope.first_failed_at) if envelope else (0, None)
-        return Claim(Place(self._spec.retry, 0, offset), message, attempts, first, parked=True)
+        return parked_claim(Place(self._spec.retry, 0, offset), retry.waiting[offset].message)
 
     def _fresh(self, limit: int) -> list[Claim]:
         source = self._server.box(self._spec.source)
@@ -108,7 +105,8 @@ class MemoryDesk:
         self._group.next[partition] = max(self._group.next[partition], offset + 1)
 
     def note(self, claim: Claim, attempts: int, first_failed_at: int) -> None:
-        """Remember an inline failure of a message of the source."""
+        """Remember an inline failure; a parked letter takes it along when it is parked again."""
+        claim.attempts, claim.first_failed_at = attempts, first_failed_at
         if not claim.parked and self.holds(claim):
             self._group.notes[claim.place.partition, claim.place.offset] = (attempts, first_failed_at)
 
@@ -127,7 +125,8 @@ class MemoryDesk:
             partition = claim.place.partition % len(box.partitions)
             self._server.publish(Publication(how.box, how.message, claim.place, partition))
         elif isinstance(how, Parked):
-            self._server.publish(Publication(self._spec.retry, how.message, claim.place, due_at=how.due_at))
+            message = to_park(how.message, claim)
+            self._server.publish(Publication(self._spec.retry, message, claim.place, due_at=how.due_at))
         self._finish(claim)
 
     def _finish(self, claim: Claim) -> None:

@@ -1,0 +1,109 @@
+"""Streams and retry boxes: looked at, made, dropped. None is ever trimmed by us."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from deadletter.brokers.errors import BoxConflict, BoxMissing, BrokerError, NotSupported
+from deadletter.brokers.redis import ledgers, names
+from deadletter.brokers.redis.line import Line
+from deadletter.brokers.values import BoxSpec, BoxState
+from deadletter.core.letters import Place
+from deadletter.core.names import archive
+from deadletter.core.tallies import Span
+
+_OLDEST_VERSION = 7
+_MAKER = "dlq-operator-maker"
+
+
+@dataclass(slots=True, frozen=True)
+class ServerFacts:
+    """What INFO tells."""
+
+    version: str
+    mode: str
+
+
+async def server_facts(line: Line) -> ServerFacts:
+    """Version and mode; NotSupported when we cannot work with it."""
+    lines = (await line.call("INFO", "server")).decode().splitlines()
+    told = dict(line.split(":", 1) for line in lines if ":" in line)
+    facts = ServerFacts(
+        told.get("valkey_version") or told.get("redis_version", ""), told.get("redis_mode", "standalone")
+    )
+    if facts.mode != "standalone":
+        raise NotSupported(f"this Redis runs in mode {facts.mode}; only standalone is supported yet")
+    major = facts.version.split(".")[0]
+    if major.isdigit() and int(major) < _OLDEST_VERSION:
+        raise NotSupported(f"Redis {facts.version} is too old; {_OLDEST_VERSION} or newer is needed")
+    return facts
+
+
+async def describe(line: Line, boxes: Sequence[str]) -> Mapping[str, BoxState]:
+    """The streams, retry boxes and ledgers among these names."""
+    kinds = ledgers.raise_first(await line.calls([("TYPE", box) for box in boxes]))
+    return {box: BoxState(box) for box, kind in zip(boxes, kinds, strict=True) if kind in (b"stream", b"hash")}
+
+
+async def ensure(line: Line, spec: BoxSpec) -> BoxState:
+    """Make it if it is not there. Partitions and retention are no notions of a stream."""
+    kind: bytes = await line.call("TYPE", spec.name)
+    wanted = b"hash" if spec.parking else b"stream"
+    if kind == b"none" and spec.adopt:
+        raise BoxMissing(f"stream {spec.name} does not exist and is to be adopted; create it first")
+    if kind == b"none":
+        await _make(line, spec)
+    elif kind != wanted:
+        raise BoxConflict(f"key {spec.name} holds a {kind.decode()}, not a {wanted.decode()}")
+    return BoxState(spec.name)
+
+
+async def _make(line: Line, spec: BoxSpec) -> None:
+    """A sorted set cannot be empty, so a retry box is its hash, with the counter of its letters as first field."""
+    if spec.parking:
+        await line.call("HSETNX", spec.name, "", 0)
+        return
+    await make_group(line, spec.name, _MAKER, "$")
+    await line.call("XGROUP", "DESTROY", spec.name, _MAKER)
+
+
+async def make_group(line: Line, stream: str, group: str, start: str) -> None:
+    """A consumer group, and an empty stream if there is none; one that exists is left as it is."""
+    try:
+        await line.call("XGROUP", "CREATE", stream, group, start, "MKSTREAM")
+    except BrokerError as error:
+        if not str(error.__cause__).startswith("BUSYGROUP"):
+            raise
+
+
+async def drop(line: Line, boxes: Sequence[str]) -> None:
+    """Each box and every key beside it."""
+    for box in boxes:
+        keys = [box, archive(box), names.marks(box), names.fence(box), names.due(box), names.holders(box)]
+        keys += [names.fence(archive(box)), names.marks(archive(box))]
+        for uid in await ledgers.replays_of(line, box):
+            keys += [names.selected(box, uid), names.produced(box, uid)]
+        await line.call("UNLINK", *keys)
+
+
+async def window(line: Line, stream: str, optional: bool = False) -> Span:
+    """What lies in a stream now; an archive that was never needed is empty."""
+    told = await look(line, stream)
+    if told is None and not optional:
+        raise BoxMissing(f"stream {stream} does not exist")
+    if told is None:
+        return Span(0, 0, 0)
+    end = Place.of_entry(stream, told[b"last-generated-id"].decode()).offset + 1
+    first = told[b"first-entry"]
+    return Span(0, Place.of_entry(stream, first[0].decode()).offset if first else end, end)
+
+
+async def look(line: Line, stream: str) -> dict[bytes, Any] | None:
+    """XINFO of a stream, or None if there is none."""
+    try:
+        told: list[Any] = await line.call("XINFO", "STREAM", stream)
+    except BrokerError as error:
+        if str(error.__cause__).startswith("no such key"):
+            return None
+        raise
+    return dict(zip(told[::2], told[1::2], strict=True))

@@ -1,0 +1,119 @@
+"""One open connection to a Redis: the whole contract."""
+
+import secrets
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+
+from deadletter.brokers.base import Offsets, Registers
+from deadletter.brokers.errors import BoxMissing, BrokerError
+from deadletter.brokers.redis import boxes, ledgers, names
+from deadletter.brokers.redis.desk import RedisDesk
+from deadletter.brokers.redis.line import Line
+from deadletter.brokers.redis.mover import RedisMover
+from deadletter.brokers.redis.publishing import Guard, Parcel, publish
+from deadletter.brokers.redis.reading import read_span
+from deadletter.brokers.redis.registers import RedisRegisters
+from deadletter.brokers.values import BoxSpec, BoxState, DeskSpec, Publication, Server, Taken
+from deadletter.core.names import archive
+from deadletter.core.tallies import Span
+
+_IDENTITY = "{dlq-operator}.server"
+
+
+class RedisBroker:
+    """Keeps the contract of `base.Broker`. A stream is a box of one partition."""
+
+    def __init__(self, line: Line, address: str) -> None:
+        self._line, self._address = line, address
+
+    async def server(self) -> Server:
+        """Who answers; NotSupported when it is a node of a Cluster or a Sentinel."""
+        facts = await boxes.server_facts(self._line)
+        return Server("Redis", facts.version, 1, transactions=False, id=await self._identity())
+
+    async def _identity(self) -> str:
+        """A name kept in the database itself, so that two addresses of one Redis are one; without the right to
+        write it, the address.
+        """
+        try:
+            await self._line.call("SET", _IDENTITY, secrets.token_hex(11), "NX")
+            found: bytes | None = await self._line.call("GET", _IDENTITY)
+        except BrokerError:
+            return self._address
+        return found.decode() if found else self._address
+
+    async def describe(self, names: Sequence[str]) -> Mapping[str, BoxState]:
+        """Those that exist, in one request."""
+        return await boxes.describe(self._line, names)
+
+    async def ensure(self, spec: BoxSpec) -> BoxState:
+        """Make an empty stream, or an empty retry box."""
+        return await boxes.ensure(self._line, spec)
+
+    async def drop(self, names: Sequence[str]) -> None:
+        """Delete boxes and ledgers with all that lies beside them."""
+        await boxes.drop(self._line, names)
+
+    async def window(self, box: str, archived: bool = False) -> tuple[Span, ...]:
+        """First entry and the one after the last that was ever added."""
+        return (await boxes.window(self._line, archive(box) if archived else box, optional=archived),)
+
+    async def read(self, box: str, spans: Sequence[Span], archived: bool = False) -> AsyncIterator[list[Taken]]:
+        """Entries of these spans; archived letters lie in a stream of their own."""
+        for span in spans:
+            async for batch in read_span(self._line, archive(box) if archived else box, span):
+                yield batch
+
+    async def settled(self, box: str, ledger: str) -> Mapping[int, Offsets]:  # noqa: ARG002 (they are gone)
+        """Settled letters are gone."""
+        return {}
+
+    async def append(self, publications: Sequence[Publication]) -> None:
+        """Publish; the same letter is not published again in the same box within 7 days."""
+        parcels = [Parcel(one.to, one.message, f"{one.letter.box}/{one.letter.id}", one.due_at) for one in publications]
+        await publish(self._line, parcels, Guard())
+
+    @asynccontextmanager
+    async def mover(
+        self, box: str, ledger: str, partition: int, uid: str, archived: bool = False
+    ) -> AsyncIterator[RedisMover]:
+        """Become the settler; every other one is fenced from now on."""
+        if partition != 0:
+            raise BoxMissing(f"a stream has one partition, there is no {partition}")
+        stream, kept = archive(box) if archived else box, archive(box)
+        if not archived:
+            await boxes.window(self._line, box)
+        token = await self._line.call("INCR", names.fence(stream))
+        mover = RedisMover(self._line, stream, kept, ledger, uid, token)
+        await mover.begin()
+        yield mover
+
+    @asynccontextmanager
+    async def desk(self, spec: DeskSpec) -> AsyncIterator[RedisDesk]:
+        """Join the group; leaving gives back what is still held."""
+        desk = RedisDesk(self._line, spec)
+        await desk.join()
+        try:
+            yield desk
+        finally:
+            await desk.leave()
+
+    async def selected(self, ledger: str, uid: str) -> Mapping[int, Offsets]:
+        """What a DryRun selected."""
+        chunks = await ledgers.read_list(self._line, names.selected(ledger, uid))
+        return {0: frozenset(ledgers.unpacked(chunks))} if chunks else {}
+
+    async def produced(self, ledger: str, uid: str) -> ledgers.Ranges:
+        """Where a Replay published."""
+        return ledgers.Ranges(await ledgers.read_list(self._line, names.produced(ledger, uid)))
+
+    async def forget(self, ledger: str, uid: str) -> None:
+        """Remove what a deleted Replay left."""
+        await ledgers.forget(self._line, ledger, uid)
+
+    async def reset_ledger(self, box: str, ledger: str) -> None:
+        """Nothing is kept of settled letters: a stream made anew is never mistaken for the old one."""
+
+    def registers(self) -> Registers:
+        """New, empty registers."""
+        return RedisRegisters(self._line)

@@ -1,0 +1,169 @@
+"""Settlements of a desk, gathered while the last ones are written: a few scripts carry many.
+
+A letter is published under a mark first and its claim is settled then; killed in between, the claim comes back, the
+mark stands, and the same settlement publishes nothing twice.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+
+from deadletter.brokers.attempts import to_park
+from deadletter.brokers.errors import BrokerError, Fenced
+from deadletter.brokers.redis import names
+from deadletter.brokers.redis.encoding import pack_letter
+from deadletter.brokers.redis.hands import Hands
+from deadletter.brokers.redis.line import Line, Word
+from deadletter.brokers.redis.publishing import Guard, Parcel, publish, unmark
+from deadletter.brokers.redis.scripts import ACKNOWLEDGE, SETTLE_DUE
+from deadletter.brokers.values import Buried, Claim, DeskSpec, Parked, Settlement
+from deadletter.core.letters import Message
+
+_MOST = 500
+
+
+@dataclass(slots=True, eq=False)
+class _Wish:
+    """One settlement that somebody waits for."""
+
+    claim: Claim
+    how: Settlement
+    done: "asyncio.Future[None]" = field(default_factory=lambda: asyncio.get_running_loop().create_future())
+
+    def fail(self, error: BrokerError) -> None:
+        if not self.done.done():
+            self.done.set_exception(error)
+            self.done.exception()  # nobody may wait for it any more
+
+
+_Writer = Callable[[Sequence[_Wish]], Awaitable[list[int]]]
+
+
+class Clerk:
+    """Writes the settlements of one desk."""
+
+    def __init__(self, line: Line, spec: DeskSpec, hands: Hands) -> None:
+        self._line, self._spec, self._hands = line, spec, hands
+        self._wishes: list[_Wish] = []
+        self._writing: asyncio.Task[None] | None = None
+
+    async def settle(self, claim: Claim, how: Settlement) -> None:
+        """Returns when it is written."""
+        wish = _Wish(claim, how)
+        self._wishes.append(wish)
+        if self._writing is None or self._writing.done():
+            self._writing = asyncio.create_task(self._write_all())
+        await wish.done
+
+    async def finish(self) -> None:
+        """Wait for what is being written."""
+        if self._writing is not None:
+            await asyncio.wait({self._writing})
+
+    async def _write_all(self) -> None:
+        while self._wishes:
+            batch, self._wishes = self._wishes[:_MOST], self._wishes[_MOST:]
+            await self._write(batch)
+
+    async def _write(self, batch: list[_Wish]) -> None:
+        published = await self._publish_all([wish for wish in batch if _target(wish, self._spec.retry)])
+        open_wishes = [wish for wish in batch if not wish.done.done()]
+        await self._try(self._acknowledge, [wish for wish in open_wishes if not wish.claim.parked])
+        await self._try(self._settle_due, [wish for wish in open_wishes if wish.claim.parked])
+        settled = [parcel for wish, parcel in published if _went_well(wish)]
+        if settled:
+            await self._unmark(settled)
+
+    async def _publish_all(self, wishes: list[_Wish]) -> list[tuple[_Wish, Parcel]]:
+        """Box by box: one that refuses keeps no other waiting."""
+        published: list[tuple[_Wish, Parcel]] = []
+        for parked in (False, True):
+            for box in {_target(wish, self._spec.retry) for wish in wishes if wish.claim.parked is parked}:
+                here = [w for w in wishes if w.claim.parked is parked and _target(w, self._spec.retry) == box]
+                pairs = [(wish, self._parcel(wish, box or "")) for wish in here]
+                published += pairs if await self._publish(pairs, parked) else []
+        return published
+
+    def _parcel(self, wish: _Wish, box: str) -> Parcel:
+        place = wish.claim.place
+        due = wish.how.due_at if isinstance(wish.how, Parked) else None
+        return Parcel(box, _letter(wish), f"{self._spec.group}/{place.box}/{place.id}", due, place.id)
+
+    async def _publish(self, pairs: list[tuple[_Wish, Parcel]], parked: bool) -> bool:
+        spec = self._spec
+        guard = Guard("claim", spec.source, spec.group, spec.consumer)
+        if parked:
+            guard = Guard("held", names.holders(spec.retry), "", spec.consumer)
+        try:
+            ours = await publish(self._line, [parcel for _, parcel in pairs], guard)
+        except BrokerError as error:
+            for wish, _ in pairs:
+                wish.fail(error)
+            return False
+        for position, (wish, _) in enumerate(pairs):
+            if not ours[position]:
+                self._lost(wish)
+        return True
+
+    async def _try(self, write: _Writer, wishes: list[_Wish]) -> None:
+        if not wishes:
+            return
+        try:
+            outcomes = await write(wishes)
+        except BrokerError as error:
+            for wish in wishes:
+                wish.fail(error)
+            return
+        for wish, outcome in zip(wishes, outcomes, strict=True):
+            if not outcome:
+                self._lost(wish)
+                continue
+            self._hands.let_go(wish.claim)
+            if not wish.done.done():
+                wish.done.set_result(None)
+
+    async def _acknowledge(self, wishes: Sequence[_Wish]) -> list[int]:
+        spec = self._spec
+        ids = [wish.claim.place.id for wish in wishes]
+        keys = [spec.source, names.notes(spec.source, spec.group)]
+        outcomes: list[int] = await self._line.run(ACKNOWLEDGE, keys, [spec.group, spec.consumer, *ids])
+        return outcomes
+
+    async def _settle_due(self, wishes: Sequence[_Wish]) -> list[int]:
+        spec = self._spec
+        words: list[Word] = [spec.consumer]
+        for wish in wishes:
+            if isinstance(wish.how, Parked):
+                words += (wish.claim.place.id, wish.how.due_at, pack_letter(_letter(wish)))
+            else:
+                words += (wish.claim.place.id, "", "")
+        keys = [spec.retry, names.due(spec.retry), names.holders(spec.retry)]
+        outcomes: list[int] = await self._line.run(SETTLE_DUE, keys, words)
+        return outcomes
+
+    def _lost(self, wish: _Wish) -> None:
+        self._hands.let_go(wish.claim)
+        wish.fail(Fenced(f"{wish.claim.place.id} of {wish.claim.place.box} is no longer ours"))
+
+    async def _unmark(self, parcels: list[Parcel]) -> None:
+        try:
+            await unmark(self._line, parcels)
+        except BrokerError:
+            return  # they end by themselves
+
+
+def _target(wish: _Wish, retry: str) -> str | None:
+    """The box it must be published in before it is settled; a waiting letter is laid back without."""
+    if isinstance(wish.how, Buried):
+        return wish.how.box
+    return retry if isinstance(wish.how, Parked) and not wish.claim.parked else None
+
+
+def _letter(wish: _Wish) -> Message:
+    if isinstance(wish.how, Parked):
+        return to_park(wish.how.message, wish.claim)
+    return wish.how.message if isinstance(wish.how, Buried) else wish.claim.message
+
+
+def _went_well(wish: _Wish) -> bool:
+    return wish.done.done() and not wish.done.cancelled() and wish.done.exception() is None

@@ -1,0 +1,215 @@
+"""A courier's desk on Redis: a consumer of the source's group, and of the retry box."""
+
+import asyncio
+from contextlib import suppress
+from typing import Any
+
+from deadletter.brokers.attempts import parked_claim
+from deadletter.brokers.errors import BoxMissing, BrokerError
+from deadletter.brokers.redis import boxes, ledgers, names
+from deadletter.brokers.redis.clerk import Clerk
+from deadletter.brokers.redis.encoding import message_of, unpack_letter
+from deadletter.brokers.redis.hands import LEASE, Hands
+from deadletter.brokers.redis.line import Line, Word
+from deadletter.brokers.redis.scripts import TAKE_DUE
+from deadletter.brokers.values import Claim, CourierWord, DeskSpec, Settlement
+from deadletter.core.ledger import courier_key
+from deadletter.core.letters import SEQUENCE_BITS, Place
+
+_BLOCK = 1_000
+_SLICE = 200
+_TICK = 0.5
+_REFRESH_EVERY = 10  # ticks
+_TAKEOVER_EVERY = 5.0
+
+
+class RedisDesk:
+    """Keeps the contract of `base.Desk`."""
+
+    def __init__(self, line: Line, spec: DeskSpec) -> None:
+        self._line, self._spec = line, spec
+        self._hands = Hands(line, spec)
+        self._clerk = Clerk(line, spec, self._hands)
+        self._backlog: list[Claim] = []
+        self._own: str | None = "0"  # where our own pending messages go on; None: all read
+        self._last = "0" if spec.from_earliest else "$"
+        self._takeover_at = 0.0
+        self._notes: dict[str, tuple[int, int]] = {}
+        self._pods: set[str] = set()
+        self._beating: asyncio.Task[None] | None = None
+        self.lag = 0
+        self.parked = 0
+        self.trimmed = 0  # messages that were cut off the stream while they were pending
+
+    async def join(self) -> None:
+        """Make the group if need be and take back what an earlier process of this name held.
+
+        A stream is born by its first message, which a late group would miss: an absent source is made, empty.
+        """
+        await boxes.make_group(self._line, self._spec.source, self._spec.group, self._last)
+        await self._hands.free_due()
+        await self._look()
+        self._beating = asyncio.create_task(self._beat())
+
+    async def leave(self) -> None:
+        """Finish what is being written; what is still held may be taken by others at once."""
+        if self._beating is not None:
+            self._beating.cancel()
+            await asyncio.wait({self._beating})
+        await self._clerk.finish()
+        with suppress(BrokerError):
+            await self._flush_notes()
+            await self._hands.give_back()
+            if self._pods:
+                await self._line.call("HDEL", self._spec.ledger, *(courier_key(pod) for pod in self._pods))
+
+    async def claim(self, limit: int, max_bytes: int = 64 << 20) -> list[Claim]:
+        """Due letters, our own pending messages, those abandoned by others, new ones."""
+        if len(self._backlog) < limit:
+            await self._gather(limit - len(self._backlog), max_bytes)
+        return self._deal(limit, max_bytes)
+
+    async def _gather(self, limit: int, max_bytes: int) -> None:
+        count = min(limit, _SLICE)
+        self._backlog = await self._due(count, max_bytes) + self._backlog
+        if len(self._backlog) >= count:
+            return
+        try:
+            found = await self._own_pending(count) or await self._abandoned(count) or await self._fresh(count)
+        except BoxMissing:
+            await boxes.make_group(self._line, self._spec.source, self._spec.group, self._last)
+            return
+        self._backlog += found
+
+    def _deal(self, limit: int, max_bytes: int) -> list[Claim]:
+        dealt: list[Claim] = []
+        for claim in self._backlog[:limit]:
+            max_bytes -= claim.message.size
+            if dealt and max_bytes < 0:
+                break
+            dealt.append(claim)
+        self._backlog = self._backlog[len(dealt) :]
+        return [claim for claim in dealt if self._hands.holds(claim)]
+
+    async def _due(self, limit: int, max_bytes: int) -> list[Claim]:
+        spec = self._spec
+        keys = [spec.retry, names.due(spec.retry), names.holders(spec.retry)]
+        found: list[bytes] = await self._line.run(TAKE_DUE, keys, [spec.consumer, LEASE, limit, max_bytes])
+        claims = [_parked(spec.retry, name, letter) for name, letter in zip(found[::2], found[1::2], strict=True)]
+        self._hands.take(claims)
+        return claims
+
+    async def _own_pending(self, limit: int) -> list[Claim]:
+        if self._own is None:
+            return []
+        entries = await self._read_group(limit, self._own)
+        self._own = entries[-1][0].decode() if entries else None
+        return await self._again(entries)
+
+    async def _abandoned(self, limit: int) -> list[Claim]:
+        """Messages of consumers whose lease ran out."""
+        now = asyncio.get_running_loop().time()
+        if now < self._takeover_at:
+            return []
+        spec, cursor = self._spec, b"0-0"
+        while True:
+            words: tuple[Word, ...] = ("XAUTOCLAIM", spec.source, spec.group, spec.consumer, LEASE, cursor)
+            cursor, entries, gone = (*(await self._line.call(*words, "COUNT", limit)), ())[:3]
+            self.trimmed += len(gone)
+            if entries:
+                return await self._again(entries)
+            if cursor == b"0-0":
+                self._takeover_at = now + _TAKEOVER_EVERY
+                return []
+
+    async def _fresh(self, limit: int) -> list[Claim]:
+        wait: list[Word] = [] if self._backlog else ["BLOCK", _BLOCK]
+        entries = await self._read_group(limit, ">", *wait)
+        claims = [self._claim(entry) for entry in entries if entry[1] is not None]
+        if entries:
+            self._last = entries[-1][0].decode()
+        self._hands.take(claims)
+        return claims
+
+    async def _read_group(self, limit: int, start: str, *wait: Word) -> list[Any]:
+        spec = self._spec
+        reply = await self._line.call(
+            "XREADGROUP", "GROUP", spec.group, spec.consumer, "COUNT", limit, *wait, "STREAMS", spec.source, start
+        )
+        return reply[0][1] if reply else []
+
+    async def _again(self, entries: list[Any]) -> list[Claim]:
+        """Messages that were claimed before: trimmed ones are acknowledged and counted, notes are remembered."""
+        gone = [entry[0] for entry in entries if entry[1] is None]
+        if gone:
+            self.trimmed += len(gone)
+            await self._line.call("XACK", self._spec.source, self._spec.group, *gone)
+        there = [e for e in entries if e[1] is not None and (False, e[0].decode()) not in self._hands]
+        if not there:
+            return []
+        key = names.notes(self._spec.source, self._spec.group)
+        notes: list[bytes | None] = await self._line.call("HMGET", key, *(entry[0] for entry in there))
+        claims = [self._claim(entry, note) for entry, note in zip(there, notes, strict=True)]
+        self._hands.take(claims)
+        return claims
+
+    def _claim(self, entry: list[Any], note: bytes | None = None) -> Claim:
+        place = Place.of_entry(self._spec.source, entry[0].decode())
+        attempts, first = map(int, note.split()) if note else (0, None)
+        return Claim(place, message_of(entry[1], place.offset >> SEQUENCE_BITS), attempts, first)
+
+    def note(self, claim: Claim, attempts: int, first_failed_at: int) -> None:
+        """Written within half a second; a parked letter takes it along when it is parked again."""
+        claim.attempts, claim.first_failed_at = attempts, first_failed_at
+        if not claim.parked and self.holds(claim):
+            self._notes[claim.place.id] = (attempts, first_failed_at)
+
+    def holds(self, claim: Claim) -> bool:
+        """Is it still ours, as far as the last refresh knows?"""
+        return self._hands.holds(claim)
+
+    async def settle(self, claim: Claim, how: Settlement) -> None:
+        """Durable when it returns."""
+        self._notes.pop(claim.place.id, None)
+        await self._clerk.settle(claim, how)
+
+    async def say(self, word: CourierWord) -> None:
+        """Into the ledger's hash."""
+        self._pods.add(word.pod)
+        await ledgers.write_word(self._line, self._spec.ledger, word)
+
+    async def _beat(self) -> None:
+        tick = 0
+        while True:
+            await asyncio.sleep(_TICK)
+            tick += 1
+            with suppress(BrokerError):  # the next claim or settlement says it
+                await self._flush_notes()
+                if tick % _REFRESH_EVERY == 0:
+                    await self._hands.refresh()
+                    await self._look()
+
+    async def _flush_notes(self) -> None:
+        if not self._notes:
+            return
+        notes, self._notes = self._notes, {}
+        words: list[Word] = []
+        for name, (attempts, first) in notes.items():
+            words += (name, f"{attempts} {first}")
+        try:
+            await self._line.call("HSET", names.notes(self._spec.source, self._spec.group), *words)
+        except BrokerError:
+            self._notes = notes | self._notes
+            raise
+
+    async def _look(self) -> None:
+        groups: list[list[Any]] = await self._line.call("XINFO", "GROUPS", self._spec.source)
+        told = [dict(zip(group[::2], group[1::2], strict=True)) for group in groups]
+        ours = next((group for group in told if group[b"name"] == self._spec.group.encode()), {})
+        self.lag = ours.get(b"lag") or 0
+        self.parked = await self._line.call("ZCARD", names.due(self._spec.retry))
+
+
+def _parked(retry: str, name: bytes, letter: bytes) -> Claim:
+    place = Place.of_entry(retry, name.decode())
+    return parked_claim(place, unpack_letter(letter, place.offset >> SEQUENCE_BITS))

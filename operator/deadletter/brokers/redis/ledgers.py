@@ -1,0 +1,136 @@
+"""The ledger of a dead stream: a hash of tallies and couriers' words, and a list per Replay beside it."""
+
+from bisect import bisect_right
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field
+from itertools import chain
+from struct import iter_unpack
+from typing import Any
+
+from deadletter.brokers.errors import LedgerCorrupt
+from deadletter.brokers.redis import names
+from deadletter.brokers.redis.line import Line, Word
+from deadletter.brokers.values import CourierWord
+from deadletter.core.ledger import (
+    LedgerError,
+    courier_key,
+    decode_tally,
+    decode_word,
+    encode_word,
+    parse_key,
+    tally_key,
+)
+from deadletter.core.letters import SEQUENCE_BITS, Place
+from deadletter.core.tallies import Tally
+
+WORD_KEPT = 90_000
+_SLICE = 500
+
+
+@dataclass(slots=True)
+class Entries:
+    """What the hash of a ledger says."""
+
+    tallies: dict[str, tuple[Tally, ...]] = field(default_factory=dict)
+    couriers: list[CourierWord] = field(default_factory=list)
+
+
+def read_entries(pairs: list[bytes]) -> Entries:
+    """Fields and values of the hash; LedgerCorrupt names the field that cannot be read."""
+    entries = Entries()
+    try:
+        for key, value in zip(pairs[::2], pairs[1::2], strict=True):
+            parsed = parse_key(key)
+            if parsed.kind == "tally":
+                entries.tallies[parsed.subject] = (decode_tally(key, value),)
+            elif parsed.kind == "courier":
+                entries.couriers.append(CourierWord(**decode_word(key, value)))
+    except (LedgerError, TypeError) as error:
+        raise LedgerCorrupt(
+            str(error) if isinstance(error, LedgerError) else "a courier's word is malformed"
+        ) from error
+    return entries
+
+
+async def read_tally(line: Line, ledger: str, uid: str) -> Tally | None:
+    """What a Replay had counted."""
+    key = tally_key(uid, 0)
+    value: bytes | None = await line.call("HGET", ledger, key)
+    try:
+        return None if value is None else decode_tally(key, value)
+    except LedgerError as error:
+        raise LedgerCorrupt(str(error)) from error
+
+
+async def write_word(line: Line, ledger: str, word: CourierWord) -> None:
+    """A courier's last word."""
+    key = courier_key(word.pod)
+    await line.call("HSET", ledger, key, encode_word(key, asdict(word)))
+
+
+class Ranges:
+    """Where a Replay published: a script publishes without a gap, so first and last entry are enough."""
+
+    def __init__(self, lines: list[bytes]) -> None:
+        self._count = 0
+        self._ranges: dict[str, list[tuple[int, int]]] = {}
+        for line in lines:
+            box, first, last, count = line.decode().rsplit(" ", 3)
+            span = (Place.of_entry(box, first).offset, Place.of_entry(box, last).offset)
+            self._ranges.setdefault(box, []).append(span)
+            self._count += int(count)
+        for spans in self._ranges.values():
+            spans.sort()
+
+    def __len__(self) -> int:
+        return self._count
+
+    def holds(self, topic: str, partition: int, offset: int) -> bool:
+        """Did it publish there?"""
+        spans = self._ranges.get(topic, [])
+        at = bisect_right(spans, (offset, 1 << 192)) - 1
+        return partition == 0 and at >= 0 and offset <= spans[at][1]
+
+
+async def read_list(line: Line, key: str) -> list[bytes]:
+    """A list in slices, so that no reply is without bound."""
+    found: list[bytes] = []
+    while piece := await line.call("LRANGE", key, len(found), len(found) + _SLICE - 1):
+        found += piece
+    return found
+
+
+def unpacked(chunks: list[bytes]) -> Iterator[int]:
+    """The offsets of a selection."""
+    pairs = chain.from_iterable(iter_unpack(">QQ", chunk) for chunk in chunks)
+    return (ms << SEQUENCE_BITS | sequence for ms, sequence in pairs)
+
+
+async def forget(line: Line, ledger: str, uid: str) -> None:
+    """Selection, produced and tally of one Replay."""
+    commands: list[tuple[Word, ...]] = [
+        ("UNLINK", names.selected(ledger, uid), names.produced(ledger, uid)),
+        ("HDEL", ledger, tally_key(uid, 0)),
+    ]
+    raise_first(await line.calls(commands))
+
+
+async def replays_of(line: Line, ledger: str) -> set[str]:
+    """Every Replay that left something in this ledger; none if it is no ledger."""
+    if await line.call("TYPE", ledger) != b"hash":
+        return set()
+    fields: list[bytes] = await line.call("HKEYS", ledger)
+    return {field.split(b"/")[1].decode() for field in fields if field.startswith(b"tally/")}
+
+
+def raise_first(replies: list[Any]) -> list[Any]:
+    """The replies, or the first error among them."""
+    for reply in replies:
+        if isinstance(reply, Exception):
+            raise reply
+    return replies
+
+
+def words_now(entries: Entries, now: int) -> tuple[CourierWord, ...]:
+    """Couriers that spoke lately."""
+    return tuple(word for word in entries.couriers if now - word.at <= WORD_KEPT)

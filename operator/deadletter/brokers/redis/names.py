@@ -1,0 +1,43 @@
+"""Keys beside a box: they carry its hash tag, so that a box and what belongs to it share a slot."""
+
+
+def beside(box: str, suffix: str) -> str:
+    """`<box>.<suffix>`, in the slot of the box: a name without a hash tag becomes one."""
+    opened = box.find("{")
+    tagged = opened >= 0 and box.find("}", opened) > opened + 1
+    return f"{box}.{suffix}" if tagged else f"{{{box}}}.{suffix}"
+
+
+def marks(box: str) -> str:
+    """Sorted set of letters already published here, by the time they are forgotten."""
+    return beside(box, "marks")
+
+
+def fence(box: str) -> str:
+    """Counter of movers: only the newest may write."""
+    return beside(box, "fence")
+
+
+def due(retry: str) -> str:
+    """Sorted set of waiting letters by due time, or by the end of the lease of who holds them."""
+    return beside(retry, "due")
+
+
+def holders(retry: str) -> str:
+    """Hash of waiting letters in somebody's hands: who."""
+    return beside(retry, "holders")
+
+
+def notes(source: str, group: str) -> str:
+    """Hash of messages that failed inline: attempts and first failure."""
+    return beside(source, f"{group}.notes")
+
+
+def selected(ledger: str, uid: str) -> str:
+    """List of what a DryRun selected."""
+    return f"{ledger}:selected:{uid}"
+
+
+def produced(ledger: str, uid: str) -> str:
+    """List of where a Replay published."""
+    return f"{ledger}:produced:{uid}"

@@ -1,0 +1,190 @@
+"""The Lua scripts: each is atomic, and harmless when run again after a lost reply.
+
+Every writing script checks first that its caller may still write: a mover by the fence of its box, a courier by what
+it holds.
+"""
+
+from dataclasses import dataclass, field
+from hashlib import sha1
+
+
+@dataclass(slots=True, frozen=True)
+class Script:
+    """A script and the digest by which Redis knows it."""
+
+    text: str
+    digest: str = field(init=False)
+
+    def __post_init__(self) -> None:
+        # Redis names scripts by SHA-1; nothing secret hangs on it.
+        object.__setattr__(self, "digest", sha1(self.text.encode(), usedforsecurity=False).hexdigest())
+
+
+_NOW = """
+local clock = redis.call('TIME')
+local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
+"""
+
+# KEYS: guard, target, marks, due, produced. ARGV: mode (free, fence, claim, held), token or group, consumer,
+# life of a mark in ms, note it in produced?, then per letter: mark, claim id, due time, number of fields, fields.
+# Answers per letter: 1 published, 0 was published before, -1 not ours.
+PUT = Script(
+    _NOW
+    + """
+local mode, who, consumer, life, noted = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4]), ARGV[5] == '1'
+local target, marks = KEYS[2], KEYS[3]
+if mode == 'fence' and redis.call('GET', KEYS[1]) ~= who then return redis.error_reply('FENCED') end
+local function ours(id)
+  if mode == 'claim' then
+    local found = redis.call('XPENDING', KEYS[1], who, id, id, 1)
+    return found[1] and found[1][2] == consumer
+  end
+  return mode ~= 'held' or redis.call('HGET', KEYS[1], id) == consumer
+end
+local starts, names, at = {}, {}, 6
+while at <= #ARGV do
+  starts[#starts + 1], names[#names + 1] = at, ARGV[at]
+  at = at + 4 + tonumber(ARGV[at + 3])
+end
+redis.call('ZREMRANGEBYSCORE', marks, '-inf', now)
+local known = redis.call('ZMSCORE', marks, unpack(names))
+local fresh, out, first, last, seen = {}, {}, false, false, {}
+for index, start in ipairs(starts) do
+  local name, due = ARGV[start], ARGV[start + 2]
+  if not ours(ARGV[start + 1]) then out[index] = -1
+  elseif known[index] or seen[name] then out[index] = 0
+  else
+    local id
+    if due == '' then
+      id = redis.call('XADD', target, 'NOMKSTREAM', '*', unpack(ARGV, start + 4, start + 3 + tonumber(ARGV[start + 3])))
+    elseif redis.call('EXISTS', target) == 1 then
+      id = string.format('%.0f', now) .. '-' .. redis.call('HINCRBY', target, '', 1)
+      redis.call('HSET', target, id, ARGV[start + 4])
+      redis.call('ZADD', KEYS[4], due, id)
+    end
+    if not id then return redis.error_reply('NOBOX') end
+    redis.call('ZADD', marks, now + life, name)
+    seen[name], out[index], first, last = true, 1, first or id, id
+    fresh[#fresh + 1] = name
+  end
+end
+if noted and first then redis.call('RPUSH', KEYS[5], target .. ' ' .. first .. ' ' .. last .. ' ' .. #fresh) end
+return out
+"""
+)
+
+# KEYS: fence, box, archive, ledger, selected. ARGV: token, tally field, tally, selection, number of letters to
+# archive, their ids, ids to delete.
+SETTLE = Script("""
+if redis.call('GET', KEYS[1]) ~= ARGV[1] then return redis.error_reply('FENCED') end
+local archived = tonumber(ARGV[5])
+for at = 6, 5 + archived do
+  local found = redis.call('XRANGE', KEYS[2], ARGV[at], ARGV[at])
+  if found[1] then redis.call('XADD', KEYS[3], '*', unpack(found[1][2])) end
+end
+for at = 6, #ARGV, 1000 do redis.call('XDEL', KEYS[2], unpack(ARGV, at, math.min(at + 999, #ARGV))) end
+if ARGV[4] ~= '' then redis.call('RPUSH', KEYS[5], ARGV[4]) end
+redis.call('HSET', KEYS[4], ARGV[2], ARGV[3])
+return 1
+""")
+
+# KEYS: source, notes. ARGV: group, consumer, ids. Answers per id: 1 acknowledged, 0 not ours.
+ACKNOWLEDGE = Script("""
+local out = {}
+for at = 3, #ARGV do
+  local found = redis.call('XPENDING', KEYS[1], ARGV[1], ARGV[at], ARGV[at], 1)
+  if found[1] and found[1][2] == ARGV[2] then
+    redis.call('XACK', KEYS[1], ARGV[1], ARGV[at])
+    redis.call('HDEL', KEYS[2], ARGV[at])
+    out[#out + 1] = 1
+  else out[#out + 1] = 0 end
+end
+return out
+""")
+
+# KEYS: source. ARGV: group, consumer, idle time to set, ids. Answers the ids that are not ours any more.
+REFRESH = Script("""
+local lost = {}
+for at = 4, #ARGV do
+  local found = redis.call('XPENDING', KEYS[1], ARGV[1], ARGV[at], ARGV[at], 1)
+  if found[1] and found[1][2] == ARGV[2] then
+    redis.call('XCLAIM', KEYS[1], ARGV[1], ARGV[2], 0, ARGV[at], 'IDLE', ARGV[3], 'JUSTID')
+  else lost[#lost + 1] = ARGV[at] end
+end
+return lost
+""")
+
+# KEYS: retry, due, holders. ARGV: consumer, lease, most letters, most bytes. Answers id, letter, id, letter, ...
+TAKE_DUE = Script(
+    _NOW
+    + """
+local out, room = {}, tonumber(ARGV[4])
+for _, id in ipairs(redis.call('ZRANGEBYSCORE', KEYS[2], '-inf', now, 'LIMIT', 0, ARGV[3])) do
+  local letter = redis.call('HGET', KEYS[1], id)
+  if not letter then redis.call('ZREM', KEYS[2], id)
+  else
+    room = room - #letter
+    if room < 0 and #out > 0 then break end
+    redis.call('ZADD', KEYS[2], now + tonumber(ARGV[2]), id)
+    redis.call('HSET', KEYS[3], id, ARGV[1])
+    out[#out + 1], out[#out + 2] = id, letter
+  end
+end
+return out
+"""
+)
+
+# KEYS: due, holders. ARGV: consumer, lease, ids. Answers the ids that are not ours any more.
+KEEP_DUE = Script(
+    _NOW
+    + """
+local lost = {}
+for at = 3, #ARGV do
+  if redis.call('HGET', KEYS[2], ARGV[at]) == ARGV[1] then
+    redis.call('ZADD', KEYS[1], 'XX', now + tonumber(ARGV[2]), ARGV[at])
+  else lost[#lost + 1] = ARGV[at] end
+end
+return lost
+"""
+)
+
+# KEYS: due, holders. ARGV: consumer. Whatever this consumer holds is due again.
+FREE_DUE = Script("""
+local held = redis.call('HGETALL', KEYS[2])
+for at = 1, #held, 2 do
+  if held[at + 1] == ARGV[1] then
+    redis.call('ZADD', KEYS[1], 'XX', 0, held[at])
+    redis.call('HDEL', KEYS[2], held[at])
+  end
+end
+return 1
+""")
+
+# KEYS: retry, due, holders. ARGV: consumer, then per letter: id, due time or nothing, letter. With a due time the
+# letter is laid back, without one it is settled. Answers per letter: 1 done, 0 not ours.
+SETTLE_DUE = Script("""
+local out = {}
+for at = 2, #ARGV, 3 do
+  local id = ARGV[at]
+  if redis.call('HGET', KEYS[3], id) ~= ARGV[1] then out[#out + 1] = 0
+  else
+    if ARGV[at + 1] == '' then
+      redis.call('HDEL', KEYS[1], id)
+      redis.call('ZREM', KEYS[2], id)
+    else
+      redis.call('HSET', KEYS[1], id, ARGV[at + 2])
+      redis.call('ZADD', KEYS[2], ARGV[at + 1], id)
+    end
+    redis.call('HDEL', KEYS[3], id)
+    out[#out + 1] = 1
+  end
+end
+return out
+""")
+
+# KEYS: stream. ARGV: first id, how many. Answers ids alone.
+LIST_IDS = Script("""
+local out = {}
+for index, entry in ipairs(redis.call('XRANGE', KEYS[1], ARGV[1], '+', 'COUNT', ARGV[2])) do out[index] = entry[1] end
+return out
+""")

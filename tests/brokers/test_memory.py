@@ -1,0 +1,114 @@
+"""The contract on the memory broker, and what its server offers to tests of the upper floors."""
+
+import pytest
+
+from deadletter.brokers.base import Broker
+from deadletter.brokers.errors import BoxConflict, BoxRecreated, BoxRefused, BrokerUnreachable, Fenced, TooLarge
+from deadletter.brokers.memory import MemoryBroker, MemoryServer
+from deadletter.brokers.values import BoxSpec, Buried, Delivered, Parked, Step
+from deadletter.core.tallies import Why
+from tests.brokers.contract import BrokerContract, contents, lay, make_boxes, numbered, republish, tally_of, values
+
+
+@pytest.fixture
+def server() -> MemoryServer:
+    return MemoryServer()
+
+
+@pytest.fixture
+def broker(server: MemoryServer) -> Broker:
+    return MemoryBroker(server)
+
+
+class TestMemory(BrokerContract):
+    """Memory keeps the contract."""
+
+
+async def test_what_one_connection_wrote_another_reads(server: MemoryServer) -> None:
+    boxes = await make_boxes(MemoryBroker(server), "orders")
+    await lay(MemoryBroker(server), boxes.dead, numbered(3))
+    assert await values(MemoryBroker(server), boxes.dead) == [b"v0", b"v1", b"v2"]
+
+
+async def test_a_refusing_box_leaves_everything_as_it_was(server: MemoryServer, broker: Broker) -> None:
+    boxes = await make_boxes(broker, "orders")
+    await lay(broker, boxes.source, numbered(1))
+    server.refuse[boxes.dead] = BoxRefused("full")
+    async with broker.desk(boxes.desk()) as desk:
+        (claim,) = await desk.claim(1)
+        with pytest.raises(BoxRefused):
+            await desk.settle(claim, Buried(boxes.dead, claim.message))
+        del server.refuse[boxes.dead]
+        await desk.settle(claim, Buried(boxes.dead, claim.message))
+    assert await values(broker, boxes.dead) == [b"v0"]
+
+
+async def test_a_server_that_is_down_answers_nothing(server: MemoryServer, broker: Broker) -> None:
+    server.down = BrokerUnreachable("down")
+    with pytest.raises(BrokerUnreachable):
+        await broker.server()
+    server.down = None
+    assert (await broker.server()).kind == "Memory"
+
+
+async def test_a_second_desk_of_the_same_pod_takes_over(server: MemoryServer) -> None:
+    broker = MemoryBroker(server)
+    boxes = await make_boxes(broker, "orders")
+    await lay(broker, boxes.source, numbered(1))
+    async with broker.desk(boxes.desk()) as killed, broker.desk(boxes.desk()) as again:
+        with pytest.raises(Fenced):
+            await killed.claim(1)
+        (claim,) = await again.claim(1)
+        assert not killed.holds(claim)
+        await again.settle(claim, Delivered())
+
+
+async def test_an_expelled_desk_holds_nothing(server: MemoryServer, broker: Broker) -> None:
+    boxes = await make_boxes(broker, "orders")
+    await lay(broker, boxes.source, numbered(1))
+    async with broker.desk(boxes.desk("pod-0")) as first, broker.desk(boxes.desk("pod-1")) as second:
+        (claim,) = await first.claim(1)
+        assert await second.claim(1) == []
+        server.expel(boxes.source, boxes.group, "pod-0")
+        assert not first.holds(claim)
+        with pytest.raises(Fenced):
+            await first.settle(claim, Parked(claim.message, 0))
+        (taken,) = await second.claim(1)
+        assert taken.place == claim.place
+
+
+async def test_a_recreated_box_stops_the_mover_until_a_human_decides(broker: Broker) -> None:
+    boxes = await make_boxes(broker, "orders")
+    await lay(broker, boxes.dead, numbered(1))
+    letters = await contents(broker, boxes.dead)
+    step = Step(tally_of(letters), republish(boxes.target, letters), {Why.Replayed: [letters[0].place.offset]})
+    async with broker.mover(boxes.dead, boxes.ledger, 0, "uid-1") as mover:
+        await mover.commit(step)
+    await broker.drop([boxes.dead])
+    await broker.ensure(BoxSpec(boxes.dead, 1))
+    with pytest.raises(BoxRecreated):
+        async with broker.mover(boxes.dead, boxes.ledger, 0, "uid-2"):
+            pass
+    await broker.reset_ledger(boxes.dead, boxes.ledger)
+    async with broker.mover(boxes.dead, boxes.ledger, 0, "uid-2") as mover:
+        assert mover.is_open(0)
+
+
+async def test_a_step_that_is_too_large_does_nothing_and_spends_the_mover(server: MemoryServer, broker: Broker) -> None:
+    boxes = await make_boxes(broker, "orders")
+    await lay(broker, boxes.dead, numbered(1))
+    letters = await contents(broker, boxes.dead)
+    server.boxes[boxes.target].max_message_bytes = 1
+    async with broker.mover(boxes.dead, boxes.ledger, 0, "uid-1") as mover:
+        for expected in (TooLarge, Fenced):
+            with pytest.raises(expected):
+                await mover.commit(Step(tally_of(letters), republish(boxes.target, letters)))
+    assert await values(broker, boxes.target) == []
+
+
+async def test_partitions_grow_and_never_shrink(broker: Broker) -> None:
+    assert (await broker.ensure(BoxSpec("orders", 2))).partitions == 2
+    assert (await broker.ensure(BoxSpec("orders", 4))).partitions == 4
+    assert (await broker.ensure(BoxSpec("orders"))).partitions == 4
+    with pytest.raises(BoxConflict):
+        await broker.ensure(BoxSpec("orders", 3))
