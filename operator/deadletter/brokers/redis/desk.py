@@ -94,7 +94,7 @@ class RedisDesk:
     async def _due(self, limit: int, max_bytes: int) -> list[Claim]:
         spec = self._spec
         keys = [spec.retry, names.due(spec.retry), names.holders(spec.retry)]
-        found: list[bytes] = await self._line.run(TAKE_DUE, keys, [spec.consumer, LEASE, limit, max_bytes])
+        self.parked, *found = await self._line.run(TAKE_DUE, keys, [spec.consumer, LEASE, limit, max_bytes])
         claims = [_parked(spec.retry, name, letter) for name, letter in zip(found[::2], found[1::2], strict=True)]
         self._hands.take(claims)
         return claims
@@ -207,7 +207,6 @@ class RedisDesk:
         told = [dict(zip(group[::2], group[1::2], strict=True)) for group in groups]
         ours = next((group for group in told if group[b"name"] == self._spec.group.encode()), {})
         self.lag = ours.get(b"lag") or 0
-        self.parked = await self._line.call("ZCARD", names.due(self._spec.retry))
 
 
 def _parked(retry: str, name: bytes, letter: bytes) -> Claim:

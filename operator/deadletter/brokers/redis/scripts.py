@@ -114,17 +114,17 @@ end
 return lost
 """)
 
-# KEYS: retry, due, holders. ARGV: consumer, lease, most letters, most bytes. Answers id, letter, id, letter, ...
+# KEYS: retry, due, holders. ARGV: consumer, lease, most letters, most bytes. Answers how many wait, then id, letter, ...
 TAKE_DUE = Script(
     _NOW
     + """
-local out, room = {}, tonumber(ARGV[4])
+local out, room = {redis.call('ZCARD', KEYS[2])}, tonumber(ARGV[4])
 for _, id in ipairs(redis.call('ZRANGEBYSCORE', KEYS[2], '-inf', now, 'LIMIT', 0, ARGV[3])) do
   local letter = redis.call('HGET', KEYS[1], id)
   if not letter then redis.call('ZREM', KEYS[2], id)
   else
     room = room - #letter
-    if room < 0 and #out > 0 then break end
+    if room < 0 and #out > 1 then break end
     redis.call('ZADD', KEYS[2], now + tonumber(ARGV[2]), id)
     redis.call('HSET', KEYS[3], id, ARGV[1])
     out[#out + 1], out[#out + 2] = id, letter
