@@ -1,0 +1,95 @@
+"""Install, ask, upgrade, roll back, uninstall: queues and couriers stay."""
+
+import json
+import uuid
+from collections.abc import Iterator
+
+import pytest
+
+from tests.bed.beds import Bed
+from tests.bed.node import Cluster
+from tests.demo import story
+from tests.demo.stage import Stage
+
+QUEUE = """
+apiVersion: deadletter.dev/v1alpha1
+kind: BrokerConnection
+metadata: {name: broker}
+spec: {redis: {url: "%s"}}
+---
+apiVersion: deadletter.dev/v1alpha1
+kind: DeadLetterQueue
+metadata: {name: plain}
+spec: {brokerRef: {name: broker}, dead: {name: "{%s}.dlq"}}
+"""
+
+
+@pytest.fixture
+def stage(cluster: Cluster, bed: Bed) -> Iterator[Stage]:
+    """A namespace with one plain queue, which becomes Ready."""
+    stage = Stage(cluster, f"install-{uuid.uuid4().hex[:6]}")
+    story.namespaces(cluster, stage.namespace)
+    yield stage
+    cluster.kubectl("delete", "namespace", stage.namespace, "--wait=false")
+
+
+def apply_queue(stage: Stage, bed: Bed) -> None:
+    stage.kubectl("apply", "-f", "-", stdin=QUEUE % (bed.redis(), stage.namespace))
+
+
+def is_ready(stage: Stage) -> bool:
+    return stage.condition("dlq/plain", "Ready").get("status") == "True"
+
+
+def test_a_release_is_upgraded_rolled_back_and_removed_and_queues_stay(stage: Stage, bed: Bed) -> None:
+    cluster = stage.cluster
+    story.install(cluster)
+    apply_queue(stage, bed)
+    stage.until("the queue to be Ready", lambda: is_ready(stage))
+    cluster.helm("test", "dlq", "--namespace", story.SYSTEM, "--timeout", "180s")
+    story.install(cluster, "--set", "operator.logLevel=debug")
+    cluster.helm("rollback", "dlq", "--namespace", story.SYSTEM, "--wait", "--timeout", "240s")
+    assert is_ready(stage)
+    cluster.helm("uninstall", "dlq", "--namespace", story.SYSTEM, "--wait", "--timeout", "240s")
+    assert is_ready(stage)
+    assert "deadletterqueues.deadletter.dev" in cluster.kubectl("get", "crds", "-o", "name")
+
+
+def test_namespaced_mode_works_with_roles_only(stage: Stage, bed: Bed) -> None:
+    cluster = stage.cluster
+    story.namespaces(cluster, "dlq-one")
+    cluster.helm(
+        "upgrade", "--install", "one", str(story.CHART), "--namespace", "dlq-one", "--wait", "--timeout", "240s",
+        "--set", f"watchNamespaces={{{stage.namespace}}}", "--set", "crds.keep=true", "--set", "operator.sweepSeconds=2",
+        "--set", "rbac.aggregate=false", "--take-ownership",
+    )  # fmt: skip
+    try:
+        apply_queue(stage, bed)
+        stage.until("the queue to be Ready", lambda: is_ready(stage))
+        bindings = json.loads(cluster.kubectl("get", "clusterrolebindings", "-o", "json"))["items"]
+        subjects = [subject for binding in bindings for subject in binding.get("subjects") or []]
+        assert not [subject for subject in subjects if subject.get("namespace") == "dlq-one"]
+    finally:
+        cluster.helm("uninstall", "one", "--namespace", "dlq-one", "--wait", "--timeout", "240s")
+
+
+def test_a_bad_reference_is_refused_at_the_door(stage: Stage, bed: Bed) -> None:
+    story.install(stage.cluster)
+    apply_queue(stage, bed)
+    stage.until("the queue to be Ready", lambda: is_ready(stage))
+    routed = {
+        "apiVersion": "deadletter.dev/v1alpha1",
+        "kind": "DeadLetterQueue",
+        "metadata": {"name": "other"},
+        "spec": {"brokerRef": {"name": "broker"}, "dead": {"name": f"{{{stage.namespace}}}.dlq"}},
+    }
+
+    def is_refused() -> bool:
+        try:
+            stage.kubectl("apply", "--dry-run=server", "-f", "-", stdin=json.dumps(routed))
+        except Exception as error:
+            return "is already the dead box of" in str(error)
+        return False
+
+    # The webhook's endpoint takes a moment to be known to the API server.
+    stage.until("the webhook to refuse a second owner", is_refused)
