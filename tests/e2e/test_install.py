@@ -37,6 +37,10 @@ def apply_queue(stage: Stage, bed: Bed) -> None:
     stage.kubectl("apply", "-f", "-", stdin=QUEUE % (bed.redis(), stage.namespace))
 
 
+def uninstall(cluster: Cluster, release: str, namespace: str) -> None:
+    cluster.helm("uninstall", release, "--namespace", namespace, "--wait", "--timeout", "240s")
+
+
 def is_ready(stage: Stage) -> bool:
     return stage.condition("dlq/plain", "Ready").get("status") == "True"
 
@@ -50,18 +54,20 @@ def test_a_release_is_upgraded_rolled_back_and_removed_and_queues_stay(stage: St
     story.install(cluster, "--set", "operator.logLevel=debug")
     cluster.helm("rollback", "dlq", "--namespace", story.SYSTEM, "--wait", "--timeout", "240s")
     assert is_ready(stage)
-    cluster.helm("uninstall", "dlq", "--namespace", story.SYSTEM, "--wait", "--timeout", "240s")
+    uninstall(cluster, "dlq", story.SYSTEM)
     assert is_ready(stage)
     assert "deadletterqueues.deadletter.dev" in cluster.kubectl("get", "crds", "-o", "name")
 
 
 def test_namespaced_mode_works_with_roles_only(stage: Stage, bed: Bed) -> None:
     cluster = stage.cluster
+    story.install(cluster)
+    uninstall(cluster, "dlq", story.SYSTEM)  # which leaves the kinds, as an administrator would have made them
     story.namespaces(cluster, "dlq-one")
+    values = f"watchNamespaces={{{stage.namespace}}},crds.enabled=false,rbac.aggregate=false,operator.sweepSeconds=2"
     cluster.helm(
         "upgrade", "--install", "one", str(story.CHART), "--namespace", "dlq-one", "--wait", "--timeout", "240s",
-        "--set", f"watchNamespaces={{{stage.namespace}}}", "--set", "crds.keep=true", "--set", "operator.sweepSeconds=2",
-        "--set", "rbac.aggregate=false", "--take-ownership",
+        "--set", values,
     )  # fmt: skip
     try:
         apply_queue(stage, bed)
@@ -70,7 +76,7 @@ def test_namespaced_mode_works_with_roles_only(stage: Stage, bed: Bed) -> None:
         subjects = [subject for binding in bindings for subject in binding.get("subjects") or []]
         assert not [subject for subject in subjects if subject.get("namespace") == "dlq-one"]
     finally:
-        cluster.helm("uninstall", "one", "--namespace", "dlq-one", "--wait", "--timeout", "240s")
+        uninstall(cluster, "one", "dlq-one")
 
 
 def test_a_bad_reference_is_refused_at_the_door(stage: Stage, bed: Bed) -> None:
