@@ -43,6 +43,7 @@ test-kill: setup ## the long kill runs (minutes)
 crds: setup ## write CRDs, their copy in the chart and the reference from the models
 	@echo "crds: from the models"
 	@$(PY) -m deadletter.api.crds
+	@$(PY) -m deadletter.api.reference
 
 image: setup ## build the image from the Dockerfile, without a registry (BASE=name takes a public base image)
 	@$(PY) -m tests.bed image

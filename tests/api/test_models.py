@@ -1,7 +1,7 @@
 """The models by themselves: durations, defaults, names, what others ask of them."""
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as some
 from pydantic import TypeAdapter, ValidationError
 
@@ -26,6 +26,7 @@ from tests.api.cases import ADOPTED, DELIVERED, KAFKA, PLAIN, REDIS, REPLAYED, m
 from tests.api.server import manifest
 
 DURATION = TypeAdapter(Duration)
+STEADY = settings(deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck))
 # GEP-2257, section "Formats" and its test vectors
 GOOD = ("0h", "0s", "0h0m0s", "1h", "30m", "10s", "500ms", "2h30m", "150m", "7230s", "1h30m10s", "10s30m1h")
 GOOD += ("100ms200ms300ms", "99999h", "1h1m1s1ms")
@@ -43,11 +44,13 @@ def test_other_durations_are_refused(text):
         DURATION.validate_python(text)
 
 
+@STEADY
 @given(some.integers(0, durations.LONGEST))
 def test_every_duration_that_core_writes_is_taken(ms):
     assert durations.parse(DURATION.validate_python(durations.render(ms))) == ms
 
 
+@STEADY
 @given(some.text(max_size=12))
 def test_model_and_core_agree_on_durations(text):
     try:
