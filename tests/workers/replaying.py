@@ -1,6 +1,7 @@
 """What replay tests share: a dead box with letters of ours, an assignment, a whole replay on any broker."""
 
 import asyncio
+import itertools
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,6 +14,7 @@ from deadletter.core.tallies import Tally
 from deadletter.workers.replayer.endings import Ending
 from deadletter.workers.replayer.replay import replay
 
+CALLS = itertools.count()
 KAFKA = {"kafka": {"bootstrapServers": ["kafka.test:9092"]}}
 REDIS = {"redis": {"url": "redis://redis.test:6379/0"}}
 
@@ -53,7 +55,8 @@ class Scene:
         return self
 
     async def bury(self, *messages: Message, partition: int | None = 0) -> None:
-        places = [Place("test", partition or 0, number_of(message)) for message in messages]
+        call = f"test-{next(CALLS)}"  # the same number may die more than once
+        places = [Place(call, partition or 0, number_of(message)) for message in messages]
         await self.broker.append(
             [
                 Publication(self.boxes.dead, message, place, partition)

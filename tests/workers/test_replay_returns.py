@@ -39,7 +39,9 @@ class Application:
         place, old = taken.place, taken.message.headers if self.keeps_headers else ()
         if place.offset > SEQUENCE_MASK:  # no dialect of Kafka names an entry of a stream
             hop = Origin(place.box, 0, place.offset)
-            known = replace(read_fields(dict(old)), origin=hop, hop=hop, failure=Failure("Timeout", "again"))
+            known = replace(
+                read_fields(dict(old)), origin=hop, hop=hop, failed_at=1, failure=Failure("Timeout", "again")
+            )
             return stamp(Message(taken.message.key, taken.message.value, (), 1), known)
         origin = (
             (SPRING, place.box.encode()),

@@ -17,6 +17,7 @@ from deadletter.core.tallies import Tally
 FINISHED, TRY_AGAIN, FAILED, FENCED, HUMAN, STOPPED = 0, 1, 3, 4, 5, 143
 COUNTS = ("scanned", "matched", "replayed", "archived", "discarded", "failed_again", "bytes")
 LISTED = 20
+EXACT = 1 << 53  # entry ids of Redis are larger than any number of JSON
 
 
 class ReplayFailed(Exception):
@@ -61,5 +62,5 @@ def counts(tallies: list[Tally]) -> dict[str, object]:
         "groups": _top(tallies, "groups"),
         "targets": _top(tallies, "targets"),
         "samples": [sample for tally in tallies for sample in tally.samples][:10],
-        "window": [[t.span.partition, t.span.start, t.span.end] for t in tallies[:LISTED]],
+        "window": [[t.span.partition, t.span.start, t.span.end] for t in tallies if t.span.end < EXACT][:LISTED],
     }
