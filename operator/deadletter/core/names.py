@@ -28,15 +28,17 @@ def archive(dead: str) -> str:
 
 def cut(text: str, longest: int = LONGEST) -> str:
     """The text, or its beginning and a digest when it is too long for a name or label."""
-    if len(text) <= longest:
-        return text
-    digest = sha256(text.encode()).hexdigest()[:8]
-    return f"{text[: longest - 9].rstrip('-._')}-{digest}"
+    return text if len(text) <= longest else _digested(text, text, longest)
+
+
+def _digested(text: str, whole: str, longest: int) -> str:
+    return f"{text[: longest - 9].rstrip('-._')}-{sha256(whole.encode()).hexdigest()[:8]}"
 
 
 def child(queue: str, suffix: str) -> str:
-    """The name of a child object, at most 63 characters; a cut one carries a digest of the whole."""
-    return cut(f"{queue}-{suffix}".replace(".", "-"))
+    """The name of a child object, at most 63 characters; one that was cut or lost its dots carries a digest."""
+    whole = f"{queue}-{suffix}"
+    return _digested(whole.replace(".", "-"), whole, LONGEST) if "." in whole else cut(whole)
 
 
 def labels(queue: str, component: str) -> dict[str, str]:

@@ -1,12 +1,12 @@
 """Numbers and times in headers, as the many systems write them: decimal text, big-endian integers, BigInteger bytes."""
 
 import re
-from datetime import UTC, datetime
 
 from deadletter.core import times
 
 _DECIMAL = re.compile(rb"-?[0-9]{1,20}")
 _FLOAT = re.compile(rb"[0-9]{1,14}\.[0-9]{1,9}")
+_NSERVICEBUS = re.compile(r"^(.{19}):([0-9]{6}) Z$")  # 2026-11-16 10:00:00:123456 Z
 _LARGEST = 1 << 63
 
 
@@ -63,11 +63,6 @@ def in_range(ms: int) -> int | None:
 
 def _written(text: str) -> int | None:
     try:
-        return times.parse(text)
-    except ValueError:
-        pass
-    try:  # NServiceBus: 2026-11-16 10:00:00:123456 Z
-        parsed = datetime.strptime(text, "%Y-%m-%d %H:%M:%S:%f Z").replace(tzinfo=UTC)
+        return times.parse(_NSERVICEBUS.sub(r"\1.\2Z", text))
     except ValueError:
         return None
-    return int(parsed.timestamp()) * 1_000 + parsed.microsecond // 1_000

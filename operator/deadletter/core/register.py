@@ -51,6 +51,12 @@ class _Times:
         self.deltas.insert(self.offsets.rank(offset), delta)
         self.offsets.add(offset)
 
+    def drop_below(self, start: int) -> int:
+        gone = self.offsets.rank(start - 1)
+        self.offsets.remove_range(0, start)
+        del self.deltas[:gone]
+        return gone
+
     def of(self, offset: int) -> int:
         return self.base + self.deltas[self.offsets.rank(offset) - 1]
 
@@ -118,8 +124,10 @@ class Register:
         """Retention ate everything below `start`."""
         for bits in (self._letters, self._settled, *(members.offsets for members in self._groups.values())):
             bits.remove_range(0, start)
-        for chunk in [number for number in self._times if (number + 1) << CHUNK_BITS <= start]:
-            self._grouped -= len(self._times.pop(chunk).deltas)
+        for chunk in [number for number in self._times if number << CHUNK_BITS < start]:
+            self._grouped -= self._times[chunk].drop_below(start)
+            if (chunk + 1) << CHUNK_BITS <= start:
+                del self._times[chunk]
 
     @property
     def depth(self) -> int:

@@ -16,6 +16,7 @@ from deadletter.core.letters import SEQUENCE_BITS, SEQUENCE_MASK, Letter
 
 LONGEST = 4_096
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_FIRST = times.FIRST + 1  # CEL takes the very first instant for the infinite past
 _POSITION = re.compile(r"<input>:([0-9]+):([0-9]+): ([^\n]*)")
 _DECODE = msgspec.json.Decoder().decode
 
@@ -63,7 +64,7 @@ def _headers(letter: Letter, _: int) -> dict[str, str]:
 
 
 def _moment(ms: int) -> datetime:
-    return _EPOCH + timedelta(milliseconds=min(max(ms, times.FIRST), times.LAST))
+    return _EPOCH + timedelta(milliseconds=min(max(ms, _FIRST), times.LAST))
 
 
 def _payload(letter: Letter, _: int) -> object:

@@ -33,7 +33,7 @@ class Transform:
 
     def apply(self, message: Message) -> Message:
         """The message as it goes back."""
-        value = self._patched(message.value) if self.json_patch else message.value
+        value = self._patched(self._patch, message.value) if self.json_patch else message.value
         return replace(message, value=value, headers=self._headers(message))
 
     def _headers(self, message: Message) -> tuple[tuple[str, bytes | None], ...]:
@@ -41,19 +41,17 @@ class Transform:
         kept = tuple(header for header in message.headers if header[0] not in gone)
         return kept + tuple((name, value.encode()) for name, value in self.set_headers.items())
 
-    def _patched(self, value: bytes | None) -> bytes:
+    @staticmethod
+    def _patched(patch: Any, value: bytes | None) -> bytes:
         if value is None:
             raise TransformError("there is no value to patch")
         try:
             # The standard library keeps integers of any size; others turn them into floats.
             document = json.loads(value)
-        except ValueError:
+        except (ValueError, RecursionError):
             raise TransformError("the value is not JSON") from None
-        return self._encoded(document)
-
-    def _encoded(self, document: Any) -> bytes:
         try:
-            changed = self._patch.apply(document)
+            changed = patch.apply(document)
             return json.dumps(changed, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
         except (jsonpatch.JsonPatchException, jsonpointer.JsonPointerException, ValueError, TypeError):
             raise TransformError("the JSON Patch does not apply to this value") from None

@@ -38,7 +38,7 @@ def document_of(value: bytes | None) -> Document:
         return {}
     try:
         return _DOCUMENT.decode(value)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+    except (ValueError, RecursionError):
         return {}
 
 
@@ -51,7 +51,7 @@ def _plain(raw: msgspec.Raw) -> bytes | None:
         return content
     try:
         return msgspec.json.decode(content, type=str).encode("utf-8", "replace")
-    except msgspec.MsgspecError:
+    except ValueError:  # the document's decoder skips over texts without reading them
         return content
 
 

@@ -1,0 +1,60 @@
+"""Every failure finds its category."""
+
+import pytest
+
+from deadletter.core.failures import classify_error, classify_status, failure_of, failure_of_status
+from deadletter.core.letters import Category, Failure
+from deadletter.core.texts import clip, clip_bytes
+
+T, N, R, P, V, X = Category
+
+
+@pytest.mark.parametrize(
+    ("statuses", "category"),
+    [
+        ((408, 425, 500, 501, 502, 503, 504, 599), T),
+        ((429, 507), R),
+        ((401, 403, 407), P),
+        ((400, 405, 413, 415, 422), V),
+        ((301, 302, 404, 409, 410, 418), X),
+    ],
+)
+def test_statuses(statuses, category):
+    assert {classify_status(status) for status in statuses} == {category}
+
+
+@pytest.mark.parametrize(
+    ("kinds", "category"),
+    [
+        (("Timeout", "ConnectionRefused", "ConnectionReset", "Tls", "Dns"), N),
+        (("java.net.SocketTimeoutException", "java.io.IOException", "javax.net.ssl.SSLHandshakeException"), N),
+        (("System.Net.Sockets.SocketException", "requests.exceptions.ConnectionError", "BrokenPipeError"), N),
+        (("Grpc:UNAVAILABLE", "Grpc:4", "Grpc:14", "java.net.UnknownHostException"), N),
+        (("Grpc:8", "java.lang.OutOfMemoryError", "openai.RateLimitError", "TooManyRequestsException"), R),
+        (("Grpc:PERMISSION_DENIED", "Grpc: unauthenticated", "PermissionError", "x.AccessDeniedException"), P),
+        (("Grpc:3", "Grpc:9", "ValueError", "json.JSONDecodeError", "java.lang.NullPointerException"), V),
+        (("org.apache.kafka.common.errors.SerializationException", "builtins.KeyError"), V),
+        (("Grpc:10", "Grpc:INTERNAL", "", "x.ServiceUnavailableException", "DeadlockLoserException"), T),
+        (("Grpc:5", "Grpc:99", "Grpc:odd", "com.acme.Weird", "java.lang.IllegalStateException: Timeout"), X),
+    ],
+)
+def test_kinds(kinds, category):
+    assert {kind: classify_error(kind) for kind in kinds} == dict.fromkeys(kinds, category)
+
+
+def test_failures_are_bounded():
+    failure = failure_of("x" * 999, "m" * 9_999, "s" * 99_999)
+    assert (len(failure.type), len(failure.message), len(failure.stack)) == (256, 2_048, 8_192)
+    assert len(failure_of_status(500, "m" * 9_999).message) == 2_048
+
+
+def test_a_status_is_told_in_the_type():
+    assert failure_of_status(503, "busy") == Failure("Http503", "busy", T, 503)
+
+
+def test_texts_are_cut_between_characters_and_marked():
+    assert clip("abcdef", 6) == "abcdef"
+    assert clip("abcdefg", 6) == "abcde…"
+    assert clip_bytes("äöü", 6) == "äöü".encode()
+    assert clip_bytes("äöüß", 6) == "ä…".encode()
+    assert clip_bytes("\ud800", 6) == b"?"

@@ -1,0 +1,140 @@
+"""Our headers: what is written is read again, whatever else the message carries."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from deadletter.core import headers, times
+from deadletter.core.dialects import original, read_envelope
+from deadletter.core.headers import OUR_HEADERS, read_ours, stamp, stamp_replay, unforge
+from deadletter.core.letters import Category, Confidence, Envelope, Failure, Message, Origin, Place
+from tests.core.fixtures.base import texts
+
+TEXT = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=60)
+WHEN = st.integers(0, times.LAST)
+NAMES = st.one_of(st.sampled_from(OUR_HEADERS), TEXT)
+MESSAGES = st.builds(
+    Message,
+    st.none() | st.binary(),
+    st.none() | st.binary(),
+    st.lists(st.tuples(NAMES, st.none() | st.binary()), max_size=8).map(tuple),
+    WHEN,
+)
+ORIGINS = st.builds(
+    Origin, TEXT, st.integers(0, 2**31 - 1), st.integers(0, 2**63 - 1) | st.integers(2**64, 2**100), st.none() | WHEN
+)
+FAILURES = st.builds(Failure, TEXT, TEXT, st.sampled_from(Category), st.none() | st.integers(100, 599), st.just(""))
+
+
+@st.composite
+def envelopes(draw):
+    origin = draw(ORIGINS)
+    return Envelope(
+        dialect="ours",
+        confidence=Confidence.Certain,
+        origin=origin,
+        hop=origin,
+        group=draw(st.none() | TEXT),
+        attempts=draw(st.integers(0, 10**6)),
+        first_failed_at=draw(st.none() | WHEN),
+        failed_at=draw(st.none() | WHEN),
+        failure=draw(FAILURES),
+        reason=draw(TEXT),
+        due_at=draw(st.none() | WHEN),
+        replays=draw(st.integers(0, 1_000)),
+        replay=draw(st.none() | TEXT),
+        id=draw(st.none() | TEXT),
+    )
+
+
+@given(MESSAGES, envelopes())
+def test_writing_then_reading_is_the_identity(message, envelope):
+    stamped = stamp(message, envelope)
+    assert read_ours(stamped) == envelope
+    assert read_envelope(stamped, Place("d", 0, 0)) == envelope
+
+
+@given(MESSAGES, envelopes())
+def test_everything_else_keeps_its_bytes_and_order(message, envelope):
+    stamped = stamp(message, envelope)
+    foreign = tuple(header for header in message.headers if header[0] not in OUR_HEADERS)
+    assert (stamped.key, stamped.value, stamped.timestamp) == (message.key, message.value, message.timestamp)
+    assert stamped.headers[: len(foreign)] == foreign
+    assert len({name for name, _ in stamped.headers[len(foreign) :]}) == len(stamped.headers) - len(foreign)
+
+
+@given(MESSAGES, envelopes())
+def test_stamping_twice_is_stamping_once(message, envelope):
+    assert stamp(stamp(message, envelope), envelope) == stamp(message, envelope)
+
+
+def test_a_hundred_rounds_do_not_grow_a_message():
+    message = Message(b"k", b"v", (("user", b"x"),))
+    envelope = Envelope(origin=Origin("t", 1, 2), failure=Failure("T", "m" * 5_000))
+    sizes = set()
+    for attempts in range(100, 200):
+        message = stamp(message, replace(envelope, attempts=attempts), ("KafkaConnect", "Spring"))
+        sizes.add(message.size)
+    assert len(sizes) == 1
+
+
+def test_all_together_stay_under_8_kib():
+    long = "ä" * 10_000
+    origin = Origin(long, 2**31, 2**127, times.LAST * 99)
+    envelope = Envelope("d", Confidence.Certain, origin, origin, long, 10**30, times.LAST, times.LAST)
+    envelope = replace(envelope, failure=Failure(long, long, Category.Validation, 599, long), reason=long)
+    envelope = replace(envelope, due_at=-(10**20), replays=10**18, replay=long, id=long)
+    written = stamp(Message(None, None), envelope)
+    assert len(written.headers) == len(OUR_HEADERS)
+    assert written.size <= headers.TOTAL_LIMIT
+
+
+def test_the_least_envelope_is_recognised_as_ours():
+    assert read_ours(stamp(Message(None, None), Envelope())) is not None
+    assert read_ours(Message(None, None, (("dlq-replays", b"1"),))) is None
+
+
+def test_compat_headers_are_what_the_other_tools_read():
+    envelope = Envelope(
+        origin=Origin("orders", 3, 9, 1_700_000_000_000), group="billing", failure=Failure("x.E", "boom", stack="at x")
+    )
+    written = dict(stamp(Message(None, b"v"), envelope, ("KafkaConnect", "Spring")).headers)
+    foreign = Message(None, b"v", tuple((name, value) for name, value in written.items() if name not in OUR_HEADERS))
+    for dialect in ("kafka-connect", "spring-dlt"):
+        read = read_envelope(foreign, Place("d", 0, 0), dialect)
+        assert (read.origin.topic, read.origin.partition, read.origin.offset) == ("orders", 3, 9)
+        assert (read.group, read.failure.type, read.failure.message) == ("billing", "x.E", "boom")
+    ours = stamp(Message(None, b"v"), envelope, ("KafkaConnect", "Spring"))
+    assert original(ours, read_envelope(ours, Place("d", 0, 0))).headers == ()
+
+
+def test_compat_headers_leave_out_what_is_not_known_or_does_not_fit():
+    written = stamp(Message(None, None), Envelope(origin=Origin(None, 2**31, 2**63)), ("Spring",))
+    assert {name for name, _ in written.headers if name.startswith("kafka_dlt-original")} == set()
+    connect = stamp(Message(None, None), Envelope(), ("KafkaConnect",))
+    assert "__connect.errors.topic" not in dict(connect.headers)
+
+
+def test_an_unknown_compat_form_is_refused():
+    with pytest.raises(ValueError, match="KafkaConnect, Spring"):
+        stamp(Message(None, None), Envelope(), ("Pulsar",))
+
+
+def test_forged_headers_are_moved_aside_and_the_replay_count_stays():
+    forged = texts("dlq-", attempts=9, id="x") + texts("dlq-", replays=2, replay="uid") + (("user", None),)
+    message = unforge(Message(None, None, forged))
+    assert message.headers == (
+        ("x-orig-dlq-attempts", b"9"),
+        ("x-orig-dlq-id", b"x"),
+        ("dlq-replays", b"2"),
+        ("dlq-replay", b"uid"),
+        ("user", None),
+    )
+    assert unforge(message) is message
+
+
+def test_a_replay_is_stamped_once():
+    message = Message(b"k", b"v", (("dlq-replays", b"1"), ("user", b"x"), ("dlq-replay", b"old")))
+    assert stamp_replay(message, "new", 2).headers == (("user", b"x"), ("dlq-replays", b"2"), ("dlq-replay", b"new"))

@@ -1,0 +1,138 @@
+"""The ledger's keys and values, and the settlements of one box partition."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pyroaring import BitMap
+
+from deadletter.core import ledger
+from deadletter.core.ledger import LedgerError, Settlements
+from deadletter.core.tallies import Span, Tally, Why
+
+OFFSETS = st.lists(st.integers(0, 300_000) | st.integers(0, 2**62), max_size=30)
+
+
+@pytest.mark.parametrize(
+    ("key", "parsed"),
+    [
+        (ledger.settled_key("o.dlq", 3, Why.Replayed, 2), ledger.Key("settled", "o.dlq", 3, 2, Why.Replayed)),
+        (ledger.selected_key("uid", 3, 2), ledger.Key("selected", "uid", 3, 2)),
+        (ledger.produced_key("uid", "orders", 3, 2), ledger.Key("produced", "uid", 3, 2, topic="orders")),
+        (ledger.tally_key("uid", 3), ledger.Key("tally", "uid", 3)),
+        (ledger.mark_key("o.dlq", 3), ledger.Key("mark", "o.dlq", 3)),
+        (ledger.courier_key("pod-1"), ledger.Key("courier", "pod-1")),
+    ],
+)
+def test_a_key_is_read_as_it_was_written(key, parsed):
+    assert ledger.parse_key(key) == parsed
+
+
+@pytest.mark.parametrize(
+    "key", [b"", b"odd/x", b"settled/o/1", b"settled/o/x/replayed/1", b"settled/o/1/no/1", b"\xff"]
+)
+def test_a_foreign_key_is_an_error_that_names_it(key):
+    with pytest.raises(LedgerError, match="ledger record") as refused:
+        ledger.parse_key(key)
+    assert refused.value.key == key
+
+
+def test_values_survive_writing():
+    key = b"tally/u/0"
+    tally = Tally(Span(0, 1, 9), 5, 3, skipped={"LoopCap": 1}, groups={"ab": 2}, samples=("0-1",), reason="Running")
+    assert ledger.decode_tally(key, ledger.encode_tally(key, tally)) == tally
+    assert ledger.decode_mark(key, ledger.encode_mark(key, 7, 8)) == (7, 8)
+    assert ledger.decode_word(key, ledger.encode_word(key, {"pod": "p", "at": 1})) == {"pod": "p", "at": 1}
+    chunk = BitMap([1, 65_535])
+    assert ledger.decode_chunk(key, ledger.encode_chunk(key, chunk)) == chunk
+
+
+@given(st.binary(max_size=40), st.integers(0, 100), st.integers(1, 255))
+def test_a_flipped_byte_never_passes(content, at, flip):
+    key = b"settled/o/0/replayed/0"
+    value = bytearray(ledger.seal(key, content))
+    value[at % len(value)] ^= flip
+    with pytest.raises(LedgerError, match="settled/o/0/replayed/0"):
+        ledger.unseal(key, bytes(value))
+
+
+def test_a_corrupt_chunk_is_an_error_never_an_empty_set():
+    key = b"settled/o/0/replayed/0"
+    good = ledger.encode_chunk(key, BitMap([1]))
+    for value, why in (
+        (b"", "too short"),
+        (b"\x09" + good[1:], "version 9"),
+        (good[:-1], "checksum"),
+        (ledger.seal(key, b"odd"), "bitmap cannot be read"),
+        (ledger.seal(key, b""), "bitmap cannot be read"),
+    ):
+        with pytest.raises(LedgerError, match=why):
+            ledger.decode_chunk(key, value)
+    with pytest.raises(LedgerError, match="checksum"):
+        ledger.decode_chunk(b"settled/o/1/replayed/0", good)
+    with pytest.raises(LedgerError, match="content cannot be read"):
+        ledger.decode_tally(key, ledger.seal(key, b"{}"))
+
+
+@given(st.lists(st.tuples(st.sampled_from(Why), OFFSETS), max_size=8))
+def test_settlements_are_the_union_of_all_reasons(history):
+    settled, written = Settlements("o", 1), {}
+    for why, offsets in history:
+        settled.add(why, offsets)
+        written.update(settled.changed())
+    read = Settlements("o", 1)
+    for key, value in written.items():
+        read.load(key, value)
+    everything = {offset for _, offsets in history for offset in offsets}
+    for found in (settled, read):
+        assert sorted(everything) == list(found)
+        assert len(found) == len(everything)
+        assert all(offset in found for offset in everything)
+        for why in Why:
+            assert found.of(why) == sorted({o for reason, offsets in history if reason is why for o in offsets})
+    assert read.changed() == []
+
+
+def test_contains_asks_for_offsets_only():
+    settled = Settlements("o", 1)
+    settled.add(Why.Replayed, [5])
+    assert 5 in settled
+    assert "5" not in settled
+    assert 65_541 not in settled
+
+
+def test_records_of_other_boxes_and_kinds_are_passed_over():
+    settled = Settlements("o", 1)
+    for key in (ledger.settled_key("o", 2, Why.Replayed, 0), ledger.settled_key("p", 1, Why.Replayed, 0), b"tally/u/1"):
+        settled.load(key, ledger.encode_chunk(key, BitMap([1])))
+    assert len(settled) == 0
+
+
+def test_a_tombstone_empties_its_chunk_alone():
+    settled = Settlements("o", 1)
+    settled.add(Why.Replayed, [1, 2])
+    settled.add(Why.Archived, [2])
+    settled.load(ledger.settled_key("o", 1, Why.Replayed, 0), None)
+    assert list(settled) == [2]
+    settled.load(ledger.settled_key("o", 1, Why.Archived, 0), None)
+    assert list(settled) == []
+
+
+def test_a_restored_letter_is_open_again():
+    settled = Settlements("o", 1)
+    settled.add(Why.Archived, [1, 2])
+    settled.changed()
+    settled.remove(Why.Archived, [2, 70_000])
+    assert (settled.holds(Why.Archived, 1), settled.holds(Why.Archived, 2), list(settled)) == (True, False, [1])
+    ((key, value),) = settled.changed()
+    assert ledger.decode_chunk(key, value) == BitMap([1])
+
+
+def test_chunks_below_the_start_are_forgotten_with_tombstones():
+    settled = Settlements("o", 1)
+    settled.add(Why.Replayed, [1, 65_536, 140_000])
+    assert settled.drop_below(131_072) == [
+        (b"settled/o/1/replayed/0", None),
+        (b"settled/o/1/replayed/1", None),
+    ]
+    assert list(settled) == [140_000]
+    assert [key for key, _ in settled.changed()] == [b"settled/o/1/replayed/2"]

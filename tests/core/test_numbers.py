@@ -1,0 +1,70 @@
+"""Numbers and times in every encoding that is out there."""
+
+import pytest
+
+from deadletter.core.numbers import epoch, moment, number, position
+from tests.core.fixtures.base import big, i32, i64
+
+WHEN = 1_700_000_000_123
+
+
+@pytest.mark.parametrize(
+    ("raw", "value"),
+    [
+        (None, None),
+        (b"", None),
+        (b"0", 0),
+        (b"1234", 1_234),
+        (b"12345678", 12_345_678),
+        (b"-1", -1),
+        (b"9" * 20, None),
+        (b"9" * 21, None),
+        (b"\x03", 3),
+        (b"\xff", 255),
+        (i32(7), 7),
+        (i32(-7), -7),
+        (i64(2**40), 2**40),
+        (big(WHEN), WHEN),
+        (big(-300), -300),
+        (b"twelve!", int.from_bytes(b"twelve!", "big")),
+        (b"not a number", None),
+    ],
+)
+def test_numbers(raw, value):
+    assert number(raw) == value
+
+
+def test_a_position_is_not_negative():
+    assert position(b"-1") is None
+    assert position(b"5") == 5
+    assert position(None) is None
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        b"1700000000123",
+        b"1700000000123456",
+        b"1700000000123456789",
+        b"1700000000.123",
+        i64(WHEN),
+        big(WHEN),
+        b"2023-11-14T22:13:20.123Z",
+        b'"2023-11-14T22:13:20.123Z"',
+        b"2023-11-14 22:13:20:123456 Z",
+    ],
+)
+def test_times(raw):
+    assert moment(raw) == WHEN
+
+
+@pytest.mark.parametrize(
+    "raw", [None, b"", b"0", b"-5", b"soon, I think", b"\xff" * 30, b"99999999999999.9", b"2023-99-99T00:00:00Z"]
+)
+def test_what_is_no_time(raw):
+    assert moment(raw) is None
+
+
+def test_the_size_of_an_epoch_tells_its_unit():
+    assert epoch(1_700_000_000) == 1_700_000_000_000
+    assert epoch(None) is None

@@ -1,0 +1,141 @@
+"""What a policy says, in tables and properties."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from deadletter.core.letters import Category
+from deadletter.core.policy import DEFAULT_POLICY, Backoff, Policy, RetryAfter, Rule, decide, schedule
+from deadletter.core.selection import PredicateError
+from deadletter.core.verdicts import Bury, Discard, Retry
+from tests.core.making import NOW, letter
+
+BACKOFFS = st.builds(
+    Backoff,
+    strategy=st.sampled_from(["Immediate", "Fixed", "Linear", "Exponential", "Schedule"]),
+    initial=st.integers(0, 10**7),
+    factor=st.floats(1, 999),
+    max=st.integers(10**7, 10**9),
+    jitter=st.integers(0, 10**6),
+    schedule=st.lists(st.integers(0, 10**9), max_size=5).map(lambda waits: tuple(sorted(waits))),
+)
+
+
+@given(BACKOFFS, st.integers(1, 2_000))
+def test_waits_never_shrink_and_never_pass_the_cap(backoff, failures):
+    wait, longer = backoff.wait(failures), backoff.wait(failures + 1)
+    assert 0 <= wait <= longer
+    assert backoff.strategy == "Schedule" or longer <= backoff.max
+
+
+@given(BACKOFFS, st.floats(0, 1, exclude_max=True))
+def test_jitter_stays_within_its_bound(backoff, chance):
+    assert 0 <= backoff.spread(chance) <= backoff.jitter
+
+
+@given(BACKOFFS, st.integers(0, 10_000), st.floats(0, 1, exclude_max=True), st.integers(0, 10**7))
+def test_a_retry_is_never_in_the_past(backoff, attempts, chance, asked):
+    verdict = decide(letter(attempts), Policy(max_attempts=20_000, backoff=backoff), NOW, chance, asked)
+    assert isinstance(verdict, Retry)
+    assert verdict.at >= NOW
+
+
+@pytest.mark.parametrize(
+    ("backoff", "waits"),
+    [
+        (Backoff("Fixed", 500), [500] * 4),
+        (Backoff("Linear", 500, max=1_200), [500, 1_000, 1_200, 1_200]),
+        (Backoff("Exponential", 500, 3.0), [500, 1_500, 4_500, 13_500]),
+        (Backoff("Exponential", 100, 1.5, 1_000), [100, 150, 225, 337]),
+        (Backoff("Schedule", schedule=(1_000, 10_000)), [1_000, 10_000, 10_000, 10_000]),
+        (Backoff("Schedule"), [0] * 4),
+        (Backoff("Immediate"), [0] * 4),
+        (Backoff("Never"), []),
+    ],
+)
+def test_schedules(backoff, waits):
+    assert schedule(Policy(backoff=backoff), 4) == waits
+
+
+def test_an_endless_exponent_ends_at_the_cap():
+    assert Backoff().wait(10**6) == 30_000
+
+
+@pytest.mark.parametrize(
+    ("asked", "verdict"),
+    [
+        ("retry", Retry(NOW + 1_000)),
+        ("bury", Bury("ServiceAsked")),
+        ("discard", Discard("ServiceAsked")),
+        ("BURY", Bury("ServiceAsked")),
+        ("nonsense", Bury("Refused")),
+        (None, Bury("Refused")),
+    ],
+)
+def test_the_service_may_ask(asked, verdict):
+    assert decide(letter(1, 400), DEFAULT_POLICY, NOW, 0.0, asked=asked) == verdict
+
+
+def test_asking_for_a_retry_does_not_add_attempts():
+    assert decide(letter(5, 400), DEFAULT_POLICY, NOW, 0.0, asked="retry") == Bury("AttemptsExhausted")
+
+
+@pytest.mark.parametrize(
+    ("retry_after", "settings", "wait"),
+    [
+        (10_000, RetryAfter(), 10_000),
+        (600_000, RetryAfter(), 300_000),
+        (600_000, RetryAfter(max=20_000), 20_000),
+        (600_000, RetryAfter(honour=False), 5_000),
+        (1_000, RetryAfter(), 5_000),
+        (None, RetryAfter(), 5_000),
+    ],
+)
+def test_retry_after_is_honoured_up_to_its_cap(retry_after, settings, wait):
+    verdict = decide(letter(1, 429), Policy(retry_after=settings), NOW, 0.0, retry_after)
+    assert verdict == Retry(NOW + wait)
+
+
+def test_the_first_rule_that_matches_decides():
+    policy = Policy(
+        rules=(
+            Rule("payload.nothing.here == 1", "broken", action="Discard"),
+            Rule(
+                "error.status == 429", "rate", Category.Resource, "Retry", 10, Backoff("Linear", 300_000, max=3_600_000)
+            ),
+            Rule("error.status == 429", "never reached", action="Bury"),
+            Rule("true", "rest", action="Discard"),
+        )
+    )
+    assert decide(letter(3, 429), policy, NOW, 0.0) == Retry(NOW + 900_000)
+    assert decide(letter(10, 429), policy, NOW, 0.0) == Bury("AttemptsExhausted")
+    assert decide(letter(1, 500), policy, NOW, 0.0) == Discard("RuleMatched")
+
+
+def test_rules_override_the_service_and_the_category():
+    policy = Policy(rules=(Rule("error.status == 400", action="Retry"),))
+    assert decide(letter(1, 400), policy, NOW, 0.0, asked="discard") == Retry(NOW + 1_000)
+
+
+def test_a_rule_that_renames_the_category_uses_its_default_backoff():
+    policy = Policy(rules=(Rule("true", category=Category.Resource),))
+    assert decide(letter(2, 503), policy, NOW, 0.0) == Retry(NOW + 10_000)
+
+
+def test_resource_failures_follow_a_policy_that_is_not_exponential():
+    assert decide(letter(2, 429), Policy(backoff=Backoff("Fixed", 700)), NOW, 0.0) == Retry(NOW + 700)
+
+
+def test_forever_ends_only_by_age():
+    policy = Policy(max_age=1_000, rules=(Rule("true", action="RetryForever"),))
+    assert decide(letter(900), policy, NOW, 0.0) == Retry(NOW + 30_000)
+    assert decide(letter(900, first_failed_at=0), policy, NOW, 0.0) == Bury("Expired")
+
+
+def test_a_letter_without_a_first_failure_is_not_expired():
+    assert decide(letter(1, first_failed_at=None), Policy(max_age=1), NOW, 0.0) == Retry(NOW + 1_000)
+
+
+def test_a_rule_that_is_no_cel_is_refused_at_once():
+    with pytest.raises(PredicateError):
+        Rule("error.status ==")
