@@ -1,7 +1,6 @@
 """A chosen letter becomes a draft: a publication, a settlement alone, or the reason why it is left."""
 
 from collections.abc import Callable
-from dataclasses import replace
 
 from deadletter.api.assignments import ReplayAssignment
 from deadletter.api.transforms import Patch
@@ -42,6 +41,7 @@ class Drafter:
         self._broker = broker
         self._clock = clock
         self._publishes = assignment.spec.action == "Republish"
+        self._previews = assignment.spec.mode == "DryRun"
         self._looks = self._publishes and self._target.kind == "Origin"
         self._partitions: dict[str, int | None] = {}
 
@@ -84,13 +84,15 @@ class Drafter:
             outcome.skip = Skip.TransformError
             return
         outcome.target = to
+        if self._previews:
+            return
         outcome.publication = self._target.publish(to, letter, mended, self._partitions, self._clock())
 
     def _mend(self, letter: Letter) -> Message:
         message = original(letter.message, letter.envelope)
         if self._transform is not None:
             message = self._transform.apply(message)
-        return replace(message, timestamp=self._time(letter))
+        return Message(message.key, message.value, message.headers, self._time(letter))
 
     def _time(self, letter: Letter) -> int:
         if self._spec.timestamp == "Now":

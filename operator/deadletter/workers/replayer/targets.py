@@ -8,7 +8,7 @@ Service  one subscriber, by HTTP
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from deadletter.api.assignments import ReplayAssignment
 from deadletter.brokers.values import Publication
@@ -64,7 +64,8 @@ class Target:
             return Publication(to, headers.stamp(mended, self._fresh(letter, now)), letter.place, due_at=now)
         replays = letter.envelope.replays + 1
         named = (headers.ID, identity(letter).encode())
-        stamped = headers.stamp_replay(replace(mended, headers=(*mended.headers, named)), self.uid, replays)
+        plain = Message(mended.key, mended.value, (*mended.headers, named), mended.timestamp)
+        stamped = headers.stamp_replay(plain, self.uid, replays)
         return Publication(to, stamped, letter.place, self._partition(to, letter, partitions))
 
     def _partition(self, to: str, letter: Letter, partitions: Mapping[str, int | None]) -> int | None:
