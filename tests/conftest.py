@@ -21,9 +21,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.bed import beds, control, node, places
+from tests.bed import beds, caches, control, node, places, processes
 
-BED = "DLQ_BED"
+BED = processes.USED
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -43,6 +43,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         on_node = item.get_closest_marker("node") is not None
         item.add_marker(pytest.mark.xdist_group("node" if on_node else item.nodeid.partition("::")[0]))
+
+
+def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
+    """The logs of a bed of our own outlive a failed run."""
+    bed = session.config.stash.get(_OWN, None)
+    if bed is not None and exitstatus == pytest.ExitCode.TESTS_FAILED:
+        caches.say(f"logs of the bed: {beds.keep_logs(bed)}")
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:

@@ -41,7 +41,9 @@ def main(words: Sequence[str]) -> int:
         verbs.add_parser(verb)
     verbs.add_parser("run").add_argument("command", nargs=argparse.REMAINDER)
     asked = parser.parse_args(words)
-    signal.signal(signal.SIGTERM, _interrupt)
+    # SIGINT too: a shell that starts us in the background has it ignored.
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, _interrupt)
     try:
         return _do(asked)
     except BedError as error:
@@ -138,15 +140,15 @@ def run(command: Sequence[str]) -> int:
     bed = beds.create(own_network=True)
     try:
         bed.take_image(archive)
-        words = network.inside(bed.directory, ["env", f"DLQ_BED={bed.directory}", *command])
+        words = network.inside(bed.directory, ["env", f"{processes.USED}={bed.directory}", *command])
         child = subprocess.Popen(words)
         code = _outcome(child)
         if code != 0:
             caches.say(f"logs of the bed: {beds.keep_logs(bed)}")
         return code
     finally:
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, signal.SIG_IGN)
         bed.down()
 
 

@@ -135,6 +135,7 @@ class Bed:
 
     def down(self) -> None:
         """End everything of the bed, in the machine and in its directory."""
+        processes.kill(processes.users_of(self.directory))
         processes.kill(processes.of_bed(self.directory))
         leftovers.remove(self.directory)
         network.destroy(self.directory)
@@ -194,6 +195,7 @@ def keep_logs(bed: Bed) -> Path:
     """Copy the logs of a bed to where they outlive it; only the latest few are kept."""
     folder = places.state() / "logs"
     kept = folder / bed.directory.name
+    (bed.directory / "logs").mkdir(exist_ok=True)
     shutil.copytree(bed.directory / "logs", kept, dirs_exist_ok=True)
     for old in sorted(folder.iterdir(), key=lambda path: path.stat().st_mtime, reverse=True)[_LOGS_KEPT:]:
         shutil.rmtree(old, ignore_errors=True)

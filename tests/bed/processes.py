@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 MARK = "DLQ_BED_PART"
+USED = "DLQ_BED"
 
 
 class BedError(Exception):
@@ -96,16 +97,31 @@ def wait_until(what: str, claim: Callable[[], bool], seconds: float, of: Process
 
 def of_bed(bed: Path, part: str = "") -> set[Process]:
     """Every living process that was started for a bed (or one part of it), and its descendants that kept the mark."""
-    wanted = f"{MARK}={bed}:{part}".encode()
-    exact = bool(part)
+    found = _with_variable(f"{MARK}={bed}:{part}".encode(), exact=bool(part))
+    recorded = [bed / "pids" / part] if part else list((bed / "pids").glob("*"))
+    return found | {process for path in recorded if (process := read(path)) and process.is_alive()}
+
+
+def users_of(bed: Path) -> set[Process]:
+    """The tests that were started within a bed, without this process and those it descends from."""
+    return {one for one in _with_variable(f"{USED}={bed}".encode(), exact=True) if one.pid not in _ancestors()}
+
+
+def _ancestors() -> set[int]:
+    found, pid = set(), os.getpid()
+    while pid > 0:
+        found.add(pid)
+        pid = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+    return found
+
+
+def _with_variable(wanted: bytes, exact: bool) -> set[Process]:
     found = set()
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit() and _is_marked(entry, wanted, exact):
             started = _started(int(entry.name))
             if started is not None:
                 found.add(Process(int(entry.name), started))
-    recorded = [bed / "pids" / part] if part else list((bed / "pids").glob("*"))
-    found.update(process for path in recorded if (process := read(path)) and process.is_alive())
     return found
 
 
