@@ -4,10 +4,12 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
+from unittest.mock import patch
 
 from deadletter.api.assignments import CourierAssignment
 from deadletter.brokers.base import Broker
 from deadletter.brokers.memory import MemoryBroker, MemoryServer
+from deadletter.brokers.memory import desk as memory_desk
 from deadletter.brokers.values import BoxSpec
 from deadletter.core.headers import read_ours
 from deadletter.core.letters import Envelope, Message
@@ -88,19 +90,29 @@ class Bench:
         self, told: CourierAssignment, pod: str = "pod-0", paused: Any = str, resolver: Resolver = resolve
     ) -> AsyncIterator[Courier]:
         """A courier at work while the block runs."""
-        stop = asyncio.Event()
-        deliverer = Deliverer(told, no_secret, resolver)
-        async with self.broker.desk(desk_spec(told, pod)) as desk:
-            courier = Courier(told, desk, deliverer, paused)
-            speaker = Speaker(courier, desk, pod, (told.namespace, told.queue), wall_clock, 30)
-            tasks = [asyncio.ensure_future(courier.run(stop)), asyncio.ensure_future(speaker.speak())]
-            try:
+        with patch.object(memory_desk, "_WAIT", 0.05):  # so that stopping takes no second
+            async with running(self.broker, told, pod, paused, resolver) as courier:
                 yield courier
-            finally:
-                stop.set()
-                tasks[1].cancel()
-                await asyncio.gather(*tasks, return_exceptions=True)
-                await deliverer.close()
+
+
+@asynccontextmanager
+async def running(
+    broker: Broker, told: CourierAssignment, pod: str = "pod-0", paused: Any = str, resolver: Resolver = resolve
+) -> AsyncIterator[Courier]:
+    """A courier at work on any broker while the block runs."""
+    stop = asyncio.Event()
+    deliverer = Deliverer(told, no_secret, resolver)
+    async with broker.desk(desk_spec(told, pod)) as desk:
+        courier = Courier(told, desk, deliverer, paused)
+        speaker = Speaker(courier, desk, pod, (told.namespace, told.queue), wall_clock, 30)
+        working, speaking = asyncio.ensure_future(courier.run(stop)), asyncio.ensure_future(speaker.speak())
+        try:
+            yield courier
+        finally:
+            stop.set()
+            speaking.cancel()
+            await asyncio.gather(working, speaking, return_exceptions=True)
+            await deliverer.close()
 
 
 def message(text: str = "body", key: str | None = "key", *headers: tuple[str, bytes]) -> Message:

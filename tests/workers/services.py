@@ -15,6 +15,12 @@ class Received:
     headers: dict[str, str]
     body: bytes
     path: str = "/"
+    transport: asyncio.BaseTransport | None = None
+
+    def hang_up(self) -> None:
+        """Reset the connection instead of an answer."""
+        assert isinstance(self.transport, asyncio.Transport)
+        self.transport.abort()
 
     @property
     def id(self) -> str:
@@ -45,20 +51,20 @@ class Service:
         return [one.body for one in self.received]
 
     async def take(self, request: web.Request) -> web.Response:
-        one = Received(dict(request.headers), await request.read(), request.path_qs)
+        one = Received(dict(request.headers), await request.read(), request.path_qs, request.transport)
         self.received.append(one)
         answer = self.answer(one)
         return await answer if asyncio.iscoroutine(answer) else answer  # type: ignore[return-value]
 
 
 @asynccontextmanager
-async def serving(answer: Answering = ok, port: int = 0) -> AsyncIterator[Service]:
+async def serving(answer: Answering = ok) -> AsyncIterator[Service]:
     service = Service(answer)
     application = web.Application(client_max_size=64 << 20)
     application.router.add_route("*", "/{rest:.*}", service.take)
     runner = web.AppRunner(application, shutdown_timeout=1)
     await runner.setup()
-    site = web.TCPSite(runner, "127.0.0.1", port)
+    site = web.TCPSite(runner, "127.0.0.1", 0)
     await site.start()
     service.port = runner.addresses[0][1]
     try:

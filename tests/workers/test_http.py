@@ -1,10 +1,11 @@
 """The HTTP client against servers that behave, and against those that do not."""
 
 import asyncio
+import socket
 import ssl
 import subprocess
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -251,10 +252,16 @@ async def test_a_second_answer_nobody_asked_for_ends_the_connection():
     assert connections == 2
 
 
+@contextmanager
+def nobody() -> Iterator[int]:
+    """A port that is taken and where nobody listens."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        yield taken.getsockname()[1]
+
+
 async def test_nobody_listens():
-    async with server(saying(OK)) as port:
-        pass
-    with pytest.raises(Unreachable):
+    with nobody() as port, pytest.raises(Unreachable):
         await ask(port)
 
 
@@ -408,7 +415,7 @@ def test_a_pod_runs_it_on_uvloop():
     async def walk() -> None:
         async with server(saying(OK)) as port:
             assert (await ask(port)).body == b"ok"
-        with pytest.raises(Unreachable):
+        with nobody() as port, pytest.raises(Unreachable):
             await ask(port)
         async with server(saying(b"HTTP/1.1 200 OK\r\n\r\n", b"until the end")) as port:
             assert (await ask(port)).body == b"until the end"

@@ -13,6 +13,7 @@ from ipaddress import ip_address, ip_network
 from deadletter.brokers.guard import allowed
 from deadletter.workers.http.errors import TargetForbidden, TargetUnresolvable
 
+RESOLVE_SECONDS = 5.0
 Resolver = Callable[[str, int], Awaitable[Sequence[str]]]
 
 
@@ -47,7 +48,11 @@ class Guard:
 
     async def addresses(self, host: str, port: int) -> Sequence[str]:
         """Checked addresses of the host; TargetForbidden or TargetUnresolvable."""
-        found = await self._resolver(host, port)
+        try:
+            async with asyncio.timeout(RESOLVE_SECONDS):
+                found = await self._resolver(host, port)
+        except TimeoutError as error:
+            raise TargetUnresolvable("the resolver does not answer") from error
         if not found:
             raise TargetUnresolvable("the target's name has no address")
         for address in found:

@@ -9,6 +9,7 @@ Everything else is an attempt and the policy's business. Redirects are answers l
 import asyncio
 import ssl
 from collections import deque
+from collections.abc import Sequence
 
 from deadletter.workers.http.addresses import Guard
 from deadletter.workers.http.answers import Answer
@@ -89,17 +90,19 @@ class Client:
 
     async def _connect(self, end: float) -> Connection:
         loop = asyncio.get_running_loop()
+        # Not under the clock of the attempt: a resolver that hangs is the queue's fault, not a timeout of the message.
+        addresses = await self._guard.addresses(self.target.host, self.target.port)
         try:
             async with asyncio.timeout_at(min(end, loop.time() + CONNECT_SECONDS)):
-                connection = await self._reach()
+                connection = await self._reach(addresses)
         except TimeoutError as error:
             raise TimedOut("no connection in time") from error
         self._born[connection] = loop.time()
         return connection
 
-    async def _reach(self) -> Connection:
+    async def _reach(self, addresses: Sequence[str]) -> Connection:
         fault: HttpError = Unreachable("there is no address to try")
-        for address in await self._guard.addresses(self.target.host, self.target.port):
+        for address in addresses:
             try:
                 return await self._dial(address)
             except OSError as error:  # ssl.SSLError and TimeoutError are OSErrors

@@ -1,0 +1,44 @@
+"""One queue's boxes on a real broker, and couriers on them."""
+
+import asyncio
+import uuid
+
+from deadletter.api.brokerconnections import BrokerConnectionSpec
+from deadletter.brokers.base import Broker
+from deadletter.brokers.values import BoxSpec, Publication, Taken
+from deadletter.core.letters import Message, Place
+from tests.workers.couriers import assignment, running
+
+
+class Wire:
+    """One queue's boxes on a real broker."""
+
+    def __init__(self, broker: Broker, spec: BrokerConnectionSpec, prefix: str) -> None:
+        self.broker, self.spec, self.prefix = broker, spec, prefix
+
+    async def make(self, partitions: int = 2) -> None:
+        parts = None if self.spec.is_redis else partitions
+        for name in ("orders", "dead", "other"):
+            await self.broker.ensure(BoxSpec(self.prefix + name, parts, 1))
+        await self.broker.ensure(BoxSpec(self.prefix + "retry", parts, 1, retention_ms=-1, parking=True))
+
+    async def send(self, *messages: Message) -> None:
+        box = self.prefix + "orders"
+        places = (Place("elsewhere", 0, uuid.uuid4().int >> 70) for _ in messages)
+        await self.broker.append([Publication(box, one, place) for one, place in zip(messages, places, strict=True)])
+
+    async def buried(self, box: str = "dead") -> list[Taken]:
+        spans = await self.broker.window(self.prefix + box)
+        return [taken async for batch in self.broker.read(self.prefix + box, spans) for taken in batch]
+
+    async def until_buried(self, count: int) -> list[Taken]:
+        async with asyncio.timeout(120):
+            while len(found := await self.buried()) < count:
+                await asyncio.sleep(0.1)
+        return found
+
+    def assignment(self, url: str, **more):
+        return assignment(url, self.prefix, broker=self.spec.to_wire(), **more)
+
+    def courier(self, told, pod: str = "pod-0"):
+        return running(self.broker, told, pod)
