@@ -1,0 +1,135 @@
+"""The webhook: a courtesy that judges by the same checks as the reconcile, from the same snapshots.
+
+It asks nobody, so it answers at once; an update that leaves the spec as it was, or of an object that is being deleted,
+is always allowed.
+"""
+
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from typing import Any
+
+import kopf
+from pydantic import ValidationError
+
+from deadletter.api.deadletterqueues import DeadLetterQueue
+from deadletter.api.replays import Replay
+from deadletter.api.retrypolicies import RetryPolicy
+from deadletter.cluster import CONNECTIONS, POLICIES, QUEUES, REPLAYS, Body, Resource
+from deadletter.core.selection import PredicateError
+from deadletter.handlers.events import GROUP, VERSION
+from deadletter.handlers.gathering import gather_queue
+from deadletter.handlers.neighbours import named, routed
+from deadletter.handlers.operation import Operation
+from deadletter.handlers.replays import gather_replay
+from deadletter.plan.findings import Finding, every
+from deadletter.plan.references import GRAPH_CHECKS
+from deadletter.plan.replays import REPLAY_CHECKS
+
+Judge = Callable[[Operation, Body], Awaitable[list[Finding]]]
+REFUSED = 422
+IN_USE = 409
+NAMED = 5
+
+
+def register(registry: kopf.OperatorRegistry, settings: kopf.OperatorSettings, running: Operation) -> None:
+    """Serve the four webhooks, when there are certificates to serve them with."""
+    folder = running.settings.webhook_certificates
+    if folder is None:
+        return
+    settings.admission.server = kopf.WebhookServer(
+        port=running.settings.webhook_port, certfile=folder / "tls.crt", pkeyfile=folder / "tls.key"
+    )
+    settings.admission.managed = None  # the chart owns the configuration
+    _serve(registry, running, QUEUES, "queues", judge_queue)
+    _serve(registry, running, POLICIES, "policies", judge_policy)
+    _serve(registry, running, CONNECTIONS, "connections", judge_nothing)
+    _serve(registry, running, REPLAYS, "replays", judge_replay)
+
+
+def _serve(registry: kopf.OperatorRegistry, running: Operation, resource: Resource, name: str, judge: Judge) -> None:
+    @kopf.on.validate(GROUP, VERSION, resource.plural, id=name, registry=registry)
+    async def review(warnings: list[str], **said: Any) -> None:
+        operation, old, new = said["operation"], said["old"], said["new"]
+        if operation == "DELETE":
+            _leave(running, resource, plain(old), warnings)
+        elif new is not None and not _is_left_alone(old, new):
+            body = plain(new)
+            if operation == "CREATE":
+                body["metadata"].pop("creationTimestamp", None)  # of two in one second the new one is the younger
+            _say(running, await judge(running, body), warnings)
+
+
+def plain(body: Mapping[str, Any] | None) -> Body:
+    """Kopf's view of a body as a plain one."""
+    copy = dict(body or {})
+    copy["metadata"] = dict(copy.get("metadata") or {})
+    return copy
+
+
+def _is_left_alone(old: Mapping[str, Any] | None, new: Mapping[str, Any]) -> bool:
+    going = bool((new.get("metadata") or {}).get("deletionTimestamp"))
+    return going or (old is not None and old.get("spec") == new.get("spec"))
+
+
+async def judge_queue(running: Operation, body: Body) -> list[Finding]:
+    """The graph of references."""
+    try:
+        queue = DeadLetterQueue.from_body(body)
+    except ValidationError:
+        return []  # the schema has its own words for it
+    return every(GRAPH_CHECKS, queue, await gather_queue(running, queue, confirm=False))
+
+
+async def judge_policy(_: Operation, body: Body) -> list[Finding]:
+    """Every rule's expression."""
+    try:
+        RetryPolicy.from_body(body).spec.policy()
+    except PredicateError as error:
+        raise kopf.AdmissionError(f"spec.rules: {error}", code=REFUSED) from None
+    except ValidationError:
+        return []
+    return []
+
+
+async def judge_nothing(_: Operation, __: Body) -> list[Finding]:
+    """The schema has said all there is to say."""
+    return []
+
+
+async def judge_replay(running: Operation, body: Body) -> list[Finding]:
+    """The selection's expression and what it names."""
+    try:
+        replay = Replay.from_body(body)
+    except ValidationError:
+        return []
+    return every(REPLAY_CHECKS, replay, await gather_replay(running, replay, confirm=False))
+
+
+def _say(running: Operation, found: list[Finding], warnings: list[str]) -> None:
+    for one in found:
+        if not one.heals or (one.missing and running.settings.webhook_missing_references == "Deny"):
+            raise kopf.AdmissionError(one.message, code=REFUSED)
+        if one.missing:
+            warnings.append(one.message)
+
+
+def _leave(running: Operation, resource: Resource, body: Body, warnings: list[str]) -> None:
+    """Something that others name is deleted."""
+    using = sorted(users(running, resource, body["metadata"]["namespace"], body["metadata"]["name"]))
+    if not using:
+        return
+    more = f" and {len(using) - NAMED} more" if len(using) > NAMED else ""
+    sentence = f"{resource.kind} {body['metadata']['name']} is still used by {', '.join(using[:NAMED])}{more}."
+    if running.settings.webhook_delete_in_use == "Deny":
+        raise kopf.AdmissionError(sentence, code=IN_USE)
+    warnings.append(sentence)
+
+
+def users(running: Operation, resource: Resource, namespace: str, name: str) -> Iterator[str]:
+    """Who names it, as `Kind name`."""
+    field = {CONNECTIONS: "brokerRef", POLICIES: "retryPolicyRef"}.get(resource)
+    for body in running.snapshots[QUEUES].all(namespace):
+        if (field and named(body, field) == name) or (resource is QUEUES and name in routed(body)):
+            yield f"DeadLetterQueue {body['metadata']['name']}"
+    for body in running.snapshots[REPLAYS].all(namespace) if resource is QUEUES else ():
+        if named(body, "queueRef") == name and not (body.get("status") or {}).get("completionTime"):
+            yield f"Replay {body['metadata']['name']}"

@@ -1,0 +1,95 @@
+"""Boxes: look, make, bring back, drop; what a broker objects to becomes a finding."""
+
+import time
+from dataclasses import asdict, replace
+
+from deadletter.api.brokerconnections import BrokerConnection
+from deadletter.api.deadletterqueues import DeadLetterQueue
+from deadletter.brokers.errors import BoxConflict, BoxMissing, BrokerError
+from deadletter.brokers.values import BoxSpec, BoxState
+from deadletter.core.reasons import Reason
+from deadletter.handlers.operation import Operation, Survey
+from deadletter.handlers.pool import Line, within
+from deadletter.plan.boxes import PlannedBox, owned_boxes, plan_boxes
+from deadletter.plan.findings import BOXES, Finding
+
+FRESH_SECONDS = 120.0
+SENTENCES = {
+    Reason.BrokerUnreachable: "Nobody answers at the broker's addresses.",
+    Reason.AuthenticationFailed: "The broker refuses the credentials.",
+}
+
+
+def finding(error: BrokerError) -> Finding:
+    """A broker's objection in our words; of an unreachable broker only that it is."""
+    name = type(error).__name__
+    reason = Reason.__members__.get(name, Reason.BoxRefused)
+    if isinstance(error, BoxConflict) and "partition" in str(error).lower():
+        reason = Reason.PartitionShrinkRefused
+    return Finding(reason, SENTENCES.get(reason) or str(error)[:1024] or reason.meaning, error.heals, BOXES)
+
+
+async def bring_about(operation: Operation, queue: DeadLetterQueue, connection: BrokerConnection) -> Finding | None:
+    """Every box of the queue is there as asked."""
+    key = (queue.namespace, queue.name)
+    known = operation.surveys.get(key)
+    line = await operation.pool.line(connection)
+    if (
+        known
+        and known.generation == queue.generation
+        and time.monotonic() - known.at < FRESH_SECONDS
+        and not line.trouble
+    ):
+        return None
+    try:
+        states = await _survey(line, queue, connection, changed=known is None or known.generation != queue.generation)
+    except BrokerError as error:
+        operation.surveys.pop(key, None)
+        return finding(error)
+    operation.surveys[key] = Survey(queue.generation, states, time.monotonic())
+    return None
+
+
+async def _survey(
+    line: Line, queue: DeadLetterQueue, connection: BrokerConnection, changed: bool
+) -> dict[str, BoxState]:
+    planned = plan_boxes(queue, connection.spec)
+    source = queue.spec.source.name if queue.spec.source else None
+    names = [box.name for box in planned] + ([source] if source else [])
+    states = dict(await line.describe(names))
+    seen_before = queue.status.observed_generation == queue.generation
+    for box in planned:
+        if box.adopt and box.name not in states:
+            raise BoxMissing(f"{box.name} does not exist on the broker; an adopted box is never created")
+        if not box.adopt and (_differs(box, states.get(box.name)) or (changed and not seen_before)):
+            states[box.name] = await within(line.broker.ensure(_fitting(box, source, states)))
+    if source and source not in states and not connection.spec.is_redis:
+        raise BoxMissing(f"{source} does not exist on the broker; create the source first")
+    return states
+
+
+def _differs(box: PlannedBox, state: BoxState | None) -> bool:
+    if state is None:
+        return True
+    grown = box.partitions is not None and state.partitions != box.partitions and not box.parking
+    kept = box.retention_ms is not None and state.retention_ms is not None and state.retention_ms != box.retention_ms
+    return grown or kept
+
+
+def _fitting(box: PlannedBox, source: str | None, states: dict[str, BoxState]) -> BoxSpec:
+    """Partitions that nobody asked for follow the source's, and an existing box keeps its own."""
+    partitions = box.partitions
+    if partitions is None and box.name not in states and source in states:
+        partitions = states[source].partitions
+    return BoxSpec(**asdict(replace(box, partitions=partitions)))
+
+
+async def drop(operation: Operation, queue: DeadLetterQueue, connection: BrokerConnection) -> Finding | None:
+    """Delete what `deletionPolicy: Delete` gives us to delete."""
+    try:
+        line = await operation.pool.line(connection)
+        await within(line.broker.drop(owned_boxes(queue, connection.spec.is_redis)))
+    except BrokerError as error:
+        found = finding(error)
+        return replace(found, reason=Reason.DeletionBlocked, heals=True)
+    return None

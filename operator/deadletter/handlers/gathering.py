@@ -1,0 +1,158 @@
+"""Facts, gathered from the snapshots; what seems to be missing is confirmed by a GET."""
+
+import time
+from collections.abc import Iterable
+from typing import Any, TypeVar
+
+from pydantic import ValidationError
+
+from deadletter.api.brokerconnections import BrokerConnection
+from deadletter.api.deadletterqueues import DeadLetterQueue
+from deadletter.api.kinds import Kind
+from deadletter.api.replays import Replay
+from deadletter.api.retrypolicies import RetryPolicy
+from deadletter.cluster import CONNECTIONS, DEPLOYMENTS, POLICIES, QUEUES, REPLAYS, SERVICES, Body, Resource
+from deadletter.core import names
+from deadletter.handlers.neighbours import dead_name, routed
+from deadletter.handlers.operation import Operation
+from deadletter.plan.couriers import role_of, secrets_of
+from deadletter.plan.facts import Owner, QueueFacts
+
+Model = TypeVar("Model", bound=Kind)
+MODELS: dict[Resource, type[Kind]] = {
+    CONNECTIONS: BrokerConnection,
+    POLICIES: RetryPolicy,
+    QUEUES: DeadLetterQueue,
+    REPLAYS: Replay,
+}
+
+
+def now_ms() -> int:
+    """The wall clock, read once per pass."""
+    return time.time_ns() // 1_000_000
+
+
+def read(model: type[Model], body: Body | None) -> Model | None:
+    """The model of a body; one that says nonsense counts as not there."""
+    if body is None:
+        return None
+    try:
+        return model.from_body(body)
+    except ValidationError:
+        return None
+
+
+async def find(
+    operation: Operation, model: type[Model], resource: Resource, namespace: str, name: str, confirm: bool = True
+) -> Model | None:
+    """An object that another names."""
+    body = operation.snapshots[resource].get(namespace, name)
+    if body is None and confirm and name:
+        body = await operation.cluster.get(resource, namespace, name)
+    return read(model, body)
+
+
+async def gather_queue(operation: Operation, queue: DeadLetterQueue, confirm: bool = True) -> QueueFacts:
+    """What a queue is judged by, but for the broker's own word. `confirm`: false in the webhook, which only looks."""
+    where = queue.namespace
+    connection = await find(operation, BrokerConnection, CONNECTIONS, where, queue.spec.broker_ref.name, confirm)
+    policy = None
+    if queue.spec.retry_policy_ref is not None:
+        policy = await find(operation, RetryPolicy, POLICIES, where, queue.spec.retry_policy_ref.name, confirm)
+    return QueueFacts(
+        connection=connection,
+        policy=policy,
+        queues=await _neighbours(operation, queue, confirm),
+        owner=owner_of(operation, queue, connection),
+        reading=operation.readings.get((where, queue.name)),
+        retention_ms=_retention(operation, queue, connection),
+        deployment=_deployment(operation, queue),
+        now=now_ms(),
+    )
+
+
+async def _neighbours(operation: Operation, queue: DeadLetterQueue, confirm: bool) -> dict[str, DeadLetterQueue]:
+    """Queues it routes to and queues that route to it."""
+    targets = {route.queue_ref.name for route in queue.spec.routes}
+    found: dict[str, DeadLetterQueue] = {}
+    for name in targets - {queue.name}:
+        target = await find(operation, DeadLetterQueue, QUEUES, queue.namespace, name, confirm)
+        if target is not None:
+            found[name] = target
+    for body in operation.snapshots[QUEUES].all(queue.namespace):
+        if queue.name in routed(body) and (other := read(DeadLetterQueue, body)) and other.name != queue.name:
+            found[other.name] = other
+    return found
+
+
+def owner_of(operation: Operation, queue: DeadLetterQueue, connection: BrokerConnection | None) -> Owner | None:
+    """An older queue with the same dead box on the same broker."""
+    if connection is None:
+        return None
+    mine = operation.pool.identity(queue.namespace, connection)
+    box = queue.boxes(connection.spec.is_redis).dead
+    rivals = [body for body in operation.snapshots[QUEUES].all() if _may_be(body, box, queue)]
+    older = [body for body in rivals if age(body) < age_of(queue) and _broker(operation, body) == mine]
+    if not older:
+        return None
+    first = min(older, key=age)["metadata"]
+    return Owner(first["name"], first["namespace"] != queue.namespace)
+
+
+def _may_be(body: Body, box: str, queue: DeadLetterQueue) -> bool:
+    meta = body["metadata"]
+    same = (meta["namespace"], meta["name"]) == (queue.namespace, queue.name)
+    name = dead_name(body)
+    return not same and (name == box or (not (body["spec"].get("dead") or {}).get("name") and _tagged(body) == box))
+
+
+def _tagged(body: Body) -> str:
+    source = body["spec"].get("source") or {}
+    return names.dead_box(str(source.get("name")), str(source.get("group")), redis=True)
+
+
+def _broker(operation: Operation, body: Body) -> str:
+    namespace, name = body["metadata"]["namespace"], body["spec"]["brokerRef"]["name"]
+    connection = read(BrokerConnection, operation.snapshots[CONNECTIONS].get(namespace, name))
+    return operation.pool.identity(namespace, connection)
+
+
+def age(body: Body) -> tuple[str, str, str]:
+    """The oldest first; of two made in the same second the first by name."""
+    meta = body["metadata"]
+    return meta.get("creationTimestamp") or "9", meta["namespace"], meta["name"]
+
+
+def age_of(queue: DeadLetterQueue) -> tuple[str, str, str]:
+    """The same of a model; one that is not made yet is younger than all."""
+    return queue.metadata.creation_timestamp or "9", queue.namespace, queue.name
+
+
+def _retention(operation: Operation, queue: DeadLetterQueue, connection: BrokerConnection | None) -> int | None:
+    survey = operation.surveys.get((queue.namespace, queue.name))
+    if survey is None or connection is None:
+        return None
+    state = survey.states.get(queue.boxes(connection.spec.is_redis).dead)
+    return state.retention_ms if state else None
+
+
+def _deployment(operation: Operation, queue: DeadLetterQueue) -> Body | None:
+    role = role_of(queue)
+    return operation.snapshots[DEPLOYMENTS].get(queue.namespace, names.child(queue.name, role)) if role else None
+
+
+async def gather_outside(operation: Operation, queue: DeadLetterQueue, facts: QueueFacts) -> dict[str, Any]:
+    """Secrets and Services: read by get, so only when all else is right."""
+    if facts.connection is None:
+        return {}
+    secrets = {
+        name: await operation.secrets.fact(queue.namespace, name) for name in secrets_of(queue, facts.connection)
+    }
+    http = queue.spec.delivery.http if queue.spec.delivery else None
+    services = [http.service_ref.name] if http and http.service_ref else []
+    return {"secrets": secrets, "services": await existing(operation, queue.namespace, services)}
+
+
+async def existing(operation: Operation, namespace: str, services: Iterable[str]) -> dict[str, bool]:
+    """Which of these Services are there."""
+    return {name: await operation.cluster.get(SERVICES, namespace, name) is not None for name in services}

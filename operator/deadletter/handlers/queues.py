@@ -1,0 +1,153 @@
+"""One pass over a DeadLetterQueue."""
+
+from dataclasses import replace
+from typing import Any
+
+from deadletter import metrics
+from deadletter.api.deadletterqueues import DeadLetterQueue
+from deadletter.brokers.errors import BrokerError
+from deadletter.cluster import QUEUES, Body
+from deadletter.core.reasons import Reason
+from deadletter.handlers import boxes, children, statuses
+from deadletter.handlers.gathering import gather_outside, gather_queue, owner_of
+from deadletter.handlers.operation import Operation, Thing
+from deadletter.handlers.pool import within
+from deadletter.handlers.running import running_apply
+from deadletter.handlers.termination import last_words
+from deadletter.plan.boxes import owned_boxes
+from deadletter.plan.couriers import plan_children, role_of
+from deadletter.plan.facts import QueueFacts
+from deadletter.plan.findings import BOXES, Finding, first
+from deadletter.plan.queues import queue_status
+from deadletter.plan.references import GRAPH_CHECKS, box_is_free, secrets_exist, service_exists
+
+FINALIZER = "deadletter.dev/boxes"
+FORCE = "deadletter.dev/force-delete"
+RESET = "deadletter.dev/reset-ledger"
+
+
+async def reconcile(operation: Operation, thing: Thing, queue: DeadLetterQueue, body: Body) -> bool:
+    """Judge, carry out, report. True: something heals by time, look again."""
+    facts = await gather_queue(operation, queue)
+    if queue.metadata.deletion_timestamp:
+        return await _release(operation, thing, queue, facts, body)
+    facts, found = await _judge(operation, queue, facts)
+    found = found or await _carry_out(operation, queue, facts, body)
+    facts = replace(await gather_queue(operation, queue), secrets=facts.secrets, services=facts.services)
+    facts = replace(facts, pod_says=await _pod_says(operation, queue, facts))
+    status = queue_status(queue, facts, found)
+    await statuses.write(operation, thing, queue, body, status)
+    _show(queue, facts, status)
+    return found is not None and found.heals
+
+
+async def _judge(operation: Operation, queue: DeadLetterQueue, facts: QueueFacts) -> tuple[QueueFacts, Finding | None]:
+    """What the objects show first, then what must be asked for, at last what only the broker's identity tells."""
+    found = first(GRAPH_CHECKS, queue, facts)
+    if found is not None or facts.connection is None:
+        return facts, found
+    facts = replace(facts, **await gather_outside(operation, queue, facts))
+    found = first((secrets_exist, service_exists), queue, facts)
+    if found is not None or facts.connection is None:
+        return facts, found
+    try:
+        await operation.pool.meet(facts.connection)
+    except BrokerError as error:
+        return facts, boxes.finding(error)
+    facts = replace(facts, owner=owner_of(operation, queue, facts.connection))
+    return facts, box_is_free(queue, facts)
+
+
+async def _carry_out(operation: Operation, queue: DeadLetterQueue, facts: QueueFacts, body: Body) -> Finding | None:
+    if facts.connection is None:
+        return None
+    await _guard(operation, queue, body)
+    found = await boxes.bring_about(operation, queue, facts.connection)
+    if found is not None:
+        return found
+    redriving = running_apply(operation, queue) is None
+    wanted = plan_children(queue, facts, operation.workers, redriving)
+    found = await children.keep(operation, wanted)
+    await children.prune(operation, queue.uid, queue.namespace, wanted)
+    return found or await _reset(operation, queue, facts)
+
+
+async def _guard(operation: Operation, queue: DeadLetterQueue, body: Body) -> None:
+    """A finalizer where boxes are to be deleted, and nowhere else."""
+    has = FINALIZER in queue.metadata.finalizers
+    needs = queue.spec.deletion_policy == "Delete" and not queue.spec.dead.adopt
+    if has != needs:
+        await _finalizers(operation, queue, body, FINALIZER if needs else None)
+
+
+async def _finalizers(operation: Operation, queue: DeadLetterQueue, body: Body, add: str | None) -> None:
+    others = [one for one in queue.metadata.finalizers if one != FINALIZER]
+    meta = {
+        "uid": queue.uid,
+        "resourceVersion": body["metadata"]["resourceVersion"],
+        "finalizers": others + ([add] if add else []),
+    }
+    written = await operation.cluster.patch(QUEUES, queue.namespace, queue.name, {"metadata": meta})
+    if written["metadata"].get("deletionTimestamp") is None:
+        operation.snapshots[QUEUES].take(written)
+
+
+async def _reset(operation: Operation, queue: DeadLetterQueue, facts: QueueFacts) -> Finding | None:
+    """A human decided that the ledger of a recreated box is worth nothing."""
+    if queue.metadata.annotations.get(RESET) != "true" or facts.connection is None:
+        return None
+    names = queue.boxes(facts.connection.spec.is_redis)
+    try:
+        line = await operation.pool.line(facts.connection)
+        await within(line.broker.reset_ledger(names.dead, names.ledger))
+    except BrokerError as error:
+        return boxes.finding(error)
+    meta: dict[str, Any] = {"uid": queue.uid, "annotations": {RESET: None}}
+    await operation.cluster.patch(QUEUES, queue.namespace, queue.name, {"metadata": meta})
+    return None
+
+
+async def _release(operation: Operation, thing: Thing, queue: DeadLetterQueue, facts: QueueFacts, body: Body) -> bool:
+    """Drop our boxes and let the object go; a broker that is gone is said so and tried again."""
+    if FINALIZER not in queue.metadata.finalizers:
+        return False
+    forced = queue.metadata.annotations.get(FORCE) == "true"
+    found = None
+    if not forced and owned_boxes(queue, redis=False):
+        found = await _drop(operation, queue, facts)
+    if found is None:
+        await _finalizers(operation, queue, body, None)
+        return False
+    await statuses.write(operation, thing, queue, body, queue_status(queue, facts, found))
+    return True
+
+
+async def _drop(operation: Operation, queue: DeadLetterQueue, facts: QueueFacts) -> Finding | None:
+    advice = f" To let it go without deleting boxes, annotate it with {FORCE}=true."
+    if facts.connection is None:
+        sentence = f"BrokerConnection {queue.spec.broker_ref.name} is gone, so its boxes cannot be deleted."
+        return Finding(Reason.DeletionBlocked, sentence + advice, True, BOXES)
+    for name in facts.connection.spec.secret_names:
+        await operation.secrets.fact(queue.namespace, name)
+    found = await boxes.drop(operation, queue, facts.connection)
+    return replace(found, message=found.message + advice) if found else None
+
+
+async def _pod_says(operation: Operation, queue: DeadLetterQueue, facts: QueueFacts) -> str:
+    role = role_of(queue)
+    ready = ((facts.deployment or {}).get("status") or {}).get("availableReplicas")
+    return "" if role is None or facts.deployment is None or ready else await last_words(operation, queue, role)
+
+
+def _show(queue: DeadLetterQueue, facts: QueueFacts, status: Body) -> None:
+    where = (queue.namespace, queue.name)
+    metrics.READY.labels(*where).set(status["conditions"][0]["status"] == "True")
+    metrics.remove_beginning((metrics.THRESHOLD,), *where)
+    alerts = queue.spec.alerts
+    if alerts and alerts.depth is not None:
+        metrics.THRESHOLD.labels(*where, "depth").set(alerts.depth)
+    if alerts and alerts.age_ms is not None:
+        metrics.THRESHOLD.labels(*where, "age").set(alerts.age_ms / 1000)
+    if queue.spec.delivery and facts.deployment is not None:
+        metrics.COURIER_WANTED.labels(*where).set(queue.spec.delivery.replicas)
+        metrics.COURIER_READY.labels(*where).set(status.get("readyReplicas", 0))

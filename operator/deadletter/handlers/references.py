@@ -1,0 +1,107 @@
+"""One pass over what queues refer to: a BrokerConnection is probed, a RetryPolicy compiled; both count their users."""
+
+from typing import Any
+
+from deadletter.api.brokerconnections import BrokerConnection
+from deadletter.api.retrypolicies import RetryPolicy
+from deadletter.api.unsupported import unsupported
+from deadletter.brokers.errors import BrokerError
+from deadletter.brokers.values import Server
+from deadletter.cluster import QUEUES, Body
+from deadletter.core.reasons import Reason
+from deadletter.core.selection import PredicateError
+from deadletter.handlers import boxes, statuses
+from deadletter.handlers.gathering import now_ms
+from deadletter.handlers.neighbours import named
+from deadletter.handlers.operation import Operation, Thing
+from deadletter.plan.conditions import claim, put
+from deadletter.plan.findings import SPEC, Finding
+from deadletter.plan.references import secret
+
+
+async def reconcile_connection(operation: Operation, thing: Thing, connection: BrokerConnection, body: Body) -> bool:
+    """Does the broker answer? True: look again soon."""
+    found = await _secrets(operation, connection) or _unsupported(connection)
+    server = None
+    if found is None:
+        try:
+            server = await operation.pool.probe(connection)
+        except BrokerError as error:
+            found = boxes.finding(error)
+    status = _status(connection, found, users(operation, thing, "brokerRef"))
+    if server is not None:
+        status["server"] = _server(server)
+    elif connection.status.server is not None:
+        status["server"] = connection.status.server.to_wire()
+    turned = (connection.status.condition("Ready") or claim("Ready", None, Reason.Pending)).status != _ready(status)
+    await statuses.write(operation, thing, connection, body, status)
+    if turned:
+        wake_users(operation, thing, "brokerRef")
+    return found is not None and found.heals
+
+
+def _ready(status: Body) -> str:
+    return str(status["conditions"][0]["status"])
+
+
+def _server(server: Server) -> dict[str, Any]:
+    return {
+        "kind": server.kind,
+        "version": server.version[:64],
+        "brokers": server.brokers,
+        "transactions": server.transactions,
+    }
+
+
+def _unsupported(connection: BrokerConnection) -> Finding | None:
+    fields = unsupported(connection)
+    return Finding(Reason.NotSupportedYet, f"not built yet: {', '.join(fields)}", False, SPEC) if fields else None
+
+
+async def _secrets(operation: Operation, connection: BrokerConnection) -> Finding | None:
+    for name in connection.spec.secret_names:
+        found = secret(connection.namespace, name, await operation.secrets.fact(connection.namespace, name))
+        if found is not None:
+            return found
+    return None
+
+
+async def reconcile_policy(operation: Operation, thing: Thing, policy: RetryPolicy, body: Body) -> bool:
+    """Can the policy be followed?"""
+    found = None
+    try:
+        policy.spec.policy()
+    except PredicateError as error:
+        found = Finding(Reason.InvalidSpec, f"spec.rules: {error}", False, SPEC)
+    await statuses.write(
+        operation, thing, policy, body, _status(policy, found, users(operation, thing, "retryPolicyRef"))
+    )
+    return False
+
+
+def _status(thing: BrokerConnection | RetryPolicy, found: Finding | None, queues: int) -> dict[str, Any]:
+    reason, message = (found.reason, found.message) if found else (Reason.Reconciled, "")
+    stuck = found is not None and not found.heals
+    said = [
+        claim("Ready", found is None, reason, message),
+        claim("Reconciling", found is not None and found.heals, reason, message),
+        claim("Stalled", stuck, reason if stuck else Reason.AsExpected, message if stuck else ""),
+    ]
+    conditions = put(thing.status.conditions, said, thing.generation, now_ms())
+    return {
+        "observedGeneration": thing.generation,
+        "conditions": [one.to_wire() for one in conditions],
+        "queues": queues,
+    }
+
+
+def users(operation: Operation, thing: Thing, field: str) -> int:
+    """How many queues name it."""
+    return sum(named(body, field) == thing.name for body in operation.snapshots[QUEUES].all(thing.namespace))
+
+
+def wake_users(operation: Operation, thing: Thing, field: str) -> None:
+    """Let the queues that name it look again."""
+    for body in operation.snapshots[QUEUES].all(thing.namespace):
+        if named(body, field) == thing.name:
+            operation.work.wake(Thing(QUEUES, thing.namespace, body["metadata"]["name"]))

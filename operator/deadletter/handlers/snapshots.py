@@ -1,0 +1,162 @@
+"""One snapshot per kind: LIST, watch, and LIST again every minute, which notices what vanished in a gap."""
+
+import asyncio
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import aclosing
+
+import structlog
+
+from deadletter import metrics
+from deadletter.cluster import ApiError, Body, Cluster, Resource
+
+Key = tuple[str, str]
+Changed = Callable[[Resource, Body | None, Body | None], None]  # before and after; None: not there
+log = structlog.stdlib.get_logger("snapshots")
+
+
+def key_of(body: Body) -> Key:
+    """Namespace and name."""
+    return body["metadata"].get("namespace", ""), body["metadata"]["name"]
+
+
+def version_of(body: Body | None) -> int:
+    """Resource versions grow; compared as numbers, as the API allows since 1.35."""
+    text = (body or {}).get("metadata", {}).get("resourceVersion", "0")
+    return int(text) if text.isdigit() else 0
+
+
+class Snapshot:
+    """All objects of one resource, as far as they were heard of."""
+
+    def __init__(self, resource: Resource, changed: Changed, selector: str = "") -> None:
+        self.resource = resource
+        self.selector = selector
+        self.listed_at = 0.0
+        self._changed = changed
+        self._bodies: dict[Key, Body] = {}
+        self._listed: set[str] = set()
+
+    def get(self, namespace: str, name: str) -> Body | None:
+        """The object as last seen."""
+        return self._bodies.get((namespace, name))
+
+    def all(self, namespace: str | None = None) -> Iterator[Body]:
+        """All objects, or those of a namespace."""
+        return (body for (where, _), body in list(self._bodies.items()) if namespace is None or where == namespace)
+
+    def __len__(self) -> int:
+        return len(self._bodies)
+
+    def is_listed(self, scopes: int) -> bool:
+        """Was every namespace listed once?"""
+        return len(self._listed) >= scopes
+
+    def take(self, body: Body) -> None:
+        """An object as somebody has just seen it; an older sight of it is not believed."""
+        key = key_of(body)
+        old = self._bodies.get(key)
+        if version_of(old) >= version_of(body):
+            return
+        body["metadata"].pop("managedFields", None)
+        self._bodies[key] = body
+        self._changed(self.resource, old, body)
+
+    def drop(self, body: Body) -> None:
+        """An object that is gone."""
+        old = self._bodies.get(key_of(body))
+        if old is not None and same(old, body):
+            del self._bodies[key_of(body)]
+            self._changed(self.resource, old, None)
+
+    async def follow(self, cluster: Cluster, namespace: str | None, every: float) -> None:
+        """Keep listing and watching for ever; trouble with the API server is waited out."""
+        pause = 1.0
+        while True:
+            try:
+                await self._listen(cluster, namespace, every)
+                pause = 1.0
+            except ApiError as error:
+                log.warning("cannot follow", resource=self.resource.plural, status=error.status, error=error.message)
+                await asyncio.sleep(pause)
+                pause = min(15.0, pause * 2)
+
+    async def _listen(self, cluster: Cluster, namespace: str | None, every: float) -> None:
+        version = await self.relist(cluster, namespace)
+        loop = asyncio.get_running_loop()
+        until = loop.time() + every
+        while (left := until - loop.time()) > 0:
+            try:
+                async with asyncio.timeout(left):
+                    version = await self._hear(cluster, namespace, version)
+            except TimeoutError:
+                return
+            except ApiError as error:
+                if error.status != 410:
+                    raise
+                return
+
+    async def relist(self, cluster: Cluster, namespace: str | None) -> str:
+        """LIST, and drop what is not in it."""
+        bodies, version = await cluster.list(self.resource, namespace, self.selector)
+        there = set()
+        for body in bodies:
+            # Items of a list do not say what they are.
+            whole = {"apiVersion": self.resource.api_version, "kind": self.resource.kind} | body
+            there.add(key_of(whole))
+            self.take(whole)
+        newest = int(version) if version.isdigit() else 0
+        for body in list(self.all(namespace)):
+            if key_of(body) not in there and version_of(body) <= newest:
+                self.drop(body)
+        self._listed.add(namespace or "")
+        self.listed_at = asyncio.get_running_loop().time()
+        metrics.RELISTS.labels(self.resource.plural).inc()
+        return version
+
+    async def _hear(self, cluster: Cluster, namespace: str | None, version: str) -> str:
+        async with aclosing(cluster.watch(self.resource, namespace, version, self.selector)) as events:  # type: ignore[type-var]
+            async for kind, body in events:
+                version = body["metadata"]["resourceVersion"]
+                if kind == "DELETED":
+                    self.drop(body)
+                elif kind != "BOOKMARK":
+                    self.take(body)
+        return version
+
+
+def same(one: Body, other: Body) -> bool:
+    """The same object, not another of its name."""
+    mine, theirs = one["metadata"].get("uid"), other["metadata"].get("uid")
+    return bool(mine == theirs)
+
+
+class Snapshots:
+    """The snapshots of all kinds we look at."""
+
+    def __init__(self, resources: Sequence[tuple[Resource, str]], namespaces: Sequence[str], changed: Changed) -> None:
+        self._scopes: list[str | None] = [*namespaces] or [None]
+        self._all = {resource: Snapshot(resource, changed, selector) for resource, selector in resources}
+
+    def __getitem__(self, resource: Resource) -> Snapshot:
+        return self._all[resource]
+
+    def __contains__(self, resource: Resource) -> bool:
+        return resource in self._all
+
+    def follow(self, cluster: Cluster, every: float) -> list[asyncio.Task[None]]:
+        """A task per kind and namespace."""
+        return [
+            asyncio.create_task(one.follow(cluster, scope, every), name=f"snapshot-{one.resource.plural}")
+            for one in self._all.values()
+            for scope in self._scopes
+        ]
+
+    @property
+    def are_listed(self) -> bool:
+        """Was everything listed once?"""
+        return all(one.is_listed(len(self._scopes)) for one in self._all.values())
+
+    @property
+    def oldest_list(self) -> float:
+        """When the kind that waits longest was last listed (loop time)."""
+        return min((one.listed_at for one in self._all.values()), default=0.0)

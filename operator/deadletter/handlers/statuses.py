@@ -1,0 +1,86 @@
+"""A status is written whole, once, at the end of a pass, and only when it differs; a turned condition is an Event."""
+
+import time
+from collections.abc import Iterable
+from typing import Any
+
+from deadletter.api.kinds import Condition, Kind
+from deadletter.cluster import EVENTS, ApiError, Body
+from deadletter.core import times
+from deadletter.handlers.operation import Operation, Thing
+from deadletter.plan.conditions import turned
+
+NUMBERS = frozenset(
+    {"depth", "groups", "depthIsUpperBound", "oldestLetterTime", "retentionLossTime", "utilization"}
+    | {"matched", "replayed", "archived", "discarded", "skipped", "failedAgain", "remaining", "skippedBy"}
+    | {"samples", "lettersPerSecond", "estimatedCompletionTime"}
+)
+TOLD = frozenset({"Ready", "Succeeded", "Degraded", "Stalled"})
+
+
+def difference(old: Body, new: Body) -> dict[str, Any]:
+    """The merge patch that leads from one status to the other."""
+    changed = {key: value for key, value in new.items() if old.get(key) != value}
+    return changed | {key: None for key in old if key not in new}
+
+
+async def write(operation: Operation, thing: Thing, kind: Kind, body: Body, status: Body) -> None:
+    """Write what differs; numbers alone wait until their time has come."""
+    patch = difference(body.get("status") or {}, status)
+    if not patch:
+        return
+    if patch.keys() <= NUMBERS and (wait := _wait(operation, thing)) > 0:
+        operation.work.wake_in(thing, wait)
+        return
+    whole = {"metadata": {"uid": kind.uid}, "status": patch}
+    written = await operation.cluster.patch(thing.resource, thing.namespace, thing.name, whole, "status")
+    operation.written_at[thing] = time.monotonic()
+    operation.snapshots[thing.resource].take(written)
+    after = [Condition.model_validate(one) for one in status.get("conditions", ())]
+    before = [Condition.model_validate(one) for one in (body.get("status") or {}).get("conditions", ())]
+    await tell(operation, thing, kind, turned(before, after))
+
+
+def _wait(operation: Operation, thing: Thing) -> float:
+    last = operation.written_at.get(thing)
+    return 0.0 if last is None else last + operation.settings.status_seconds - time.monotonic()
+
+
+async def tell(operation: Operation, thing: Thing, kind: Kind, conditions: Iterable[Condition]) -> None:
+    """An Event for each condition that turned and that people want to hear of."""
+    for one in conditions:
+        if one.type in TOLD and one.status != "Unknown" and _is_news(one):
+            try:
+                await operation.cluster.create(EVENTS, thing.namespace, event(thing, kind, one))
+            except ApiError as error:
+                if error.status not in (403, 404, 409):  # a namespace that is going takes no Events
+                    raise
+
+
+def _is_news(one: Condition) -> bool:
+    return one.type in ("Ready", "Succeeded") or one.status == "True"
+
+
+def event(thing: Thing, kind: Kind, one: Condition) -> Body:
+    """What `kubectl describe` shows."""
+    good = (one.status == "True") == (one.type in ("Ready", "Succeeded"))
+    now = times.render(time.time_ns() // 1_000_000_000 * 1000)
+    return {
+        "apiVersion": "v1",
+        "kind": "Event",
+        "metadata": {"generateName": f"{thing.name[:200]}.", "namespace": thing.namespace},
+        "involvedObject": {
+            "apiVersion": thing.resource.api_version,
+            "kind": thing.resource.kind,
+            "namespace": thing.namespace,
+            "name": thing.name,
+            "uid": kind.uid,
+        },
+        "type": "Normal" if good else "Warning",
+        "reason": one.reason,
+        "message": (one.message or f"{one.type} is {one.status}")[:1024],
+        "source": {"component": "dlq-operator"},
+        "firstTimestamp": now,
+        "lastTimestamp": now,
+        "count": 1,
+    }

@@ -1,0 +1,159 @@
+"""One pass of readings over all queues, broker by broker: gauges at once, statuses by waking their objects."""
+
+import asyncio
+import time
+from collections.abc import Mapping
+
+import structlog
+from prometheus_client import Gauge
+
+from deadletter import metrics
+from deadletter.api.brokerconnections import BrokerConnection
+from deadletter.api.deadletterqueues import DeadLetterQueue
+from deadletter.brokers.errors import BrokerError
+from deadletter.brokers.values import Reading, Watched
+from deadletter.cluster import CONNECTIONS, QUEUES, REPLAYS
+from deadletter.handlers.gathering import now_ms, read
+from deadletter.handlers.neighbours import named
+from deadletter.handlers.operation import Operation, Thing
+from deadletter.handlers.pool import Key, Line
+from deadletter.plan.degradation import degraded, gate, living, loss_time, utilization
+from deadletter.plan.facts import QueueFacts
+from deadletter.plan.queues import numbers
+
+SWEEP_SECONDS = 300.0
+TOP = 10
+log = structlog.stdlib.get_logger("sweep")
+
+
+async def sweep_for_ever(operation: Operation) -> None:
+    """Sweep, rest, sweep."""
+    while True:
+        began = time.monotonic()
+        await asyncio.gather(*(sweep_line(operation, key, line) for key, line in operation.pool.all()))
+        operation.pulse.swept_at = time.monotonic()
+        await asyncio.sleep(max(0.2, operation.settings.sweep_seconds - (time.monotonic() - began)))
+
+
+def watched_of(operation: Operation, key: Key) -> dict[str, tuple[DeadLetterQueue, Watched]]:
+    """The dead boxes of one connection, by name: those that were found to be there, each with its owner."""
+    namespace, name = key
+    connection = read(BrokerConnection, operation.snapshots[CONNECTIONS].get(namespace, name))
+    if connection is None:
+        return {}
+    out = {}
+    for body in operation.snapshots[QUEUES].all(namespace):
+        known = (namespace, body["metadata"]["name"]) in operation.surveys
+        if known and named(body, "brokerRef") == name and (queue := read(DeadLetterQueue, body)):
+            boxes, dead = queue.boxes(connection.spec.is_redis), queue.spec.dead
+            watched = Watched(boxes.dead, boxes.ledger, boxes.retry, dead.dialect, dead.read_values, dead.origin)
+            out[boxes.dead] = (queue, watched)
+    return out
+
+
+async def sweep_line(operation: Operation, key: Key, line: Line) -> None:
+    """Readings of all queues on one broker; whatever goes wrong with one concerns it alone."""
+    watched = watched_of(operation, key)
+    began = time.monotonic()
+    answers: Mapping[str, Reading | BrokerError]
+    try:
+        async with asyncio.timeout(SWEEP_SECONDS):
+            answers = await line.registers.sweep([one for _, one in watched.values()], now_ms())
+    except BrokerError as error:
+        answers = dict.fromkeys(watched, error)
+    except TimeoutError:
+        answers = dict.fromkeys(watched, BrokerError("the sweep took too long"))
+    except Exception as error:  # noqa: BLE001 - one broker must not end the sweep of the others
+        log.warning("a sweep failed", namespace=key[0], connection=key[1], error=type(error).__name__)
+        answers = dict.fromkeys(watched, BrokerError("the sweep failed"))
+    metrics.SWEEP_SECONDS.observe(time.monotonic() - began)
+    for dead, (queue, _) in watched.items():
+        answer = answers.get(dead)
+        if isinstance(answer, Reading):
+            take(operation, queue, answer)
+        elif answer is not None:
+            fail(operation, queue, answer)
+
+
+def fail(operation: Operation, queue: DeadLetterQueue, error: BrokerError) -> None:
+    """No reading is not nought: the gauges go, the failure counts, the queue looks at its broker again."""
+    key = (queue.namespace, queue.name)
+    metrics.forget_reading(*key)
+    metrics.SWEEPS_FAILED.labels(*key).inc()
+    operation.readings.pop(key, None)
+    if operation.surveys.pop(key, None) is not None:
+        log.warning("a reading failed", namespace=key[0], queue=key[1], reason=type(error).__name__)
+        operation.work.wake(Thing(QUEUES, *key))
+        operation.work.wake(Thing(CONNECTIONS, key[0], queue.spec.broker_ref.name))
+
+
+def take(operation: Operation, queue: DeadLetterQueue, reading: Reading) -> None:
+    """Show it, keep it, and wake whom it changes."""
+    key = (queue.namespace, queue.name)
+    before = operation.readings.get(key)
+    operation.readings[key] = reading
+    facts = facts_of(operation, queue, reading)
+    show(queue, facts, reading)
+    if _is_news(queue, facts, before):
+        operation.work.wake(Thing(QUEUES, *key))
+    if before is None or before.tallies != reading.tallies:
+        for body in operation.snapshots[REPLAYS].all(queue.namespace):
+            if named(body, "queueRef") == queue.name and not (body.get("status") or {}).get("completionTime"):
+                operation.work.wake(Thing(REPLAYS, queue.namespace, body["metadata"]["name"]))
+
+
+def facts_of(operation: Operation, queue: DeadLetterQueue, reading: Reading) -> QueueFacts:
+    """As much as a reading needs to be told."""
+    survey = operation.surveys.get((queue.namespace, queue.name))
+    dead = queue.status.boxes.dead if queue.status.boxes else None
+    state = survey.states.get(dead) if survey and dead else None
+    return QueueFacts(reading=reading, retention_ms=state.retention_ms if state else None, now=now_ms())
+
+
+def _is_news(queue: DeadLetterQueue, facts: QueueFacts, before: Reading | None) -> bool:
+    told = queue.status.to_wire()
+    said, now = queue.status.condition("Degraded"), degraded(queue, facts)
+    turned = said is None or (said.status, said.reason) != (now.status, now.reason.value)
+    shut = facts.reading is not None and gate(queue, facts.reading) != gate(queue, before)
+    return (
+        turned
+        or shut
+        or any(told.get(name) != value for name, value in numbers(queue, facts).items() if value or told.get(name))
+    )
+
+
+def show(queue: DeadLetterQueue, facts: QueueFacts, reading: Reading) -> None:
+    """The gauges of one queue."""
+    where = (queue.namespace, queue.name)
+    if not reading.caught_up:
+        metrics.forget_reading(*where)
+        return
+    metrics.LETTERS.labels(*where).set(reading.depth)
+    metrics.PARKED.labels(*where).set(reading.parked)
+    _or_remove(metrics.OLDEST, where, None if reading.oldest is None else reading.oldest / 1000)
+    _or_remove(metrics.AGE, where, 0.0 if reading.oldest is None else max(0, facts.now - reading.oldest) / 1000)
+    loss, used = loss_time(facts), utilization(queue, reading)
+    _or_remove(metrics.LOSS, where, None if loss is None else loss / 1000)
+    capacity = queue.spec.capacity
+    _or_remove(metrics.CAPACITY, where, reading.depth / capacity.max_letters if capacity and used is not None else None)
+    if queue.spec.delivery:
+        open_now = any(word.circuit == "Open" for word in living(reading, facts.now))
+        metrics.CIRCUIT.labels(*where).set(open_now)
+    _groups(where, reading)
+
+
+def _or_remove(gauge: Gauge, where: tuple[str, str], value: float | None) -> None:
+    if value is None:
+        metrics.remove((gauge,), *where)
+    else:
+        gauge.labels(*where).set(value)
+
+
+def _groups(where: tuple[str, str], reading: Reading) -> None:
+    largest = sorted(reading.groups, key=lambda group: (-group.letters, group.fingerprint))
+    shown = {group.fingerprint: group.letters for group in largest[:TOP]}
+    if rest := sum(group.letters for group in largest[TOP:]):
+        shown["other"] = shown.get("other", 0) + rest
+    metrics.remove_beginning((metrics.GROUP_LETTERS,), *where)
+    for name, letters in shown.items():
+        metrics.GROUP_LETTERS.labels(*where, name).set(letters)

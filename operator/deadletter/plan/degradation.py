@@ -1,0 +1,83 @@
+"""What is bad although it runs."""
+
+from collections.abc import Iterator
+
+from deadletter.api.deadletterqueues import DeadLetterQueue
+from deadletter.core import durations
+from deadletter.core.reasons import Reason
+from deadletter.plan.conditions import Saying, claim
+from deadletter.plan.facts import QueueFacts, Reading, Word
+
+DAY = 86_400_000
+WORD_TTL = 90_000  # a courier that said nothing for so long is not believed
+
+
+def living(reading: Reading | None, now: int) -> list[Word]:
+    """What couriers said that still speak."""
+    return [word for word in (reading.couriers if reading else ()) if now - word.at <= WORD_TTL]
+
+
+def loss_time(facts: QueueFacts) -> int | None:
+    """When retention eats the oldest open letter."""
+    if facts.reading is None or facts.reading.oldest is None or not facts.retention_ms or facts.retention_ms < 0:
+        return None
+    return facts.reading.oldest + facts.retention_ms
+
+
+def utilization(queue: DeadLetterQueue, reading: Reading | None) -> int | None:
+    """Percent of the capacity that is taken."""
+    capacity = queue.spec.capacity
+    if capacity is None or reading is None or not reading.caught_up:
+        return None
+    return reading.depth * 100 // capacity.max_letters
+
+
+def is_full(queue: DeadLetterQueue, reading: Reading | None) -> bool:
+    """Do as many letters lie there as may?"""
+    used = utilization(queue, reading)
+    return used is not None and used >= 100
+
+
+def gate(queue: DeadLetterQueue, reading: Reading | None) -> str:
+    """Why workers must pause, or nothing."""
+    if queue.spec.suspend:
+        return Reason.Suspended.value
+    if queue.spec.capacity and queue.spec.capacity.on_full == "Pause" and is_full(queue, reading):
+        return Reason.CapacityReached.value
+    return ""
+
+
+def degraded(queue: DeadLetterQueue, facts: QueueFacts) -> Saying:
+    """The worst of what is bad."""
+    reason, message = next(_troubles(queue, facts), (None, ""))
+    if reason is None:
+        return claim("Degraded", False, Reason.AsExpected)
+    return claim("Degraded", True, reason, message)
+
+
+def _troubles(queue: DeadLetterQueue, facts: QueueFacts) -> Iterator[tuple[Reason, str]]:
+    for word in living(facts.reading, facts.now):
+        paused = Reason.__members__.get(word.paused)
+        if paused is not None and paused is not Reason.Suspended:
+            yield paused, word.message or paused.meaning
+        if word.circuit == "Open":
+            yield Reason.CircuitOpen, word.message or "Deliveries fail; the source is paused until a probe succeeds."
+    reading = facts.reading
+    if reading is None or not reading.caught_up:
+        return
+    if is_full(queue, reading) and queue.spec.capacity:
+        yield Reason.CapacityReached, f"{queue.spec.capacity.max_letters} letters or more lie there."
+    loss = loss_time(facts)
+    if loss is not None and facts.retention_ms and loss - facts.now < min(DAY, facts.retention_ms // 4):
+        yield Reason.RetentionLossSoon, "Retention will soon eat the oldest open letter: replay or archive it."
+    yield from _alerts(queue, reading, facts.now)
+
+
+def _alerts(queue: DeadLetterQueue, reading: Reading, now: int) -> Iterator[tuple[Reason, str]]:
+    alerts = queue.spec.alerts
+    if alerts is None:
+        return
+    if alerts.depth is not None and reading.depth > alerts.depth:
+        yield Reason.DepthHigh, f"More than {alerts.depth} letters lie open."
+    if alerts.age_ms is not None and reading.oldest is not None and now - reading.oldest > alerts.age_ms:
+        yield Reason.AgeHigh, f"The oldest open letter is older than {durations.render(alerts.age_ms)}."

@@ -1,0 +1,99 @@
+"""How a Replay ended: by the ledger's tallies first, else by its Job and the last words of its pod."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+
+from deadletter.api.replays import Replay
+from deadletter.core.reasons import Reason
+from deadletter.plan.facts import ReplayFacts
+
+WINDOW = 1000  # partitions told in a status
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """Well or badly, and why."""
+
+    good: bool
+    reason: Reason
+    message: str = ""
+    counts: dict[str, Any] = field(default_factory=dict)
+
+
+def ended(replay: Replay, facts: ReplayFacts) -> Ending | None:
+    """How it ended; None: it goes on."""
+    phases = {tally.phase for tally in facts.tallies}
+    if "Failed" in phases:
+        tally = next(tally for tally in facts.tallies if tally.phase == "Failed")
+        return Ending(False, _reason(tally.reason, Reason.DeliveryFailed), _message(facts))
+    if phases == {"Finished"}:
+        reason = next((tally.reason for tally in facts.tallies if tally.reason), "")
+        return Ending(True, _reason(reason, _good(replay, sum(tally.matched for tally in facts.tallies))))
+    return _of_job(replay, facts)
+
+
+def _of_job(replay: Replay, facts: ReplayFacts) -> Ending | None:
+    conditions = {one["type"]: one for one in ((facts.job or {}).get("status") or {}).get("conditions") or ()}
+    said = words(facts.pod_says)
+    if conditions.get("Complete", {}).get("status") == "True" and said:
+        told = counted(said)
+        return Ending(True, _reason(str(said.get("reason")), _good(replay, told.get("matched", 0))), counts=told)
+    if conditions.get("Failed", {}).get("status") == "True":
+        late = conditions["Failed"].get("reason") == "DeadlineExceeded"
+        reason = Reason.DeadlineExceeded if late else _reason(str(said.get("reason", "")), Reason.DeliveryFailed)
+        return Ending(False, reason, _message(facts) or str(conditions["Failed"].get("message", "")))
+    return None
+
+
+def _good(replay: Replay, matched: int) -> Reason:
+    if replay.spec.mode == "DryRun":
+        return Reason.DryRunFinished
+    return Reason.AllReplayed if matched else Reason.NothingMatched
+
+
+def _reason(text: str, otherwise: Reason) -> Reason:
+    return Reason.__members__.get(text, otherwise)
+
+
+def _message(facts: ReplayFacts) -> str:
+    return str(words(facts.pod_says).get("message", ""))[:1024]
+
+
+def words(text: str) -> dict[str, Any]:
+    """A termination message as a mapping; anything else says nothing."""
+    try:
+        said = msgspec.json.decode(text.encode())
+    except (msgspec.DecodeError, UnicodeEncodeError):
+        return {}
+    return said if isinstance(said, dict) else {}
+
+
+def counted(said: dict[str, Any]) -> dict[str, Any]:
+    """The counts of a pod's last words, as the status tells them."""
+    if not isinstance(said.get("matched"), int):
+        return {}
+    skipped = {str(name): int(count) for name, count in (said.get("skipped") or {}).items()}
+    return {
+        **{name: int(said.get(name) or 0) for name in ("matched", "replayed", "archived", "discarded")},
+        "failedAgain": int(said.get("failed_again") or 0),
+        "remaining": 0,
+        "skipped": sum(skipped.values()),
+        "skippedBy": skipped,
+        "groups": groups({str(name): int(count) for name, count in (said.get("groups") or {}).items()}),
+        "samples": [str(sample) for sample in said.get("samples") or ()][:10],
+        "window": window(tuple(map(int, span)) for span in said.get("window") or () if span[2] < 1 << 53),
+    }
+
+
+def window(spans: Iterable[tuple[int, ...]]) -> list[dict[str, int]]:
+    """The frozen window, bounded."""
+    return [{"partition": span[0], "start": span[1], "end": span[2]} for span in spans][:WINDOW]
+
+
+def groups(named: dict[str, int]) -> list[dict[str, Any]]:
+    """The ten largest groups of what matched."""
+    largest = sorted(named.items(), key=lambda item: (-item[1], item[0]))[:10]
+    return [{"fingerprint": name, "letters": count} for name, count in largest]

@@ -1,0 +1,112 @@
+"""The children of a Replay: a ConfigMap, a ServiceAccount without a token, and one Job of one pod."""
+
+from typing import Any
+
+from deadletter.api.assignments import Live, ReplayAssignment, Target
+from deadletter.api.brokerconnections import BrokerConnection, tls_secrets
+from deadletter.api.deadletterqueues import DeadLetterQueue
+from deadletter.api.replays import Replay
+from deadletter.core import names
+from deadletter.plan import pods
+from deadletter.plan.couriers import Workers
+from deadletter.plan.facts import ReplayFacts
+from deadletter.plan.pods import Manifest
+
+# 3: ended badly, 4: fenced, 5: a human decides. Another pod would find the same.
+NO_USE = [3, 4, 5]
+
+
+def plan_replay(replay: Replay, facts: ReplayFacts, workers: Workers, hold: bool) -> list[Manifest]:
+    """Everything the replayer needs. `hold`: it waits, by the Job's own suspend."""
+    queue, connection = facts.queue, facts.connection
+    if queue is None or connection is None:
+        return []
+    name, labels = names.child(replay.name, "replay"), labels_of(replay)
+    assignment = assign(replay, facts, queue, connection, workers)
+    return [
+        pods.told(replay, name, labels, assignment, Live(rate=replay.spec.rate)),
+        pods.account(replay, name, labels),
+        _job(replay, _secrets(queue, connection, facts), workers, hold),
+    ]
+
+
+def labels_of(replay: Replay) -> dict[str, str]:
+    """Labels of its children: the queue's, and its own name."""
+    return names.labels(replay.spec.queue_ref.name, "replay") | {"deadletter.dev/replay": names.cut(replay.name)}
+
+
+def assign(
+    replay: Replay, facts: ReplayFacts, queue: DeadLetterQueue, connection: BrokerConnection, workers: Workers
+) -> ReplayAssignment:
+    """What the replayer is told; what may change while it runs is not in it."""
+    spec = replay.spec.model_copy(update={"suspend": False, "rate": None, "ttl_seconds_after_finished": None})
+    dead = queue.spec.dead
+    return ReplayAssignment(
+        namespace=replay.namespace,
+        name=replay.name,
+        uid=replay.uid,
+        queue=queue.name,
+        broker=connection.spec,
+        boxes=queue.boxes(connection.spec.is_redis),
+        dialect=dead.dialect,
+        read_values=dead.read_values,
+        origin=dead.origin,
+        spec=spec,
+        target=target(replay, facts, queue, connection),
+        preview_uid=facts.preview.uid if facts.preview else None,
+        observe=queue.spec.redrive.strategy == "Disabled",
+        http=_http(replay, queue),
+        allow=workers.allow,
+    )
+
+
+def target(replay: Replay, facts: ReplayFacts, queue: DeadLetterQueue, connection: BrokerConnection) -> Target:
+    """Where the letters go: as asked, else the queue's own retry box, else each letter's origin."""
+    to, boxes = replay.spec.to, queue.boxes(connection.spec.is_redis)
+    if to is None:
+        return Target(kind="Retry", box=boxes.retry) if boxes.retry else Target(kind="Origin")
+    if to.name is not None:
+        return Target(kind="Box", box=to.name)
+    if to.service_ref is not None:
+        return Target(kind="Service", url=to.service_ref.url(replay.namespace))
+    if to.queue_ref is not None and facts.target and facts.target.spec.source and facts.target_connection:
+        elsewhere = facts.target_connection.name != connection.name
+        broker = facts.target_connection.spec if elsewhere else None
+        return Target(kind="Queue", box=facts.target.spec.source.name, broker=broker)
+    return Target(kind="Origin")
+
+
+def _http(replay: Replay, queue: DeadLetterQueue) -> Any:
+    """A Service that the queue delivers to anyway is called in the same way."""
+    to, delivery = replay.spec.to, queue.spec.delivery
+    if to is None or to.service_ref is None or delivery is None or delivery.http.service_ref is None:
+        return None
+    return delivery.http if delivery.http.service_ref.name == to.service_ref.name else None
+
+
+def _secrets(queue: DeadLetterQueue, connection: BrokerConnection, facts: ReplayFacts) -> tuple[str, ...]:
+    http = queue.spec.delivery.http if queue.spec.delivery else None
+    of_http = [*(key.name for key in http.secret_keys), *tls_secrets(http.tls)] if http else []
+    other = facts.target_connection.spec.secret_names if facts.target_connection else ()
+    return tuple(dict.fromkeys([*connection.spec.secret_names, *other, *of_http]))
+
+
+def _job(replay: Replay, secrets: tuple[str, ...], workers: Workers, hold: bool) -> Manifest:
+    name, labels = names.child(replay.name, "replay"), labels_of(replay)
+    pod = pods.pod("replay", name, name, secrets, workers.image) | {"restartPolicy": "Never"}
+    spec: dict[str, Any] = {
+        "parallelism": 1,
+        "completions": 1,
+        "backoffLimit": 6,
+        "suspend": hold,
+        "podFailurePolicy": {
+            "rules": [
+                {"action": "FailJob", "onExitCodes": {"containerName": "replay", "operator": "In", "values": NO_USE}},
+                {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]},
+            ]
+        },
+        "template": {"metadata": {"labels": labels}, "spec": pod},
+    }
+    if replay.spec.active_deadline_ms is not None:
+        spec["activeDeadlineSeconds"] = max(1, replay.spec.active_deadline_ms // 1000)
+    return pods.owned("Job", "batch/v1", replay, name, labels) | {"spec": spec}

@@ -1,0 +1,205 @@
+"""Checks and status of a Replay."""
+
+from collections.abc import Iterable
+from typing import Any
+
+from deadletter.api.replays import Replay
+from deadletter.api.unsupported import unsupported
+from deadletter.core.reasons import Reason
+from deadletter.core.tallies import Tally
+from deadletter.plan.conditions import Saying, claim, put
+from deadletter.plan.endings import Ending, ended, groups, window, words
+from deadletter.plan.facts import ReplayFacts
+from deadletter.plan.findings import SPEC, Finding
+from deadletter.plan.queues import second
+from deadletter.plan.references import expression, missing
+
+PACE = ("estimatedCompletionTime", "lettersPerSecond")
+COUNTS = ("matched", "replayed", "archived", "discarded")
+PHASES = {"Freezing": Reason.Freezing, "Waiting": Reason.Waiting, "Verifying": Reason.Verifying}
+
+
+def is_built(replay: Replay, _: ReplayFacts) -> Finding | None:
+    """A field that nothing carries out yet is said openly."""
+    fields = unsupported(replay)
+    return Finding(Reason.NotSupportedYet, f"not built yet: {', '.join(fields)}", False, SPEC) if fields else None
+
+
+def expression_compiles(replay: Replay, _: ReplayFacts) -> Finding | None:
+    """The selection is CEL that says yes or no."""
+    return expression("spec.select.where", replay.spec.select.where) if replay.spec.select.where else None
+
+
+def queue_exists(replay: Replay, facts: ReplayFacts) -> Finding | None:
+    """The queue must be known."""
+    return None if facts.queue else missing("DeadLetterQueue", replay.spec.queue_ref.name, Reason.QueueNotFound)
+
+
+def queue_allows(replay: Replay, facts: ReplayFacts) -> Finding | None:
+    """An observed queue is never written to."""
+    if facts.queue and facts.queue.spec.redrive.strategy == "Disabled" and replay.spec.mode == "Apply":
+        sentence = f"DeadLetterQueue {facts.queue.name} only observes (redrive Disabled): a DryRun is all it allows."
+        return Finding(Reason.RedriveDisabled, sentence, False)
+    return None
+
+
+def target_exists(replay: Replay, facts: ReplayFacts) -> Finding | None:
+    """Another queue's source must be there, and be one."""
+    to = replay.spec.to
+    if to is None or to.queue_ref is None:
+        return None
+    if facts.target is None:
+        return missing("DeadLetterQueue", to.queue_ref.name, Reason.QueueNotFound)
+    if facts.target.spec.source is None:
+        return Finding(Reason.InvalidSpec, f"spec.to.queueRef: {facts.target.name} has no source to send to.", False)
+    if facts.target_connection is None:
+        return missing("BrokerConnection", facts.target.spec.broker_ref.name, Reason.BrokerConnectionNotFound)
+    return None
+
+
+def preview_is_finished(replay: Replay, facts: ReplayFacts) -> Finding | None:
+    """A preview is a finished DryRun of the same queue."""
+    named = replay.spec.preview_ref
+    if named is None:
+        return None
+    if facts.preview is None:
+        return missing("Replay", named.name, Reason.ReplayNotFound)
+    if facts.preview.spec.mode != "DryRun" or facts.preview.spec.queue_ref != replay.spec.queue_ref:
+        return Finding(Reason.InvalidSpec, f"spec.previewRef: {named.name} is no DryRun of the same queue.", False)
+    done = facts.preview.status.condition("Succeeded")
+    if done is None or done.status != "True":
+        return Finding(Reason.Pending, f"Replay {named.name} has not finished its DryRun yet.", True)
+    return None
+
+
+def service_exists(_: Replay, facts: ReplayFacts) -> Finding | None:
+    """The Service that letters go to is there."""
+    absent = next((name for name, exists in facts.services.items() if not exists), None)
+    return missing("Service", absent, Reason.ServiceNotFound) if absent else None
+
+
+def queue_is_ready(_: Replay, facts: ReplayFacts) -> Finding | None:
+    """The boxes are there; whether the courier runs does not matter."""
+    boxes = facts.queue.status.condition("BoxesReady") if facts.queue else None
+    if boxes is None or boxes.status != "True" or facts.connection is None:
+        why = f": {boxes.reason}" if boxes and boxes.status == "False" else ""
+        return Finding(Reason.QueueNotReady, f"The queue is not ready{why}.", True)
+    return None
+
+
+REPLAY_CHECKS = (
+    is_built,
+    expression_compiles,
+    queue_exists,
+    queue_allows,
+    target_exists,
+    preview_is_finished,
+    service_exists,
+    queue_is_ready,
+)
+
+
+def is_finished(replay: Replay) -> bool:
+    """It ran and ended; it is never run again."""
+    return replay.status.completion_time is not None
+
+
+def replay_status(replay: Replay, facts: ReplayFacts, found: Finding | None) -> dict[str, Any]:
+    """The whole status. What was counted before stays when nothing newer is known."""
+    old = replay.status.to_wire()
+    kept = {key: value for key, value in old.items() if key not in ("conditions", "observedGeneration")}
+    ending = None if found else ended(replay, facts)
+    status = kept | counts(facts.tallies) | (ending.counts if ending else {})
+    status["observedGeneration"] = replay.generation
+    if facts.job is not None and "startTime" not in status:
+        status["startTime"] = second(facts.now)
+    if ending is not None:
+        status["completionTime"] = second(facts.now)
+        status = {
+            key: value for key, value in status.items() if key not in ("estimatedCompletionTime", "lettersPerSecond")
+        }
+    elif facts.tallies:
+        status |= pace(replay, facts)
+    said = sayings(replay, facts, found, ending)
+    conditions = put(replay.status.conditions, said, replay.generation, facts.now)
+    status["conditions"] = [one.to_wire() for one in conditions]
+    return status
+
+
+def sayings(replay: Replay, facts: ReplayFacts, found: Finding | None, ending: Ending | None) -> list[Saying]:
+    """What there is to say, Succeeded first."""
+    held = replay.spec.suspend and ending is None
+    paused = claim("Suspended", held, Reason.Suspended if held else Reason.AsExpected)
+    if ending is not None:
+        return [claim("Succeeded", ending.good, ending.reason, ending.message), paused, *_rest(ending)]
+    reason, message = _progress(replay, facts, found)
+    stuck = found is not None and not found.heals
+    return [
+        claim("Succeeded", False if stuck else None, reason, message),
+        paused,
+        claim("Reconciling", not stuck, reason, message),
+        claim("Stalled", stuck, reason if stuck else Reason.AsExpected, message if stuck else ""),
+    ]
+
+
+def _rest(ending: Ending) -> list[Saying]:
+    bad = claim("Stalled", True, ending.reason, ending.message)
+    fine = claim("Stalled", False, Reason.AsExpected)
+    return [claim("Reconciling", False, ending.reason), fine if ending.good else bad]
+
+
+def _progress(replay: Replay, facts: ReplayFacts, found: Finding | None) -> tuple[Reason, str]:
+    if found is not None:
+        return found.reason, found.message
+    if replay.spec.suspend:
+        return Reason.Suspended, "spec.suspend is true."
+    if facts.ahead is not None:
+        return Reason.Queued, f"Replay {facts.ahead} of the same queue goes first."
+    if said := words(facts.pod_says).get("message"):
+        return Reason.Running, f"A pod ended and another goes on: {said}"
+    phase = next((tally.phase for tally in facts.tallies if tally.phase in PHASES), "")
+    return PHASES.get(phase, Reason.Running if facts.tallies else Reason.Freezing), ""
+
+
+def counts(tallies: Iterable[Tally]) -> dict[str, Any]:
+    """All partitions together, exactly as the ledger has them."""
+    every = sorted(tallies, key=lambda tally: tally.span.partition)
+    if not every:
+        return {}
+    out: dict[str, Any] = {name: sum(getattr(tally, name) for tally in every) for name in COUNTS}
+    skipped = _summed(tally.skipped for tally in every)
+    return out | {
+        "failedAgain": sum(tally.failed_again for tally in every),
+        "remaining": sum(max(0, tally.span.end - max(tally.next, tally.span.start)) for tally in every if small(tally)),
+        "skipped": sum(skipped.values()),
+        "skippedBy": skipped,
+        "groups": groups(_summed(tally.groups for tally in every)),
+        "samples": [sample for tally in every for sample in tally.samples][:10],
+        "window": window((tally.span.partition, tally.span.start, tally.span.end) for tally in every if small(tally)),
+    }
+
+
+def small(tally: Tally) -> bool:
+    """Is it a span of offsets? Redis ids are larger than any number of JSON."""
+    return tally.span.end < 1 << 53
+
+
+def _summed(counted: Iterable[dict[str, int]]) -> dict[str, int]:
+    total: dict[str, int] = {}
+    for one in counted:
+        for name, count in one.items():
+            total[name] = total.get(name, 0) + count
+    return dict(sorted(total.items()))
+
+
+def pace(replay: Replay, facts: ReplayFacts) -> dict[str, Any]:
+    """How fast it goes, and when it will end at this pace."""
+    began = min(tally.now for tally in facts.tallies)
+    latest = max(tally.updated_at for tally in facts.tallies)
+    seen = sum(tally.scanned for tally in facts.tallies)
+    left = sum(max(0, tally.span.end - tally.next) for tally in facts.tallies if small(tally))
+    if latest - began < 1000 or not seen or replay.spec.suspend:
+        return {}
+    speed = seen * 1000 // (latest - began)
+    end = {"estimatedCompletionTime": second(latest + left * 1000 // speed)} if speed and left else {}
+    return {"lettersPerSecond": speed} | end

@@ -1,0 +1,54 @@
+"""The environment, read once into one frozen object. Every variable begins with DLQ_."""
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import Field, field_validator
+from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
+
+Names = Annotated[tuple[str, ...], NoDecode]
+Answer = Literal["Warn", "Deny"]
+
+
+class Settings(BaseSettings):
+    """What the chart tells the operator."""
+
+    model_config = SettingsConfigDict(env_prefix="DLQ_", frozen=True, extra="ignore")
+
+    namespaces: Names = Field((), description="Namespaces to watch; none: all of them.")
+    image: str = Field("deadletter.dev/dlq-operator:latest", description="Image of couriers and replays.")
+    image_pull_policy: str = Field("IfNotPresent", description="When workers pull the image.")
+    image_pull_secrets: Names = Field((), description="Secrets for pulling the image.")
+    log_level: str = Field("info", description="debug, info, warning or error.")
+    allow_addresses: Names = Field((), description="CIDRs that the address guard lets through.")
+    secrets_require_label: bool = Field(False, description="Read only Secrets labelled deadletter.dev/readable=true.")
+    worker_network_policy: bool = Field(False, description="Give each courier a NetworkPolicy.")
+    worker_pod_monitor: bool = Field(False, description="Give each courier a PodMonitor.")
+
+    health_port: int = Field(8080, description="Port of /healthz, /readyz and /metrics.")
+    webhook_port: int = Field(9443, description="Port of the webhook.")
+    webhook_certificates: Path | None = Field(None, description="Folder with tls.crt and tls.key; none: no webhook.")
+    webhook_missing_references: Answer = Field("Warn", description="What to say to a missing reference.")
+    webhook_delete_in_use: Answer = Field("Warn", description="What to say when something in use is deleted.")
+
+    sweep_seconds: float = Field(10.0, gt=0, description="Between two sweeps over all queues.")
+    relist_seconds: float = Field(60.0, gt=0, description="Between two lists of every kind.")
+    rejudge_seconds: float = Field(300.0, gt=0, description="Within this time everything is judged again.")
+    secrets_seconds: float = Field(60.0, gt=0, description="How long a Secret's content is trusted.")
+    status_seconds: float = Field(30.0, ge=0, description="Numbers in a status are written at most this often.")
+    retry_seconds: float = Field(15.0, gt=0, description="Longest wait before something that heals is tried again.")
+    api_rate: float = Field(100.0, gt=0, description="Requests a second to the API server.")
+    api_burst: int = Field(200, gt=0, description="Requests to the API server at once.")
+    concurrency: int = Field(32, gt=0, description="Objects reconciled at once.")
+
+    @field_validator("namespaces", "image_pull_secrets", "allow_addresses", mode="before")
+    @classmethod
+    def split(cls, text: object) -> object:
+        """A list is written with commas."""
+        return tuple(part.strip() for part in text.split(",") if part.strip()) if isinstance(text, str) else text
+
+    @field_validator("webhook_certificates", mode="before")
+    @classmethod
+    def absent(cls, text: object) -> object:
+        """An empty variable is no folder."""
+        return text or None
