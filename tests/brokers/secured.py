@@ -1,0 +1,95 @@
+"""A Kafka that wants to know who we are: SASL over TLS, certificates, and access rights."""
+
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.bed import beds, kafka, processes, tools
+
+PASSWORD = "canary-password-2f6c"
+PEM = """\
+ssl.keystore.type=PEM
+ssl.keystore.location={here}/server.pem
+ssl.truststore.type=PEM
+ssl.truststore.location={here}/ca.crt
+"""
+LOGIN = "org.apache.kafka.common.security"
+EXTRA = """\
+listeners=PLAIN://{address}:{port},CONTROLLER://{address}:{controller},LOGIN://{address}:{login},CERT://{address}:{cert}
+advertised.listeners=PLAIN://{address}:{port},LOGIN://{address}:{login},CERT://{address}:{cert}
+listener.security.protocol.map=PLAIN:PLAINTEXT,CONTROLLER:PLAINTEXT,LOGIN:SASL_SSL,CERT:SSL
+sasl.enabled.mechanisms=PLAIN,SCRAM-SHA-256,SCRAM-SHA-512
+listener.name.login.plain.sasl.jaas.config={plain}.PlainLoginModule required \\
+  user_admin="{password}" user_guest="{password}";
+listener.name.login.scram-sha-256.sasl.jaas.config={scram}.ScramLoginModule required;
+listener.name.login.scram-sha-512.sasl.jaas.config={scram}.ScramLoginModule required;
+listener.name.cert.ssl.client.auth=required
+authorizer.class.name=org.apache.kafka.metadata.authorizer.StandardAuthorizer
+super.users=User:ANONYMOUS;User:admin;User:CN=courier
+"""
+
+
+@dataclass(frozen=True)
+class Secured:
+    """Where it listens, and the files to log in with."""
+
+    plain: str
+    login: str
+    cert: str
+    files: Path
+
+
+def open_secured(bed: beds.Bed) -> Secured:
+    """The bed's secured Kafka, started at its first use."""
+    said = bed.part(beds.Part("secured-kafka", 4, _start))
+    plain, _, login, cert = (f"{said['address']}:{port}" for port in said["ports"])
+    return Secured(plain, login, cert, bed.directory / "secured-kafka")
+
+
+def _start(bed: Path, name: str, address: str, port: int, controller: int, login: int, cert: int) -> None:
+    here = bed / name
+    here.mkdir(parents=True)
+    _certificates(here, address)
+    places = {"address": address, "port": port, "controller": controller, "directory": here}
+    kept = [line for line in kafka.PROPERTIES.format(**places).splitlines() if "listeners=" not in line]
+    kept = [line for line in kept if not line.startswith("listener.security")] + [
+        "controller.listener.names=CONTROLLER"
+    ]
+    modules = {"plain": f"{LOGIN}.plain", "scram": f"{LOGIN}.scram", "password": PASSWORD}
+    extra = EXTRA.format(**places, login=login, cert=cert, **modules) + PEM.format(here=here)
+    config = here / "server.properties"
+    config.write_text("\n".join(dict.fromkeys(kept)) + "\n" + extra)
+    users = [
+        f"{kind}=[name={user},password={PASSWORD}]"
+        for kind in ("SCRAM-SHA-256", "SCRAM-SHA-512")
+        for user in ("admin",)
+    ]
+    scram = [word for user in users for word in ("--add-scram", user)]
+    words = ("format", "--standalone", "-t", "c2VjdXJlZC1rYWZrYS0wMA", "-c", config, *scram)
+    tools.run(kafka.java("-XX:TieredStopAtLevel=1", "kafka.tools.StorageTool", *words), cwd=here)
+    command = kafka.java("-Xmx384m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "kafka.Kafka", config)
+    made = processes.start(name, command, bed)
+    list_topics = [tools.path("kcat"), "-b", f"{address}:{port}", "-L", "-m", "2"]
+    processes.wait_until("the secured Kafka", lambda: _succeeds(list_topics), 180, made)
+
+
+def _certificates(here: Path, address: str) -> None:
+    tools.need("openssl")
+
+    def openssl(*words: str | Path) -> None:
+        tools.run([tools.path("openssl"), *words], cwd=here)
+
+    openssl("req", "-x509", "-newkey", "rsa:2048", "-nodes", "-keyout", "ca.key", "-out", "ca.crt", "-days", "30",
+            "-subj", "/CN=authority", "-addext", "basicConstraints=critical,CA:TRUE",
+            "-addext", "keyUsage=critical,keyCertSign")  # fmt: skip
+    for name, usage in (("server", "serverAuth,clientAuth"), ("courier", "clientAuth")):
+        (here / f"{name}.ext").write_text(f"subjectAltName=IP:{address}\nextendedKeyUsage={usage}\n")
+        openssl("req", "-new", "-newkey", "rsa:2048", "-nodes", "-keyout", f"{name}.key", "-out", f"{name}.csr",
+                "-subj", f"/CN={name}")  # fmt: skip
+        openssl("x509", "-req", "-in", f"{name}.csr", "-CA", "ca.crt", "-CAkey", "ca.key", "-CAcreateserial",
+                "-days", "30", "-out", f"{name}.crt", "-extfile", f"{name}.ext")  # fmt: skip
+    (here / "server.pem").write_text((here / "server.key").read_text() + (here / "server.crt").read_text())
+
+
+def _succeeds(command: list[str]) -> bool:
+    return subprocess.run(command, capture_output=True, timeout=30, check=False).returncode == 0

@@ -1,0 +1,117 @@
+"""Logging in to Kafka: TLS, certificates, SASL, rights, rotated Secrets, and no word of a password."""
+
+from contextlib import AbstractAsyncContextManager
+from pathlib import Path
+
+import pytest
+
+from deadletter.api.brokerconnections import BrokerConnectionSpec
+from deadletter.brokers.base import Broker
+from deadletter.brokers.connect import mounted_secrets, open_broker
+from deadletter.brokers.errors import AuthenticationFailed, BrokerError, NotAuthorised
+from deadletter.brokers.values import BoxSpec
+from tests.bed import beds
+from tests.brokers.contract import contents, lay, numbered
+from tests.brokers.secured import PASSWORD, Secured, open_secured
+from tests.brokers.test_kafka import LOOPBACK, fresh_name
+
+
+@pytest.fixture(scope="session")
+def secured(bed: beds.Bed) -> Secured:
+    return open_secured(bed)
+
+
+@pytest.fixture
+def secrets(secured: Secured, tmp_path: Path) -> Path:
+    """Secrets as they are mounted into a pod."""
+    write(tmp_path / "ca" / "ca.crt", (secured.files / "ca.crt").read_bytes())
+    for key, file in (("tls.crt", "courier.crt"), ("tls.key", "courier.key")):
+        write(tmp_path / "mine" / key, (secured.files / file).read_bytes())
+    login(tmp_path, "admin", PASSWORD)
+    return tmp_path
+
+
+def write(path: Path, content: bytes) -> None:
+    path.parent.mkdir(exist_ok=True)
+    path.write_bytes(content)
+
+
+def login(secrets: Path, user: str, password: str) -> None:
+    write(secrets / "login" / "username", user.encode())
+    write(secrets / "login" / "password", f"{password}\n".encode())
+
+
+def dial(secured: Secured, secrets: Path, mechanism: str) -> AbstractAsyncContextManager[Broker]:
+    spec = {
+        "bootstrapServers": [secured.login],
+        "tls": {"caSecretRef": {"name": "ca", "key": "ca.crt"}},
+        "sasl": {"mechanism": mechanism, "secretRef": {"name": "login"}},
+    }
+    return open_broker(BrokerConnectionSpec.model_validate({"kafka": spec}), mounted_secrets(secrets), LOOPBACK)
+
+
+@pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"])
+async def test_we_log_in_and_work(secured: Secured, secrets: Path, mechanism: str) -> None:
+    name = fresh_name("secured")
+    async with dial(secured, secrets, mechanism) as broker:
+        await broker.ensure(BoxSpec(name, 1))
+        await lay(broker, name, numbered(2))
+        assert len(await contents(broker, name)) == 2
+
+
+async def test_a_certificate_is_enough(secured: Secured, secrets: Path) -> None:
+    tls = {"caSecretRef": {"name": "ca", "key": "ca.crt"}, "clientSecretRef": {"name": "mine"}}
+    spec = {"kafka": {"bootstrapServers": [secured.cert], "tls": tls}}
+    async with open_broker(BrokerConnectionSpec.model_validate(spec), mounted_secrets(secrets), LOOPBACK) as broker:
+        assert (await broker.server()).brokers == 1
+
+
+@pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-512"])
+async def test_a_wrong_password_is_said_without_the_password(
+    secured: Secured, secrets: Path, mechanism: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    login(secrets, "admin", "wrong-canary")
+    async with dial(secured, secrets, mechanism) as broker:
+        with pytest.raises(AuthenticationFailed) as raised:
+            await broker.server()
+    assert "wrong-canary" not in caplog.text + str(raised.value) + repr(raised.value.__cause__)
+
+
+async def test_a_rotated_password_is_taken_up(secured: Secured, secrets: Path) -> None:
+    login(secrets, "admin", "old")
+    async with dial(secured, secrets, "PLAIN") as broker:
+        with pytest.raises(AuthenticationFailed):
+            await broker.server()
+        login(secrets, "admin", PASSWORD)
+        assert (await broker.server()).brokers == 1
+
+
+async def test_a_missing_secret_is_named(secured: Secured, secrets: Path) -> None:
+    (secrets / "login" / "password").unlink()
+    async with dial(secured, secrets, "PLAIN") as broker:
+        with pytest.raises(AuthenticationFailed, match="login has no key password"):
+            await broker.server()
+
+
+async def test_an_authority_we_do_not_know_is_refused(secured: Secured, secrets: Path) -> None:
+    spec = {
+        "bootstrapServers": [secured.login],
+        "tls": {},
+        "sasl": {"mechanism": "PLAIN", "secretRef": {"name": "login"}},
+    }
+    connection = BrokerConnectionSpec.model_validate({"kafka": spec})
+    async with open_broker(connection, mounted_secrets(secrets), LOOPBACK) as broker:
+        with pytest.raises(BrokerError):
+            await broker.server()
+
+
+async def test_a_guest_without_rights_is_told_so(secured: Secured, secrets: Path) -> None:
+    name = fresh_name("private")
+    async with dial(secured, secrets, "PLAIN") as broker:
+        await broker.ensure(BoxSpec(name, 1))
+    login(secrets, "guest", PASSWORD)
+    async with dial(secured, secrets, "PLAIN") as guest:
+        with pytest.raises(NotAuthorised):
+            await guest.window(name)
+        with pytest.raises(NotAuthorised):
+            await guest.ensure(BoxSpec(fresh_name("mine"), 1))
