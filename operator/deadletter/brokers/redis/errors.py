@@ -1,6 +1,14 @@
 """What the driver says, in our words. Replies may quote keys, never payloads: their texts are not passed on."""
 
-from redis.exceptions import AuthenticationError, NoPermissionError, RedisError, ResponseError
+from redis.exceptions import (
+    AuthenticationError,
+    BusyLoadingError,
+    MasterDownError,
+    NoPermissionError,
+    OutOfMemoryError,
+    ReadOnlyError,
+    RedisError,
+)
 from redis.exceptions import ConnectionError as LostConnection
 from redis.exceptions import TimeoutError as LateReply
 
@@ -14,7 +22,6 @@ from deadletter.brokers.errors import (
     Fenced,
     NotAuthorised,
     NotSupported,
-    TooLarge,
 )
 
 _BY_WORD: dict[str, tuple[type[BrokerError], str]] = {
@@ -47,34 +54,32 @@ def translated(error: Exception) -> BrokerError:
 
 
 def _meaning(error: Exception) -> tuple[type[BrokerError], str]:
-    if isinstance(error, ResponseError | NoPermissionError | AuthenticationError | LostConnection):
-        found = next((known for word, known in _BY_WORD.items() if _says(error, word)), None)
-        if found is not None:
-            return found
-    if isinstance(error, AuthenticationError):
-        return _BY_WORD["WRONGPASS"]
-    if isinstance(error, NoPermissionError):
-        return _BY_WORD["NOPERM"]
+    text = str(error)
+    words = (word for word in _BY_WORD if text == word or text.startswith(f"{word} "))
+    kinds = (word for kind, word in _BY_KIND if isinstance(error, kind))
+    word = next(words, None) or next(kinds, None) or next((w for w, part in _SENTENCES if part in text), None)
+    if word is not None:
+        return _BY_WORD[word]
     if isinstance(error, LateReply | TimeoutError):
         return BrokerUnreachable, "Redis does not answer in time"
     if isinstance(error, LostConnection | OSError):
         return BrokerUnreachable, "Redis cannot be reached"
-    if isinstance(error, RedisError):
-        return BoxRefused, f"Redis refuses: {type(error).__name__}"
-    return TooLarge, "the message exceeds what Redis takes"
+    return BoxRefused, f"Redis refuses: {type(error).__name__}"
 
 
-_DRIVER_TEXTS = {
-    "OOM": "command not allowed when used memory",
-    "READONLY": "You can't write against a read only",
-    "WRONGPASS": "invalid username-password pair",
-    "NOAUTH": "Authentication required",
-    "LOADING": "Redis is loading the dataset",
-    "NOPERM": "has no permissions",
-}
-
-
-def _says(error: Exception, word: str) -> bool:
-    """The driver cuts the code off some replies; then the sentence tells."""
-    text = str(error)
-    return text == word or text.startswith(f"{word} ") or _DRIVER_TEXTS.get(word, "\0") in text
+# The driver cuts the code off replies it knows; then the kind of its error tells, or the sentence that is left.
+_BY_KIND: tuple[tuple[type[RedisError], str], ...] = (
+    (AuthenticationError, "WRONGPASS"),
+    (NoPermissionError, "NOPERM"),
+    (OutOfMemoryError, "OOM"),
+    (ReadOnlyError, "READONLY"),
+    (BusyLoadingError, "LOADING"),
+    (MasterDownError, "MASTERDOWN"),
+)
+_SENTENCES = (
+    ("OOM", "allow-oom flag"),
+    ("OOM", "command not allowed when used memory"),
+    ("READONLY", "read only replica"),
+    ("READONLY", "readonly replica"),
+    ("NOPERM", "has no permissions"),
+)

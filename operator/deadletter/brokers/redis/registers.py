@@ -25,7 +25,8 @@ _BATCH = 50
 _SIGHTS = 100
 
 # KEYS: streams. Answers per stream: nothing, or length, last id, first id, number of entries ever added.
-LOOK = Script("""
+LOOK = Script(
+    """
 local out = {}
 for index, key in ipairs(KEYS) do
   local kind, sight = redis.call('TYPE', key)['ok'], {}
@@ -38,7 +39,9 @@ for index, key in ipairs(KEYS) do
   out[index] = sight
 end
 return out
-""")
+""",
+    flags="no-writes",
+)
 
 
 @dataclass(slots=True)

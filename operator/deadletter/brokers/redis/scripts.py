@@ -1,7 +1,8 @@
 """The Lua scripts: each is atomic, and harmless when run again after a lost reply.
 
 Every writing script checks first that its caller may still write: a mover by the fence of its box, a courier by what
-it holds.
+it holds. When Redis is out of memory it refuses `PUT` before its first line; what settles is let through, for it
+frees memory.
 """
 
 from dataclasses import dataclass, field
@@ -12,10 +13,13 @@ from hashlib import sha1
 class Script:
     """A script and the digest by which Redis knows it."""
 
-    text: str
+    body: str
+    flags: str = "allow-oom"
+    text: str = field(init=False)
     digest: str = field(init=False)
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "text", f"#!lua flags={self.flags}\n{self.body}")
         # Redis names scripts by SHA-1; nothing secret hangs on it.
         object.__setattr__(self, "digest", sha1(self.text.encode(), usedforsecurity=False).hexdigest())
 
@@ -70,7 +74,8 @@ for index, start in ipairs(starts) do
 end
 if noted and first then redis.call('RPUSH', KEYS[5], target .. ' ' .. first .. ' ' .. last .. ' ' .. #fresh) end
 return out
-"""
+""",
+    flags="",
 )
 
 # KEYS: fence, box, archive, ledger, selected. ARGV: token, tally field, tally, selection, number of letters to
@@ -114,7 +119,8 @@ end
 return lost
 """)
 
-# KEYS: retry, due, holders. ARGV: consumer, lease, most letters, most bytes. Answers how many wait, then id, letter, ...
+# KEYS: retry, due, holders. ARGV: consumer, lease, most letters, most bytes. Answers how many wait, then
+# id and letter of each that was taken.
 TAKE_DUE = Script(
     _NOW
     + """
@@ -183,8 +189,11 @@ return out
 """)
 
 # KEYS: stream. ARGV: first id, how many. Answers ids alone.
-LIST_IDS = Script("""
+LIST_IDS = Script(
+    """
 local out = {}
 for index, entry in ipairs(redis.call('XRANGE', KEYS[1], ARGV[1], '+', 'COUNT', ARGV[2])) do out[index] = entry[1] end
 return out
-""")
+""",
+    flags="no-writes",
+)

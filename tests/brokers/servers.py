@@ -1,0 +1,86 @@
+"""Redis servers of a test's own, and a wire between client and server that can be cut."""
+
+import asyncio
+import subprocess
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
+
+from tests.bed import ports, processes, tools
+
+HERE = "127.0.0.1"
+
+
+@contextmanager
+def own_redis(directory: Path, *settings: str, plain: bool = True) -> Iterator[int]:
+    """A Redis that only this test uses; its port. Without `plain` the settings name the ports."""
+    tools.need("redis-server", "redis-cli")
+    directory.mkdir(parents=True, exist_ok=True)
+    (port,) = ports.free(HERE)
+    listen = ["--port", str(port)] if plain else ["--port", "0", "--tls-port", str(port)]
+    words = [tools.path("redis-server"), "--bind", HERE, *listen, "--dir", str(directory), "--save", "", *settings]
+    child = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        processes.wait_until("Redis", lambda: child.poll() is None and ports.answers(HERE, port), 60)
+        yield port
+    finally:
+        child.kill()
+        child.wait()
+
+
+class Wire:
+    """Carries bytes both ways. `lose(word)`: when a request holds it, the reply is swallowed and the wire cut."""
+
+    def __init__(self) -> None:
+        self._words: list[bytes] = []
+        self.lost = 0
+        self.silent = False
+        self.port = 0
+
+    def lose(self, word: bytes) -> None:
+        self._words.append(word)
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, server: int) -> None:
+        inner, outer = await asyncio.open_connection(HERE, server)
+        doomed = asyncio.Event()
+        ways = {
+            asyncio.ensure_future(self._carry(reader, outer, lambda piece: self._look(piece, doomed))),
+            asyncio.ensure_future(self._carry(inner, writer, lambda _: not doomed.is_set())),
+        }
+        await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
+        for way in ways:
+            way.cancel()
+        outer.close()
+        writer.close()
+
+    def _look(self, piece: bytes, doomed: asyncio.Event) -> bool:
+        for word in self._words:
+            if word in piece:
+                self._words.remove(word)
+                self.lost += 1
+                doomed.set()
+                break
+        return True
+
+    async def _carry(
+        self, source: asyncio.StreamReader, target: asyncio.StreamWriter, may_pass: Callable[[bytes], bool]
+    ) -> None:
+        while piece := await source.read(1 << 16):
+            if not may_pass(piece):
+                return
+            while self.silent:
+                await asyncio.sleep(0.05)
+            target.write(piece)
+            await target.drain()
+
+
+@asynccontextmanager
+async def wired(server: int) -> AsyncIterator[Wire]:
+    """A wire to a server on this machine."""
+    wire = Wire()
+    listening = await asyncio.start_server(lambda r, w: wire.serve(r, w, server), HERE, 0)
+    wire.port = listening.sockets[0].getsockname()[1]
+    try:
+        yield wire
+    finally:
+        listening.close()

@@ -1,0 +1,69 @@
+"""Messages in stream entries: ours without losing a byte, everybody else's with the fields they came with."""
+
+import json
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from deadletter.brokers.redis.encoding import SHAPE, fields_of, message_of, pack_letter, unpack_letter
+from deadletter.core.headers import read_ours, stamp
+from deadletter.core.letters import Envelope, Message, Origin
+
+values = st.none() | st.binary(max_size=20)
+headers = st.lists(st.tuples(st.text(max_size=8), values), max_size=5).map(tuple)
+names = st.sampled_from([b"body", b"value", b"data", b"payload", b"key", b"other", b"", b"\xff", b"dlq-id", b"x"])
+entries = st.lists(st.tuples(names, st.binary(max_size=8) | st.just(b"text")), min_size=1, max_size=6)
+
+
+@settings(deadline=None, derandomize=True)
+@given(values, values, headers)
+def test_any_message_comes_back(key: bytes | None, value: bytes | None, some: tuple) -> None:
+    message = Message(key, value, some, 7)
+    assert message_of(fields_of(message), 7) == message
+    assert unpack_letter(pack_letter(message), 7) == message
+
+
+@settings(deadline=None, derandomize=True)
+@given(entries)
+def test_any_foreign_entry_is_written_with_the_fields_it_came_with(pairs: list[tuple[bytes, bytes]]) -> None:
+    fields = [part for pair in pairs for part in pair]
+    message = message_of(fields, 7)
+    written = fields_of(message)
+    assert message_of(written, 7) == message or sorted(message_of(written, 7).headers) == sorted(message.headers)
+    if b"dlq-headers" not in written[::2]:
+        assert sorted(zip(written[::2], written[1::2], strict=True)) == sorted(pairs)
+
+
+@pytest.mark.parametrize("body", [b"body", b"value", b"data", b"payload"])
+def test_a_known_field_is_the_value_and_the_others_are_headers(body: bytes) -> None:
+    message = message_of([b"tenant", b"a", body, b"{}", b"key", b"k"], 7)
+    assert (message.key, message.value) == (b"k", b"{}")
+    assert dict(message.headers) == {"tenant": b"a", SHAPE: body}
+    assert sorted(fields_of(message)[::2]) == sorted([b"tenant", body, b"key"])
+
+
+def test_without_a_known_field_the_value_is_json_of_all() -> None:
+    message = message_of([b"order", b"17", b"amount", b"5"], 7)
+    assert json.loads(message.value or b"") == {"order": "17", "amount": "5"}
+    assert fields_of(message) == [b"order", b"17", b"amount", b"5"]
+
+
+def test_our_headers_are_fields_beside_those_of_the_application() -> None:
+    message = message_of([b"order", b"17"], 7)
+    letter = stamp(message, Envelope(origin=Origin("orders", 0, 1), attempts=3))
+    fields = fields_of(letter)
+    assert fields[:2] == [b"order", b"17"]
+    assert b"dlq-attempts" in fields
+    read = message_of(fields, 7)
+    assert read.value == message.value
+    envelope = read_ours(read)
+    assert envelope is not None
+    assert envelope.attempts == 3
+
+
+def test_a_changed_value_that_is_no_object_any_more_is_packed() -> None:
+    message = message_of([b"order", b"17"], 7)
+    changed = Message(message.key, b"not json", message.headers, 7)
+    assert fields_of(changed)[0] == b"dlq-headers"
+    assert message_of(fields_of(changed), 7) == changed

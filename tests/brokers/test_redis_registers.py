@@ -1,0 +1,94 @@
+"""Readings of dead streams: counted on while they grow, counted anew after a deletion, untouched otherwise."""
+
+from collections.abc import AsyncIterator
+
+import pytest
+from redis.asyncio import Redis
+
+from deadletter.brokers.base import Broker, Registers
+from deadletter.brokers.connect import open_broker
+from deadletter.brokers.errors import BrokerError
+from deadletter.brokers.values import Buried, CourierWord, Parked, Reading
+from deadletter.core.headers import stamp
+from deadletter.core.letters import Category, Envelope, Failure, Message
+from tests.brokers.contract import Boxes, claim_some, contents, lay, make_boxes, now, numbered
+from tests.brokers.test_redis import LOOPBACK, fresh_name, no_secrets, spec_of
+
+
+@pytest.fixture
+async def broker(redis: str) -> AsyncIterator[Broker]:
+    async with open_broker(spec_of(redis), no_secrets, LOOPBACK) as opened:
+        yield opened
+
+
+@pytest.fixture
+async def client(redis: str) -> AsyncIterator[Redis]:
+    made = Redis.from_url(redis)
+    yield made
+    await made.aclose()
+
+
+def failed(kind: str, failed_at: int) -> Message:
+    failure = Failure(kind, f"{kind} at 17", Category.Network)
+    return stamp(Message(None, b"{}"), Envelope(attempts=3, failed_at=failed_at, failure=failure))
+
+
+async def read(registers: Registers, boxes: Boxes) -> Reading:
+    found = (await registers.sweep([boxes.watched], now()))[boxes.dead]
+    assert not isinstance(found, BrokerError), found
+    return found
+
+
+async def test_groups_follow_what_is_added_and_deleted(broker: Broker, client: Redis) -> None:
+    boxes = await make_boxes(broker, fresh_name("groups"))
+    registers = broker.registers()
+    await lay(broker, boxes.dead, [failed("Timeout", 1_000), failed("Reset", 2_000)])
+    reading = await read(registers, boxes)
+    assert (reading.depth, reading.oldest) == (2, 1_000)
+    await lay(broker, boxes.dead, [failed("Reset", 3_000)])
+    reading = await read(registers, boxes)
+    assert [(group.error_type, group.letters) for group in reading.groups] == [("Reset", 2), ("Timeout", 1)]
+    assert (reading.groups[0].first_seen, reading.groups[0].last_seen) == (2_000, 3_000)
+    assert reading.groups[0].category == "Network"
+    first = (await contents(broker, boxes.dead))[0]
+    await client.xdel(boxes.dead, first.place.id)
+    reading = await read(registers, boxes)
+    assert [(group.error_type, group.letters) for group in reading.groups] == [("Reset", 2)]
+    assert (reading.depth, reading.oldest) == (2, 2_000)
+    assert await read(registers, boxes) == reading
+    await client.xtrim(boxes.dead, maxlen=0, approximate=False)
+    assert await read(registers, boxes) == Reading(0, None)
+
+
+async def test_more_groups_than_are_kept_are_other(broker: Broker) -> None:
+    boxes = await make_boxes(broker, fresh_name("many"))
+    kinds = [f"Error{chr(65 + n // 26)}{chr(65 + n % 26)}" for n in range(130)]
+    await lay(broker, boxes.dead, [failed(kind, 1_000) for kind in kinds])
+    groups = (await read(broker.registers(), boxes)).groups
+    assert len(groups) == 101
+    assert (groups[-1].fingerprint, groups[-1].letters) == ("other", 30)
+
+
+async def test_parked_letters_and_recent_words_are_told(broker: Broker) -> None:
+    boxes = await make_boxes(broker, fresh_name("words"))
+    registers = broker.registers()
+    await lay(broker, boxes.source, numbered(2))
+    async with broker.desk(boxes.desk()) as desk:
+        first, second = await claim_some(desk, 2)
+        await desk.settle(first, Parked(first.message, now() + 3_600_000))
+        await desk.settle(second, Buried(boxes.dead, second.message))
+        await desk.say(CourierWord("pod-0", at=now()))
+        await desk.say(CourierWord("pod-1", at=now() - 91_000))
+        reading = await read(registers, boxes)
+        assert (reading.parked, reading.depth) == (1, 1)
+        assert [word.pod for word in reading.couriers] == ["pod-0"]
+    assert (await read(registers, boxes)).couriers == ()
+
+
+async def test_many_boxes_are_swept_in_a_few_requests(broker: Broker, client: Redis) -> None:
+    made = [await make_boxes(broker, fresh_name("sweep")) for _ in range(5)]
+    registers = broker.registers()
+    await registers.sweep([boxes.watched for boxes in made], now())
+    readings = await registers.sweep([boxes.watched for boxes in made], now())
+    assert {boxes.dead for boxes in made} == set(readings)
+    assert all(isinstance(reading, Reading) for reading in readings.values())
