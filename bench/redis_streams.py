@@ -1,0 +1,106 @@
+"""Redis: a replay against the ceiling, pipelined XADD of the very same entries; sweep and register of dead streams.
+
+python -m bench.redis_streams [--letters 50000] [--rounds 3] [--queues 500]
+"""
+
+import argparse
+import asyncio
+import statistics
+import time
+import uuid
+
+from redis.asyncio import Redis
+
+from bench.brokers import STEP, connect, fill, interleaved, letter, longest_hold, replay
+from bench.lines import bound, versus
+from deadletter.brokers.base import Broker
+from deadletter.brokers.redis.encoding import fields_of
+from deadletter.brokers.values import BoxSpec, Watched
+from tests.bed import beds
+
+
+def fresh() -> str:
+    """A name with a hash tag."""
+    return f"{{bench-{uuid.uuid4().hex[:8]}}}"
+
+
+async def xadd(url: str, letters: int) -> float:
+    """Seconds of XADD alone, in pipelines as long as our steps."""
+    name = fresh()
+    async with Redis.from_url(url) as client:
+        begun = time.monotonic()
+        for first in range(0, letters, STEP):
+            pipeline = client.pipeline(transaction=False)
+            for number in range(first, min(first + STEP, letters)):
+                fields = fields_of(letter(number))
+                pipeline.xadd(name, dict(zip(fields[::2], fields[1::2], strict=True)))
+            await pipeline.execute()
+        took = time.monotonic() - begun
+        await client.delete(name)
+    return took
+
+
+async def ours(broker: Broker, letters: int) -> float:
+    """Seconds of a replay of as many letters: read, publish, settle, count."""
+    dead = fresh()
+    await broker.ensure(BoxSpec(dead))
+    await broker.ensure(BoxSpec(f"{dead}.target"))
+    await fill(broker, dead, letters, 1)
+    took = await replay(broker, dead, f"{dead}.ledger", f"{dead}.target", 1)
+    await broker.drop([dead, f"{dead}.target", f"{dead}.ledger"])
+    return took
+
+
+async def register(broker: Broker, letters: int) -> None:
+    """A register from nothing, and how long it keeps the event loop."""
+    dead = fresh()
+    await broker.ensure(BoxSpec(dead))
+    await fill(broker, dead, letters, 1)
+    registers = broker.registers()
+    worst = asyncio.ensure_future(longest_hold())
+    begun = time.monotonic()
+    await registers.sweep([Watched(dead, f"{dead}.ledger")], 0)
+    versus("redis-register", "letters/s", letters / (time.monotonic() - begun), "bound", 20_000, 1.0)
+    worst.cancel()
+    bound("redis-register-hold", "ms", await worst, 10)
+    await broker.drop([dead])
+
+
+async def sweep(broker: Broker, queues: int) -> None:
+    """Many queues when nothing changed."""
+    names = [fresh() for _ in range(queues)]
+    for name in names:
+        await broker.ensure(BoxSpec(name))
+    registers, seconds = broker.registers(), []
+    for _ in range(4):
+        begun = time.monotonic()
+        await registers.sweep([Watched(name, f"{name}.ledger") for name in names], 0)
+        seconds.append(time.monotonic() - begun)
+    bound(f"redis-sweep-{queues}", "s", statistics.median(seconds[1:]), 5.0)
+    await broker.drop(names)
+
+
+async def main(letters: int, rounds: int, queues: int) -> None:
+    """Every part on a bed of its own."""
+    bed = beds.create()
+    try:
+        url = await asyncio.to_thread(bed.redis)
+        async with connect(redis={"url": url}) as broker:
+            took = await interleaved(
+                rounds, {"ours": lambda: ours(broker, letters), "xadd": lambda: xadd(url, letters)}
+            )
+            rate = {name: letters / seconds for name, seconds in took.items()}
+            versus("redis-replay", "letters/s", rate["ours"], "pipelined XADD", rate["xadd"], 0.5)
+            await register(broker, min(letters, 40_000))
+            await sweep(broker, queues)
+    finally:
+        bed.down()
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--letters", type=int, default=50_000)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--queues", type=int, default=500)
+    given = parser.parse_args()
+    asyncio.run(main(given.letters, given.rounds, given.queues))
