@@ -3,6 +3,7 @@
 from array import array
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from itertools import islice
 
 from pyroaring import BitMap64
 
@@ -11,6 +12,7 @@ from deadletter.core.records import CHUNK_BITS
 OTHER = "other"
 MAX_GROUPS = 100
 MAX_GROUPED = 1_000_000
+_BATCH = 8_192
 
 
 @dataclass(slots=True, frozen=True)
@@ -118,7 +120,9 @@ class Register:
 
     def settle(self, offsets: Iterable[int]) -> None:
         """These offsets are settled; they may be known before their letters are."""
-        self._settled.update(offsets)
+        rest = iter(offsets)
+        while batch := list(islice(rest, _BATCH)):  # in batches: a bitmap takes a copy of what it is given
+            self._settled.update(batch)
 
     def drop_below(self, start: int) -> None:
         """Retention ate everything below `start`."""

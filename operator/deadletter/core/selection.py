@@ -118,11 +118,14 @@ class Predicate:
         """The predicate of this text, compiled once for all who ask."""
         return _compiled(source)
 
+    def facts(self, letter: Letter, now: int) -> dict[str, object]:
+        """The variables this expression names, as CEL takes them."""
+        return {name: read(letter, now) for name, read in self._readers}
+
     def judge(self, letter: Letter, now: int) -> bool | None:
         """Does the letter match? None: it could not be evaluated on this letter, so it does not."""
         try:
-            facts = {name: read(letter, now) for name, read in self._readers}
-            answer = self._expression.eval(data=facts).plain_value()
+            answer = self._expression.eval(data=self.facts(letter, now)).plain_value()
         except (RuntimeError, ValueError, OverflowError):
             return None
         # An error comes back as a value, and its plain form is a truthy string.

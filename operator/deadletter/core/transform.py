@@ -7,7 +7,6 @@ from functools import cached_property
 from typing import Any
 
 import jsonpatch
-import jsonpointer
 
 from deadletter.core.letters import Message
 
@@ -28,7 +27,7 @@ class Transform:
     def _patch(self) -> Any:
         try:
             return jsonpatch.JsonPatch([dict(step) for step in self.json_patch])
-        except (jsonpatch.JsonPatchException, jsonpointer.JsonPointerException, TypeError) as error:
+        except (jsonpatch.JsonPatchException, jsonpatch.JsonPointerException, TypeError) as error:
             raise TransformError("the JSON Patch is not valid") from error
 
     def apply(self, message: Message) -> Message:
@@ -53,5 +52,5 @@ class Transform:
         try:
             changed = patch.apply(document)
             return json.dumps(changed, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
-        except (jsonpatch.JsonPatchException, jsonpointer.JsonPointerException, ValueError, TypeError):
+        except (jsonpatch.JsonPatchException, jsonpatch.JsonPointerException, ValueError, TypeError):
             raise TransformError("the JSON Patch does not apply to this value") from None

@@ -37,11 +37,16 @@ def read_envelope(
     if headers.REPLAYS in last or headers.REPLAY in last:
         envelope.replays = max(envelope.replays, headers.read_replays(last))
         envelope.replay = fields.text((headers.REPLAY,))
-    if envelope.origin.topic is None:
-        envelope.origin = replace(envelope.origin, topic=origin)
-    if envelope.hop.topic is None:
-        envelope.hop = replace(envelope.hop, topic=origin)
+    if origin is not None:
+        _name_origin(envelope, origin)
     return envelope
+
+
+def _name_origin(envelope: Envelope, topic: str) -> None:
+    if envelope.origin.topic is None:
+        envelope.origin = replace(envelope.origin, topic=topic)
+    if envelope.hop.topic is None:
+        envelope.hop = replace(envelope.hop, topic=topic)
 
 
 def _detected(fields: Fields, read_values: bool) -> Envelope:

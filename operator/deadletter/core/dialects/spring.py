@@ -4,6 +4,8 @@ from deadletter.core.dialects.base import Dialect, Fields
 from deadletter.core.letters import Envelope
 
 _DLT = "kafka_dlt-"
+_CAUSES = ("kafka_exception-cause-fqcn", f"{_DLT}exception-cause-fqcn")
+_WRAPPER = "org.springframework.kafka.listener.ListenerExecutionFailedException"
 
 
 def _binary(raw: bytes | None) -> bool:
@@ -18,8 +20,16 @@ def _is_cloud_stream(fields: Fields) -> bool:
     return "x-exception-fqcn" in last and "x-exception-stacktrace" in last
 
 
-def _old_attempts(fields: Fields, envelope: Envelope) -> None:
+def _unwrapped(fields: Fields, envelope: Envelope) -> None:
+    """The container wraps whatever a listener throws: only the cause tells one failure from another."""
+    failure = envelope.failure
+    if failure.type == _WRAPPER:
+        failure.type = fields.text(_CAUSES) or failure.type
+
+
+def _retried(fields: Fields, envelope: Envelope) -> None:
     """Old versions wrote the attempts as one unsigned byte, which may look like a digit."""
+    _unwrapped(fields, envelope)
     raw = fields.last.get("retry_topic-attempts")
     if raw is not None and len(raw) == 1:
         envelope.attempts = raw[0]
@@ -36,11 +46,11 @@ RETRY_TOPIC = Dialect(
     attempts=("retry_topic-attempts",),
     first_failed_at=("retry_topic-original-timestamp",),
     type=("kafka_exception-fqcn", f"{_DLT}exception-fqcn", "kafka_key-exception-fqcn"),
-    cause=("kafka_exception-cause-fqcn", f"{_DLT}exception-cause-fqcn"),
+    cause=_CAUSES,
     text=("kafka_exception-message", f"{_DLT}exception-message", "kafka_key-exception-message"),
     stack=("kafka_exception-stacktrace", f"{_DLT}exception-stacktrace", "kafka_key-exception-stacktrace"),
     strips=("retry_topic-*", "kafka_original-*", "kafka_exception-*", "kafka_key-exception-*", f"{_DLT}*"),
-    polish=_old_attempts,
+    polish=_retried,
 )
 DLT = Dialect(
     name="spring-dlt",
@@ -55,6 +65,7 @@ DLT = Dialect(
     text=(f"{_DLT}exception-message", f"{_DLT}key-exception-message"),
     stack=(f"{_DLT}exception-stacktrace", f"{_DLT}key-exception-stacktrace"),
     strips=(f"{_DLT}*", "springDeserializerException*"),
+    polish=_unwrapped,
 )
 CLOUD_STREAM = Dialect(
     name="spring-cloud-stream",

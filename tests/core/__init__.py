@@ -1,0 +1,1 @@
+"""The core, tried in tables and properties."""
