@@ -1,6 +1,7 @@
 """A message as the fields of a stream entry, and back, without losing a byte.
 
-Packed, our own: `dlq-headers` (MessagePack, a list of name and value pairs), and `key` and `value` when there are any.
+Packed, our own: first `dlq-headers` (MessagePack, a list of name and value pairs), then `key` and `value` when there
+are any.
 
 Plain, of any other system: the first of `body`, `value`, `data`, `payload` is the value, `key` the key, every other
 field a header; with none of the four the value is a JSON object of all fields (fields that are not text, or named
@@ -19,8 +20,9 @@ SHAPE = "redis-body-field"
 _BODIES = (b"body", b"value", b"data", b"payload")
 _MOST_FIELDS = 1_000
 _pack = msgspec.msgpack.Encoder().encode
-_unpack = msgspec.msgpack.Decoder(list[tuple[bytes, bytes | None]]).decode
-_unpack_letter = msgspec.msgpack.Decoder(tuple[bytes | None, bytes | None, list[tuple[bytes, bytes | None]]]).decode
+_unpack = msgspec.msgpack.Decoder(Headers).decode
+_unpack_raw = msgspec.msgpack.Decoder(list[tuple[bytes, bytes | None]]).decode
+_unpack_letter = msgspec.msgpack.Decoder(tuple[bytes | None, bytes | None, bytes]).decode
 _to_object = msgspec.json.Decoder(dict[str, str]).decode
 
 
@@ -34,12 +36,26 @@ def fields_of(message: Message) -> list[bytes]:
 
 
 def _packed(message: Message) -> list[bytes]:
-    fields = [PACKED, _pack(_pairs(message.headers))]
+    fields = [PACKED, _packed_headers(message.headers)]
     if message.key is not None:
         fields += (b"key", message.key)
     if message.value is not None:
         fields += (b"value", message.value)
     return fields
+
+
+def _packed_headers(headers: Headers) -> bytes:
+    try:
+        return _pack(headers)
+    except UnicodeEncodeError:  # a name that was no UTF-8 when we read it
+        return _pack(_pairs(headers))
+
+
+def _unpacked_headers(packed: bytes) -> Headers:
+    try:
+        return _unpack(packed)
+    except msgspec.MsgspecError:
+        return _headers(_unpack_raw(packed))
 
 
 def _pairs(headers: Headers) -> list[tuple[bytes, bytes | None]]:
@@ -85,14 +101,19 @@ def _comes_back(fields: list[bytes], message: Message) -> bool:
 
 def message_of(fields: Sequence[bytes], timestamp: int) -> Message:
     """The message in an entry's fields."""
-    if PACKED not in fields[::2]:
+    if fields[0] != PACKED:
         return _foreign(list(zip(fields[::2], fields[1::2], strict=True)), timestamp)
-    found = dict(zip(fields[::2], fields[1::2], strict=True))
     try:
-        headers = _headers(_unpack(found[PACKED]))
+        headers = _unpacked_headers(fields[1])
     except msgspec.MsgspecError:
         return _foreign(list(zip(fields[::2], fields[1::2], strict=True)), timestamp)
-    return Message(found.get(b"key"), found.get(b"value"), headers, timestamp)
+    key = value = None
+    for at in range(2, len(fields), 2):
+        if fields[at] == b"value":
+            value = fields[at + 1]
+        elif fields[at] == b"key":
+            key = fields[at + 1]
+    return Message(key, value, headers, timestamp)
 
 
 def _foreign(pairs: list[tuple[bytes, bytes]], timestamp: int) -> Message:
@@ -122,10 +143,10 @@ def _without_body(pairs: list[tuple[bytes, bytes]], timestamp: int) -> Message:
 
 def pack_letter(message: Message) -> bytes:
     """A waiting letter as one value."""
-    return _pack((message.key, message.value, _pairs(message.headers)))
+    return _pack((message.key, message.value, _packed_headers(message.headers)))
 
 
 def unpack_letter(packed: bytes, timestamp: int) -> Message:
     """A waiting letter again."""
-    key, value, pairs = _unpack_letter(packed)
-    return Message(key, value, _headers(pairs), timestamp)
+    key, value, headers = _unpack_letter(packed)
+    return Message(key, value, _unpacked_headers(headers), timestamp)

@@ -6,6 +6,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 from urllib.parse import urlsplit
 
+from hiredis import pack_command
 from redis.asyncio import BlockingConnectionPool, Connection, Redis
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
@@ -99,6 +100,10 @@ class _Dialled(Connection):
     async def _connect(self) -> None:
         await self._guard([self.host])
         await super()._connect()  # type: ignore[no-untyped-call]
+
+    def pack_command(self, *words: Any) -> list[bytes]:
+        """By hiredis: the driver's own way takes as long as all the rest of a replay."""
+        return [pack_command(words)]
 
     def _connection_arguments(self) -> Mapping[str, Any]:
         context = self._context()

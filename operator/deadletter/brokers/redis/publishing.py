@@ -51,7 +51,7 @@ class _Batch:
         due = "" if parcel.due_at is None else parcel.due_at
         self.words += (parcel.mark, parcel.claim, due, len(fields), *fields)
         self.parcels.append(parcel)
-        self.size += parcel.message.size
+        self.size += sum(map(len, fields))
 
     @property
     def is_full(self) -> bool:
@@ -60,7 +60,8 @@ class _Batch:
 
 async def publish(line: Line, parcels: Sequence[Parcel], guard: Guard, produced: str | None = None) -> dict[int, bool]:
     """Publish in order per box. Answers by position: was it ours to publish? Repeating it publishes nothing twice."""
-    check_sizes(parcel.message for parcel in parcels)
+    if any(len(parcel.message.value or b"") > _LARGEST for parcel in parcels):
+        raise TooLarge("the message exceeds what a field of Redis takes (512 MiB)")
     ours: dict[int, bool] = {}
     for box, positions in _by_box(parcels).items():
         done = 0
@@ -69,12 +70,6 @@ async def publish(line: Line, parcels: Sequence[Parcel], guard: Guard, produced:
                 ours[positions[done]] = outcome >= 0
                 done += 1
     return ours
-
-
-def check_sizes(messages: Iterator[Message]) -> None:
-    """TooLarge before anything is sent."""
-    if any(message.size > _LARGEST for message in messages):
-        raise TooLarge("the message exceeds what a field of Redis takes (512 MiB)")
 
 
 def _by_box(parcels: Sequence[Parcel]) -> dict[str, list[int]]:

@@ -38,12 +38,13 @@ PUT = Script(
 local mode, who, consumer, life, noted = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4]), ARGV[5] == '1'
 local target, marks = KEYS[2], KEYS[3]
 if mode == 'fence' and redis.call('GET', KEYS[1]) ~= who then return redis.error_reply('FENCED') end
+local open = mode == 'free' or mode == 'fence'
 local function ours(id)
   if mode == 'claim' then
     local found = redis.call('XPENDING', KEYS[1], who, id, id, 1)
     return found[1] and found[1][2] == consumer
   end
-  return mode ~= 'held' or redis.call('HGET', KEYS[1], id) == consumer
+  return redis.call('HGET', KEYS[1], id) == consumer
 end
 local starts, names, at = {}, {}, 6
 while at <= #ARGV do
@@ -52,10 +53,11 @@ while at <= #ARGV do
 end
 redis.call('ZREMRANGEBYSCORE', marks, '-inf', now)
 local known = redis.call('ZMSCORE', marks, unpack(names))
+local ends = string.format('%.0f', now + life)
 local fresh, out, first, last, seen = {}, {}, false, false, {}
 for index, start in ipairs(starts) do
   local name, due = ARGV[start], ARGV[start + 2]
-  if not ours(ARGV[start + 1]) then out[index] = -1
+  if not open and not ours(ARGV[start + 1]) then out[index] = -1
   elseif known[index] or seen[name] then out[index] = 0
   else
     local id
@@ -66,13 +68,13 @@ for index, start in ipairs(starts) do
       redis.call('HSET', target, id, ARGV[start + 4])
       redis.call('ZADD', KEYS[4], due, id)
     end
-    if not id then return redis.error_reply('NOBOX') end
-    redis.call('ZADD', marks, now + life, name)
+    if not id then return redis.error_reply('NOBOX') end  -- at the first letter, or never
     seen[name], out[index], first, last = true, 1, first or id, id
-    fresh[#fresh + 1] = name
+    fresh[#fresh + 1], fresh[#fresh + 2] = ends, name
   end
 end
-if noted and first then redis.call('RPUSH', KEYS[5], target .. ' ' .. first .. ' ' .. last .. ' ' .. #fresh) end
+if first then redis.call('ZADD', marks, unpack(fresh)) end
+if noted and first then redis.call('RPUSH', KEYS[5], target .. ' ' .. first .. ' ' .. last .. ' ' .. #fresh / 2) end
 return out
 """,
     flags="",
