@@ -30,7 +30,12 @@ def settle(settings: kopf.OperatorSettings) -> None:
 
 
 def register(registry: kopf.OperatorRegistry, operation: Operation) -> None:
-    """An event handler per kind."""
+    """Who we are, and an event handler per kind."""
+
+    @kopf.on.login(registry=registry)
+    async def login(**said: Any) -> kopf.ConnectionInfo | None:
+        return kopf.login_with_service_account(**said) or kopf.login_with_kubeconfig(**said)
+
     for resource in (CONNECTIONS, POLICIES, QUEUES, REPLAYS):
         _listen(registry, operation, resource)
 

@@ -11,7 +11,7 @@ SHARED: tuple[Any, ...] = (
     structlog.stdlib.add_log_level,
     structlog.processors.TimeStamper(fmt="iso", utc=True),
 )
-QUIET = ("aiokafka", "asyncio", "kopf", "aiohttp")
+QUIET = ("aiokafka", "asyncio", "kopf", "aiohttp", "kubernetes", "redis")
 
 
 def configure(level: str) -> None:
@@ -26,7 +26,7 @@ def configure(level: str) -> None:
     )
     logging.basicConfig(handlers=[entry], level=level.upper(), force=True)
     for name in QUIET:
-        logging.getLogger(name).setLevel(logging.WARNING)
+        logging.getLogger(name).setLevel(logging.ERROR if name == "redis" else logging.WARNING)
     structlog.configure(
         processors=[*SHARED, structlog.stdlib.ProcessorFormatter.wrap_for_formatter],
         logger_factory=structlog.stdlib.LoggerFactory(),

@@ -95,6 +95,7 @@ async def _kopf(operation: Operation, stop: asyncio.Event) -> None:
         stop_flag=stop,
         standalone=True,
     )
+    stop.set()  # kopf takes the signals for itself
 
 
 async def _until_told(tasks: list[asyncio.Task[None]], leaving: asyncio.Task[bool]) -> None:

@@ -39,6 +39,9 @@ async def look(operation: Operation, thing: Thing) -> None:
         else:
             operation.work.went_well(thing)
     except ApiError as error:
+        if error.status in (404, 409):  # it went or changed while we looked: look at what is there now
+            operation.work.backoff(thing, operation.settings.retry_seconds)
+            return
         _trouble(operation, thing, f"Api{error.status}", error.message)
     except BrokerError as error:
         _trouble(operation, thing, type(error).__name__, "")

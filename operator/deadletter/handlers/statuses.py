@@ -9,10 +9,10 @@ from deadletter.cluster import EVENTS, ApiError, Body
 from deadletter.core import times
 from deadletter.handlers.operation import Operation, Thing
 from deadletter.plan.conditions import turned
+from deadletter.plan.queues import NUMBERS
 
-NUMBERS = frozenset(
-    {"depth", "groups", "depthIsUpperBound", "oldestLetterTime", "retentionLossTime", "utilization"}
-    | {"matched", "replayed", "archived", "discarded", "skipped", "failedAgain", "remaining", "skippedBy"}
+SLOW = frozenset(
+    {*NUMBERS, "matched", "replayed", "archived", "discarded", "skipped", "failedAgain", "remaining", "skippedBy"}
     | {"samples", "lettersPerSecond", "estimatedCompletionTime"}
 )
 TOLD = frozenset({"Ready", "Succeeded", "Degraded", "Stalled"})
@@ -29,7 +29,7 @@ async def write(operation: Operation, thing: Thing, kind: Kind, body: Body, stat
     patch = difference(body.get("status") or {}, status)
     if not patch:
         return
-    if patch.keys() <= NUMBERS and (wait := _wait(operation, thing)) > 0:
+    if patch.keys() <= SLOW and (wait := _wait(operation, thing)) > 0:
         operation.work.wake_in(thing, wait)
         return
     whole = {"metadata": {"uid": kind.uid}, "status": patch}

@@ -19,7 +19,7 @@ from deadletter.handlers.operation import Operation, Thing
 from deadletter.handlers.pool import Key, Line
 from deadletter.plan.degradation import degraded, gate, living, loss_time, utilization
 from deadletter.plan.facts import QueueFacts
-from deadletter.plan.queues import numbers
+from deadletter.plan.queues import NUMBERS, numbers
 
 SWEEP_SECONDS = 300.0
 TOP = 10
@@ -115,11 +115,8 @@ def _is_news(queue: DeadLetterQueue, facts: QueueFacts, before: Reading | None) 
     said, now = queue.status.condition("Degraded"), degraded(queue, facts)
     turned = said is None or (said.status, said.reason) != (now.status, now.reason.value)
     shut = facts.reading is not None and gate(queue, facts.reading) != gate(queue, before)
-    return (
-        turned
-        or shut
-        or any(told.get(name) != value for name, value in numbers(queue, facts).items() if value or told.get(name))
-    )
+    before_told = {name: told[name] for name in NUMBERS if name in told}
+    return turned or shut or before_told != {"groups": []} | numbers(queue, facts)
 
 
 def show(queue: DeadLetterQueue, facts: QueueFacts, reading: Reading) -> None:

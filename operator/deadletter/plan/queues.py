@@ -15,6 +15,7 @@ from deadletter.plan.findings import BOXES, COURIER, REFERENCES, Finding
 
 DEFAULT_POLICY = "default"
 GROUPS = 10
+NUMBERS = ("depth", "groups", "depthIsUpperBound", "oldestLetterTime", "retentionLossTime", "utilization")
 
 
 def queue_status(queue: DeadLetterQueue, facts: QueueFacts, found: Finding | None) -> dict[str, Any]:

@@ -1,0 +1,93 @@
+"""A broker that goes and comes back; boxes that are kept or deleted; letters that are counted."""
+
+import subprocess
+import sys
+import uuid
+from collections.abc import Iterator
+from urllib.parse import urlsplit
+
+import pytest
+import redis as driver
+
+from tests.bed import places
+from tests.handlers.operators import Operator, Place, until
+from tests.handlers.wires import Wire
+
+
+@pytest.fixture
+def wire(redis: str) -> Iterator[Wire]:
+    parts = urlsplit(redis)
+    wire = Wire(parts.hostname or "", parts.port or 0).mend()
+    yield wire
+    wire.cut()
+
+
+def queue(dead: str, **more: object) -> dict[str, object]:
+    return {"brokerRef": {"name": "broker"}, "dead": {"name": dead}} | more
+
+
+def test_an_outage_is_told_and_heals(place: Place, operator: Operator, redis: str, wire: Wire) -> None:
+    dead = f"dead-{uuid.uuid4().hex[:8]}"
+    place.redis(f"redis://127.0.0.1:{wire.port}/0")
+    place.apply("DeadLetterQueue", "orders", queue(dead, alerts={"depth": 1}))
+    place.until_condition("dlq", "orders", "Ready", "True")
+    with driver.Redis.from_url(redis) as client:
+        for _ in range(3):
+            client.xadd(dead, {"value": b"canary-payload"})
+    until("depth", lambda: place.get("dlq", "orders")["status"].get("depth") == 3)
+    place.until_condition("dlq", "orders", "Degraded", "True", "DepthHigh")
+    series = f'dlq_letters{{namespace="{place.namespace}",queue="orders"}} 3.0'
+    until("gauge", lambda: series in operator.metrics())
+    wire.cut()
+    place.until_condition("dlq", "orders", "Ready", "False", "BrokerUnreachable")
+    place.until_condition("bkc", "broker", "Ready", "False", "BrokerUnreachable")
+    until("no reading is not nought", lambda: "dlq_letters{" not in operator.metrics())
+    wire.mend()
+    place.until_condition("dlq", "orders", "Ready", "True")
+    place.until_condition("bkc", "broker", "Ready", "True")
+    until("gauge again", lambda: series in operator.metrics())
+    told = operator.log.read_text() + operator.metrics() + place.kubectl("get", "dlq,bkc,events", "-o", "yaml")
+    assert "canary-payload" not in told
+    assert operator.stop() == 0
+
+
+def test_boxes_are_kept_or_deleted_as_asked(place: Place, operator: Operator, redis: str, wire: Wire) -> None:
+    place.redis(f"redis://127.0.0.1:{wire.port}/0")
+    kept, dropped, held, free = (f"{name}-{uuid.uuid4().hex[:8]}" for name in ("kept", "dropped", "held", "free"))
+    with driver.Redis.from_url(redis) as client:
+        for name in (kept, dropped, held, free):
+            client.xadd(name, {"value": b"x"})
+        place.apply("DeadLetterQueue", "kept", queue(kept))
+        for name, box in (("dropped", dropped), ("held", held), ("free", free)):
+            place.apply("DeadLetterQueue", name, queue(box, deletionPolicy="Delete"))
+        for name in ("kept", "dropped", "held", "free"):
+            place.until_condition("dlq", name, "Ready", "True")
+        assert place.get("dlq", "kept")["metadata"].get("finalizers") is None
+        assert place.get("dlq", "dropped")["metadata"]["finalizers"] == ["deadletter.dev/boxes"]
+        place.kubectl("delete", "dlq", "kept", "dropped", "--timeout=120s")
+        assert client.exists(kept) == 1
+        assert client.exists(dropped) == 0
+        wire.cut()
+        place.kubectl("delete", "dlq", "held", "free", "--wait=false")
+        blocked = place.until_condition("dlq", "held", "Ready", "False", "DeletionBlocked")
+        assert "deadletter.dev/force-delete=true" in blocked["message"]
+        place.kubectl("annotate", "dlq", "free", "deadletter.dev/force-delete=true")
+        until("forced", lambda: not place.get("dlq", "free"))
+        assert place.get("dlq", "held")
+        wire.mend()
+        until("released", lambda: not place.get("dlq", "held"))
+        assert client.exists(held) == 0
+        assert client.exists(free) == 1
+
+
+def test_finalizers_are_released_before_an_uninstall(place: Place, operator: Operator, redis: str) -> None:
+    place.redis(redis)
+    place.apply("DeadLetterQueue", "orders", queue(f"dead-{uuid.uuid4().hex[:8]}", deletionPolicy="Delete"))
+    until("finalizer", lambda: place.get("dlq", "orders")["metadata"].get("finalizers"))
+    operator.stop()
+    environment = {"KUBECONFIG": str(operator.kubeconfig), "DLQ_NAMESPACES": place.namespace}
+    environment |= {"PYTHONPATH": str(places.REPOSITORY / "operator")}
+    command = [sys.executable, "-m", "deadletter", "release-finalizers"]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
+    assert (done.returncode, done.stdout) == (0, "released 1 queues\n"), done.stderr
+    place.kubectl("delete", "dlq", "orders", "--timeout=60s")

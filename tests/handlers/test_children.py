@@ -1,0 +1,89 @@
+"""The children of a delivered queue: made, hashed, put right, scaled, paused without a restart."""
+
+import json
+import uuid
+from typing import Any
+
+from tests.handlers.operators import Operator, Place, until
+
+
+def delivered(place: Place, redis: str) -> dict[str, Any]:
+    place.redis(redis)
+    place.kubectl("create", "service", "clusterip", "billing", "--tcp=8080:8080")
+    source = {"name": f"orders-{uuid.uuid4().hex[:8]}", "group": "billing"}
+    http = {"serviceRef": {"name": "billing", "port": 8080, "path": "/orders"}}
+    return {"brokerRef": {"name": "broker"}, "source": source, "delivery": {"http": http}}
+
+
+def assignment(place: Place) -> dict[str, Any]:
+    return json.loads(place.get("configmap", "orders-courier")["data"]["assignment.json"])
+
+
+def digest(place: Place) -> str:
+    template = place.get("deployment", "orders-courier")["spec"]["template"]
+    return str(template["metadata"]["annotations"]["deadletter.dev/assignment"])
+
+
+def test_a_courier_is_deployed_and_kept(place: Place, operator: Operator, redis: str) -> None:
+    spec = delivered(place, redis)
+    place.kubectl("label", "namespace", place.namespace, "pod-security.kubernetes.io/enforce=restricted")
+    place.apply("RetryPolicy", "standard", {"maxAttempts": 4})
+    place.apply("DeadLetterQueue", "orders", spec | {"retryPolicyRef": {"name": "standard"}})
+    place.until_condition("dlq", "orders", "CourierAvailable", "False", "WaitingForCourier")
+    until(
+        "pod", lambda: place.kubectl("get", "pods", "-o", "name").strip()
+    )  # the namespace takes restricted pods alone
+    told = assignment(place)
+    assert told["url"] == f"http://billing.{place.namespace}.svc:8080/orders"
+    assert told["policy"]["max_attempts"] == 4
+    before = digest(place)
+    status = place.get("dlq", "orders")["status"]
+    assert status["selector"].startswith("deadletter.dev/queue=orders")
+    # A changed policy rolls the pods; a pause does not.
+    place.apply("RetryPolicy", "standard", {"maxAttempts": 7})
+    until("rolled", lambda: digest(place) != before)
+    assert assignment(place)["policy"]["max_attempts"] == 7
+    rolled = digest(place)
+    suspended = spec | {"retryPolicyRef": {"name": "standard"}, "suspend": True}
+    place.apply("DeadLetterQueue", "orders", suspended)
+    live = lambda: json.loads(place.get("configmap", "orders-courier")["data"]["live.json"])  # noqa: E731
+    until("paused", lambda: live()["paused"] == "Suspended")
+    assert digest(place) == rolled
+    # What somebody else changed is put right; what they deleted comes back.
+    place.kubectl(
+        "patch",
+        "deployment",
+        "orders-courier",
+        "--type=merge",
+        "-p",
+        '{"spec":{"template":{"spec":{"terminationGracePeriodSeconds":1}}}}',
+    )
+    grace = lambda: place.get("deployment", "orders-courier")["spec"]["template"]["spec"][
+        "terminationGracePeriodSeconds"
+    ]  # noqa: E731
+    until("put right", lambda: grace() == 45)
+    place.kubectl("delete", "configmap", "orders-courier")
+    until("back", lambda: place.get("configmap", "orders-courier"))
+    place.kubectl("scale", "dlq", "orders", "--replicas=3")
+    until("scaled", lambda: place.get("deployment", "orders-courier")["spec"]["replicas"] == 3)
+    place.kubectl(
+        "patch",
+        "deployment",
+        "orders-courier",
+        "--subresource=status",
+        "--type=merge",
+        "-p",
+        '{"status":{"replicas":3,"readyReplicas":2,"availableReplicas":2}}',
+    )
+    place.kubectl("delete", "dlq", "orders")
+    until("collected", lambda: not place.get("deployment", "orders-courier"))
+
+
+def test_an_automatic_queue_gets_a_redrive(place: Place, operator: Operator, redis: str) -> None:
+    place.redis(redis)
+    spec = {"brokerRef": {"name": "broker"}, "dead": {"name": f"dead-{uuid.uuid4().hex[:8]}"}}
+    place.apply("DeadLetterQueue", "orders", spec | {"redrive": {"strategy": "Automatic"}})
+    until("redrive", lambda: place.get("deployment", "orders-redrive"))
+    assert place.get("deployment", "orders-redrive")["spec"]["template"]["spec"]["containers"][0]["args"] == ["redrive"]
+    place.apply("DeadLetterQueue", "orders", spec)
+    until("no redrive", lambda: not place.get("deployment", "orders-redrive"))
