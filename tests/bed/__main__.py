@@ -1,6 +1,7 @@
 """The bed at the command line: up, down, status, and run, which runs a command within a bed of its own."""
 
 import argparse
+import os
 import signal
 import subprocess
 import sys
@@ -25,7 +26,7 @@ from tests.bed import (
 )
 from tests.bed.processes import BedError
 
-STANDING = "main"
+STANDING = os.environ.get("DLQ_BED_NAME", "main")
 PARTS = ("redis", "kafka", "cluster")
 _BROKER_TOOLS = ("redis-server", "redis-cli", "kcat", "java", "openssl")
 

@@ -17,7 +17,8 @@ _SHARED = (
 
 def of(bed: Path) -> list[str]:
     """What is there of a bed beside its processes, in words."""
-    found = [f"mount {path}" for path in mounts(bed)]
+    mounted = mounts(bed)
+    found = [f"{len(mounted)} mounts below {bed}"] if mounted else []
     if cgroups.exists(network.name(bed)):
         found.append(f"cgroup {network.name(bed)}")
     if network.exists(bed):

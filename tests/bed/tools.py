@@ -15,6 +15,7 @@ PACKAGES = {
     "redis-cli": "redis-tools",
     "kcat": "kcat",
     "java": "openjdk-17-jdk-headless",
+    "javac": "openjdk-17-jdk-headless",
     "mvn": "maven",
     "go": "golang-go",
     "openssl": "openssl",
