@@ -8,6 +8,7 @@ VENV := $(CACHE)/venv/$(shell sha256sum requirements-dev.txt | cut -c1-16)
 PY := PYTHONPATH=operator:. $(VENV)/bin/python
 PROVIDER ?= processes
 BROKER ?= kafka
+BENCHES := core brokers redis_streams operator courier replay
 # Two workers: the node's tests go to one of them, one after the other.
 PYTEST := -m pytest -n 2 --dist loadgroup
 
@@ -63,8 +64,9 @@ demo: setup ## the whole story on a real cluster, which stays up (BROKER=kafka o
 demo-down: setup ## take the demo down
 	@$(PY) -m tests.bed down
 
-bench: setup ## run every benchmark, one JSON line a result
-	@for part in $$(cd bench && grep -l __main__ *.py | sed 's/\.py$$//'); do $(PY) -m bench.$$part || exit 1; done
+bench: setup ## run every benchmark and write one table into bench/results (about an hour)
+	@for part in $(BENCHES); do $(MAKE) --no-print-directory bench-$$part || exit 1; done
 
-bench-%: setup ## run one benchmark, such as bench-core
-	@$(PY) -m bench.$*
+bench-%: setup ## run one benchmark, such as bench-core, and write the table anew
+	@$(PY) -m tests.bed run -- $(VENV)/bin/python -m bench.$* | tee bench/results/$*.part
+	@mv bench/results/$*.part bench/results/$*.jsonl && $(PY) -m bench.table

@@ -8,15 +8,12 @@ import sys
 from collections.abc import Callable
 from statistics import median
 
-DRAW = 0.2  # gaps under 20 % are ties
-
 
 def line(
     bench: str, unit: str, ours: float, peer: str, peer_value: float, goal: float = 1.0, lower_is_better: bool = False
 ) -> bool:
     """Print one result and say whether its goal is met."""
     ratio = (peer_value / ours if lower_is_better else ours / peer_value) if ours and peer_value else 0.0
-    met = ratio >= goal * ((1 - DRAW) if peer != "bound" else 1)
     result = {
         "bench": bench,
         "unit": unit,
@@ -25,10 +22,10 @@ def line(
         "peer_value": round(peer_value, 3),
         "ratio": round(ratio, 3),
         "goal": goal,
-        "met": met,
+        "met": ratio >= goal,
     }
     print(json.dumps(result), flush=True)
-    return met
+    return ratio >= goal
 
 
 def bound(bench: str, unit: str, ours: float, limit: float) -> bool:
