@@ -68,5 +68,5 @@ bench: setup ## run every benchmark and write one table into bench/results (abou
 	@for part in $(BENCHES); do $(MAKE) --no-print-directory bench-$$part || exit 1; done
 
 bench-%: setup ## run one benchmark, such as bench-core, and write the table anew
-	@$(PY) -m tests.bed run -- $(VENV)/bin/python -m bench.$* | tee bench/results/$*.part
+	@set -o pipefail; $(PY) -m bench.$* | tee bench/results/$*.part
 	@mv bench/results/$*.part bench/results/$*.jsonl && $(PY) -m bench.table

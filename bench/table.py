@@ -1,4 +1,4 @@
-"""One table out of all results: `python -m bench.table` reads `bench/results/*.jsonl` and writes `bench/results/table.md`."""
+"""One table of all results: `python -m bench.table` reads `bench/results/*.jsonl` and writes `table.md` beside them."""
 
 import json
 import os
