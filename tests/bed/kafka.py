@@ -13,6 +13,7 @@ POM = places.HERE / "jars" / "pom.xml"
 JVM = ["-Xms256m", "-Xmx{heap}", "-XX:+UseSerialGC", "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn"]
 QUICK_START = "-XX:TieredStopAtLevel=1"
 
+# Nothing expires unless a topic says so: tests send messages with timestamps of long ago.
 PROPERTIES = """\
 process.roles=broker,controller
 node.id=1
@@ -37,6 +38,7 @@ group.initial.rebalance.delay.ms=0
 group.min.session.timeout.ms=1000
 transaction.max.timeout.ms=900000
 transaction.abort.timed.out.transaction.cleanup.interval.ms=1000
+log.retention.ms=-1
 log.retention.check.interval.ms=10000
 log.cleaner.backoff.ms=1000
 num.network.threads=2
