@@ -142,8 +142,7 @@ class Bed:
         if left := leftovers.of(self.directory):
             raise BedError(f"The bed {self.directory.name} is not gone: {', '.join(left)}; remove it and try again.")
         shutil.rmtree(self.directory, ignore_errors=True)
-        if kernel.is_kept() and not any((bed.directory / "node").exists() for bed in every()):
-            leftovers.remove_shared()
+        _after_last_node()
 
 
 def _control(name: str) -> Part:
@@ -188,7 +187,13 @@ def sweep() -> list[Bed]:
         stale = [bed for bed in every() if bed.is_stale()]
         for bed in stale:
             bed.down()
+        _after_last_node()
     return stale
+
+
+def _after_last_node() -> None:
+    if kernel.is_kept() and not any((bed.directory / "node").exists() for bed in every()):
+        leftovers.remove_shared()
 
 
 def keep_logs(bed: Bed) -> Path:
