@@ -13,19 +13,28 @@ HERE = "127.0.0.1"
 
 @contextmanager
 def own_redis(directory: Path, *settings: str, plain: bool = True) -> Iterator[int]:
-    """A Redis that only this test uses; its port. Without `plain` the settings name the ports."""
+    """A Redis that only this test uses; its port. Without `plain` it speaks TLS alone."""
     tools.need("redis-server", "redis-cli")
     directory.mkdir(parents=True, exist_ok=True)
-    (port,) = ports.free(HERE)
-    listen = ["--port", str(port)] if plain else ["--port", "0", "--tls-port", str(port)]
-    words = [tools.path("redis-server"), "--bind", HERE, *listen, "--dir", str(directory), "--save", "", *settings]
-    child = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    child, port = _started(directory, settings, plain)
     try:
-        processes.wait_until("Redis", lambda: child.poll() is None and ports.answers(HERE, port), 60)
         yield port
     finally:
         child.kill()
         child.wait()
+
+
+def _started(directory: Path, settings: tuple[str, ...], plain: bool) -> tuple[subprocess.Popen[bytes], int]:
+    """Somebody else may take the port before it is used: then another one."""
+    for _ in range(10):
+        (port,) = ports.free(HERE)
+        listen = ["--port", str(port)] if plain else ["--port", "0", "--tls-port", str(port)]
+        words = [tools.path("redis-server"), "--bind", HERE, *listen, "--dir", str(directory), "--save", "", *settings]
+        child = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        processes.wait_until("Redis", lambda c=child, p=port: c.poll() is not None or ports.answers(HERE, p), 60)
+        if child.poll() is None:
+            return child, port
+    raise AssertionError("Redis does not start")
 
 
 class Wire:

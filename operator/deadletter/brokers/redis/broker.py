@@ -86,7 +86,10 @@ class RedisBroker:
         token = await self._line.call("INCR", names.fence(stream))
         mover = RedisMover(self._line, stream, kept, ledger, uid, token)
         await mover.begin()
-        yield mover
+        try:
+            yield mover
+        finally:
+            await mover.finish()
 
     @asynccontextmanager
     async def desk(self, spec: DeskSpec) -> AsyncIterator[RedisDesk]:

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 
 from deadletter.brokers.attempts import to_park
-from deadletter.brokers.errors import BrokerError, Fenced
+from deadletter.brokers.errors import BrokerError, BrokerUnreachable, Fenced
 from deadletter.brokers.redis import names
 from deadletter.brokers.redis.encoding import pack_letter
 from deadletter.brokers.redis.hands import Hands
@@ -63,7 +63,11 @@ class Clerk:
     async def _write_all(self) -> None:
         while self._wishes:
             batch, self._wishes = self._wishes[:_MOST], self._wishes[_MOST:]
-            await self._write(batch)
+            try:
+                await self._write(batch)
+            finally:
+                for wish in batch:  # whatever happened: nobody waits for ever
+                    wish.fail(BrokerUnreachable("the settlement did not come to an end"))
 
     async def _write(self, batch: list[_Wish]) -> None:
         published = await self._publish_all([wish for wish in batch if _target(wish, self._spec.retry)])

@@ -66,7 +66,11 @@ class RedisDesk:
     async def claim(self, limit: int, max_bytes: int = 64 << 20) -> list[Claim]:
         """Due letters, our own pending messages, those abandoned by others, new ones."""
         if len(self._backlog) < limit:
-            await self._gather(limit - len(self._backlog), max_bytes)
+            try:
+                await self._gather(limit - len(self._backlog), max_bytes)
+            except BaseException:
+                self._own = "0"  # what was claimed by a reply we never saw is ours: read it again
+                raise
         return self._deal(limit, max_bytes)
 
     async def _gather(self, limit: int, max_bytes: int) -> None:

@@ -8,6 +8,7 @@ Killed between the first two, the next mover finds the letters still there and t
 twice and settles. Each script asks the fence of the box first.
 """
 
+import asyncio
 from collections import deque
 from collections.abc import Sequence
 from struct import pack
@@ -39,6 +40,7 @@ class RedisMover:
         self._settled: set[int] = set()
         self._order: deque[int] = deque()
         self._spent = False
+        self._unmarking: asyncio.Task[None] | None = None
         self.tally: Tally | None = None
 
     async def begin(self) -> None:
@@ -76,9 +78,14 @@ class RedisMover:
         await self._settle(step)
         self._remember(gone)
         self.tally, self._spent = step.tally, False
-        await self._unmark(
-            [parcel for parcel, one in zip(parcels, step.publications, strict=True) if one.letter.offset in gone]
-        )
+        settled = [parcel for parcel, one in zip(parcels, step.publications, strict=True) if one.letter.offset in gone]
+        await self.finish()
+        self._unmarking = asyncio.create_task(self._unmark(settled))  # while the next step is made
+
+    async def finish(self) -> None:
+        """Wait until no mark is being taken away."""
+        if self._unmarking is not None:
+            await asyncio.wait({self._unmarking})
 
     def _parcels(self, step: Step, gone: set[int]) -> list[Parcel]:
         """A letter that stays in the box may be sent again by another Replay: its mark carries ours."""

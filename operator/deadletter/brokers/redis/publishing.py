@@ -1,6 +1,6 @@
 """Publishing: letters go to their boxes in scripts of bounded size, each letter once.
 
-A script blocks Redis while it runs, so one takes at most 250 letters or half a mebibyte.
+A script blocks Redis while it runs, so one takes at most 500 letters or a mebibyte.
 """
 
 from collections.abc import Iterator, Sequence
@@ -14,8 +14,8 @@ from deadletter.brokers.redis.scripts import PUT
 from deadletter.core.letters import Message
 
 MARK_LIFE = 7 * 24 * 3_600_000
-_MOST_LETTERS = 250
-_MOST_BYTES = 1 << 19
+_MOST_LETTERS = 500
+_MOST_BYTES = 1 << 20
 _LARGEST = 500 << 20  # Redis takes 512 MiB in a field
 
 
