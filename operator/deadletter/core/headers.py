@@ -21,7 +21,7 @@ from deadletter.core.letters import (
     Origin,
     Place,
 )
-from deadletter.core.numbers import number
+from deadletter.core.numbers import number, position
 from deadletter.core.texts import clip_bytes
 
 ID = "dlq-id"
@@ -124,7 +124,7 @@ def read_fields(fields: dict[str, bytes | None]) -> Envelope:
     """The envelope in these headers, whichever of ours are there."""
     origin = Origin(
         _text(fields, ORIGIN_TOPIC),
-        number(fields.get(ORIGIN_PARTITION)),
+        position(fields.get(ORIGIN_PARTITION)),
         _offset(fields),
         _time(fields, ORIGIN_TIMESTAMP),
     )
@@ -134,7 +134,7 @@ def read_fields(fields: dict[str, bytes | None]) -> Envelope:
         origin=origin,
         hop=origin,
         group=_text(fields, GROUP),
-        attempts=number(fields.get(ATTEMPTS)) or 0,
+        attempts=max(number(fields.get(ATTEMPTS)) or 0, 0),
         first_failed_at=_time(fields, FIRST_FAILED_AT),
         failed_at=_time(fields, FAILED_AT),
         failure=_failure(fields),
@@ -170,7 +170,7 @@ def _offset(fields: dict[str, bytes | None]) -> int | None:
     raw = fields.get(ORIGIN_OFFSET)
     if raw and _ENTRY_ID.fullmatch(raw):
         return Place.of_entry("", raw.decode()).offset
-    return number(raw)
+    return position(raw)
 
 
 def _time(fields: dict[str, bytes | None], name: str) -> int | None:
