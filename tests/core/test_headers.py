@@ -91,6 +91,13 @@ def test_all_together_stay_under_8_kib():
     assert written.size <= headers.TOTAL_LIMIT
 
 
+def test_a_redis_origin_is_written_as_its_entry_id():
+    offset = 1_700_000_000_000 << 64 | 5
+    stamped = stamp(Message(None, None), Envelope(origin=Origin("s", 0, offset)))
+    assert dict(stamped.headers)["dlq-origin-offset"] == b"1700000000000-5"
+    assert read_ours(stamped).origin.offset == offset
+
+
 def test_the_least_envelope_is_recognised_as_ours():
     assert read_ours(stamp(Message(None, None), Envelope())) is not None
     assert read_ours(Message(None, None, (("dlq-replays", b"1"),))) is None

@@ -92,6 +92,16 @@ def test_settlements_are_the_union_of_all_reasons(history):
     assert read.changed() == []
 
 
+def test_reasons_stay_apart_and_add_up():
+    settled, read = Settlements("o", 1), Settlements("o", 1)
+    settled.add(Why.Replayed, [1, 70_000])
+    settled.add(Why.Archived, [1, 2])
+    for key, value in settled.changed():
+        read.load(key, value)
+    assert (read.of(Why.Replayed), read.of(Why.Archived), read.of(Why.Buried)) == ([1, 70_000], [1, 2], [])
+    assert (list(read), len(read)) == ([1, 2, 70_000], 3)
+
+
 def test_contains_asks_for_offsets_only():
     settled = Settlements("o", 1)
     settled.add(Why.Replayed, [5])

@@ -93,6 +93,34 @@ def test_only_the_newest_letters_are_grouped_and_all_are_counted():
     assert register.oldest == 1_000 + 65_537
 
 
+def test_a_letter_that_is_seen_twice_counts_once():
+    register = Register()
+    register.add(5, "a", "A", "Transient", 1)
+    register.add(5, "b", "B", "Network", 2)
+    assert (register.depth, [group.fingerprint for group in register.groups()]) == (1, ["a"])
+
+
+def test_times_far_apart_and_out_of_order_are_kept_exactly():
+    register = Register()
+    for offset, when in ((3, 1_000), (1, 2**45), (2, 5)):
+        register.add(offset, "a", "A", "Transient", when)
+    seen = []
+    for offset in (1, 2, 3):
+        seen.append(register.oldest)
+        register.settle([offset])
+    assert seen == [2**45, 5, 1_000]
+
+
+def test_retention_takes_letters_from_the_bottom():
+    register = Register()
+    for offset in (1, 2, 65_540, 65_541):
+        register.add(offset, "a", "A", "Transient", offset)
+    register.drop_below(2)
+    assert (register.depth, register.oldest) == (3, 2)
+    register.drop_below(65_541)
+    assert (register.depth, register.oldest) == (1, 65_541)
+
+
 def test_letters_settled_before_they_are_seen_are_never_open():
     register = Register()
     register.settle([5])
