@@ -155,10 +155,10 @@ class DeadLetterQueue(Kind):
         Column("Broker", ".spec.brokerRef.name", description="The BrokerConnection."),
         Column("Depth", ".status.depth", "integer", description="Open letters."),
         Column("Oldest", ".status.oldestLetterTime", "date", description="When the oldest open letter died."),
+        condition_column("Health", "Degraded", "reason"),
         Column("Policy", ".status.policy.name", description="The policy that is followed."),
         condition_column("Reason", "Ready", "reason", wide=True),
         Column("Dead", ".status.boxes.dead", wide=True, description="The dead box."),
-        Column("Group", ".spec.source.group", wide=True, description="The courier's consumer group."),
         Column("Util", ".status.utilization", "integer", wide=True, description="Percent of capacity."),
         AGE,
     )
