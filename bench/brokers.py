@@ -1,0 +1,202 @@
+"""Kafka against peers and bounds: exactly-once replay, sweep, register tail, memory, the stall of a reader.
+
+ours   movers of four partitions in one process: read, select, publish, settle in transactions of 2,000
+peers  a plain Java client doing the same, `kcat | kcat` (values only)
+
+python -m bench.brokers [--letters 400000] [--rounds 3] [--queues 500]
+"""
+
+import argparse
+import asyncio
+import resource
+import statistics
+import time
+import uuid
+from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager
+
+from bench import peers
+from bench.lines import bound, progress, versus
+from deadletter.api.brokerconnections import BrokerConnectionSpec
+from deadletter.brokers.base import Broker
+from deadletter.brokers.connect import open_broker
+from deadletter.brokers.errors import BrokerError
+from deadletter.brokers.values import BoxSpec, Publication, Step, Taken, Watched
+from deadletter.core.letters import Message, Place
+from deadletter.core.tallies import Span, Tally, Why
+from tests.bed import beds
+
+PARTITIONS, STEP = 4, 2_000
+ANYWHERE = ("0.0.0.0/0", "::/0")
+HEADERS = tuple((f"header-{n}", b"a value of a header") for n in range(6))
+Run = Callable[[], Awaitable[float]]
+
+
+def connect(**spec: object) -> AbstractAsyncContextManager[Broker]:
+    """An open broker of the bed."""
+    return open_broker(BrokerConnectionSpec.model_validate(spec), lambda _name, _key: b"", ANYWHERE)
+
+
+def letter(number: int) -> Message:
+    """1 KiB with six headers."""
+    return Message(f"key-{number}".encode(), b"x" * 1_024, HEADERS)
+
+
+async def fill(broker: Broker, box: str, letters: int, partitions: int = PARTITIONS) -> None:
+    """Letters spread over the partitions."""
+    for first in range(0, letters, 5_000):
+        numbers = range(first, min(first + 5_000, letters))
+        await broker.append([Publication(box, letter(n), Place("bench", 0, n), n % partitions) for n in numbers])
+
+
+async def replay(broker: Broker, dead: str, ledger: str, target: str, every: int) -> float:
+    """Seconds of a whole replay; every n-th letter is selected."""
+    begun = time.monotonic()
+    spans = await broker.window(dead)
+    await asyncio.gather(*(move(broker, dead, ledger, target, every, span) for span in spans))
+    return time.monotonic() - begun
+
+
+async def move(broker: Broker, dead: str, ledger: str, target: str, every: int, span: Span) -> None:
+    """One partition through its mover."""
+    async with broker.mover(dead, ledger, span.partition, "bench") as mover:
+        tally = Tally(span, time.time_ns() // 1_000_000, span.start)
+        held: list[Taken] = []
+        async for batch in broker.read(dead, [span]):
+            held += batch
+            while len(held) >= STEP:
+                tally = await commit(mover, target, every, tally, held[:STEP])
+                del held[:STEP]
+        if held:
+            await commit(mover, target, every, tally, held)
+
+
+async def commit(mover, target: str, every: int, tally: Tally, batch: list[Taken]) -> Tally:
+    """One transaction."""
+    chosen = [one for one in batch if one.place.offset % every == 0 and mover.is_open(one.place.offset)]
+    tally = tally.evolve(next=batch[-1].place.offset + 1, replayed=tally.replayed + len(chosen))
+    publications = [Publication(target, one.message, one.place, one.place.partition) for one in chosen]
+    await mover.commit(Step(tally, publications, {Why.Replayed: [one.place.offset for one in chosen]}))
+    return tally
+
+
+async def interleaved(rounds: int, runs: dict[str, Run]) -> dict[str, float]:
+    """The median seconds of each run; they take turns."""
+    taken: dict[str, list[float]] = {name: [] for name in runs}
+    for turn in range(rounds):
+        for name, run in runs.items():
+            taken[name].append(await run())
+            progress(f"round {turn + 1}: {name} {taken[name][-1]:.2f} s")
+    return {name: statistics.median(seconds) for name, seconds in taken.items()}
+
+
+async def kafka_replays(broker: Broker, servers: str, bed: beds.Bed, letters: int, rounds: int) -> None:
+    """All and half selected against Java, all against kcat."""
+    dead = f"bench-{uuid.uuid4().hex[:8]}"
+    await broker.ensure(BoxSpec(dead, PARTITIONS))
+    await fill(broker, dead, letters)
+    classes = peers.compiled(bed)
+
+    async def target() -> tuple[str, str]:
+        name = f"bench-{uuid.uuid4().hex[:8]}"
+        await broker.ensure(BoxSpec(name, PARTITIONS))
+        await broker.ensure(BoxSpec(f"{name}.ledger", 3, config={"cleanup.policy": "compact"}))
+        return name, f"{name}.ledger"
+
+    async def ours(every: int) -> float:
+        name, ledger = await target()
+        return await replay(broker, dead, ledger, name, every)
+
+    async def java(every: int) -> float:
+        name, ledger = await target()
+        return await peers.java(classes, [servers, dead, ledger, name, str(PARTITIONS), str(STEP), str(every)])
+
+    async def kcat() -> float:
+        return await peers.kcat(servers, dead, (await target())[0], letters)
+
+    for every, goal, share in ((1, 1.0, 100), (2, 1.3, 50)):
+        runs: dict[str, Run] = {"ours": lambda n=every: ours(n), "java": lambda n=every: java(n)}
+        if every == 1:
+            runs["kcat"] = kcat
+        took = await interleaved(rounds, runs)
+        rate = {name: letters / seconds for name, seconds in took.items()}
+        versus(f"kafka-replay-{share}", "letters/s", rate["ours"], "java", rate["java"], goal)
+        if every == 1:
+            versus("kafka-replay-kcat", "letters/s", rate["ours"], "kcat | kcat", rate["kcat"], 0.35)
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1_024
+    bound("kafka-replay-memory", "MiB", peak, 150)
+
+
+async def kafka_tail(broker: Broker, letters: int) -> None:
+    """A register from nothing, and how long it keeps the event loop."""
+    dead = f"bench-{uuid.uuid4().hex[:8]}"
+    await broker.ensure(BoxSpec(dead, 3))
+    await fill(broker, dead, letters, 3)
+    worst = asyncio.ensure_future(longest_hold())
+    registers = broker.registers()
+    begun = time.monotonic()
+    depth = 0
+    while depth < letters:
+        found = (await registers.sweep([Watched(dead, f"{dead}.ledger")], 0))[dead]
+        if isinstance(found, BrokerError):
+            raise found
+        depth = found.depth
+    versus("kafka-register-tail", "letters/s", letters / (time.monotonic() - begun), "bound", 20_000, 1.0)
+    worst.cancel()
+    bound("kafka-register-hold", "ms", await worst, 10)
+    await registers.close()
+
+
+async def longest_hold() -> float:
+    """The longest time in ms that nobody else got a turn, until cancelled."""
+    longest = 0.0
+    try:
+        while True:
+            before = time.monotonic()
+            await asyncio.sleep(0)
+            longest = max(longest, time.monotonic() - before)
+    except asyncio.CancelledError:
+        return longest * 1_000
+
+
+async def kafka_sweep(broker: Broker, queues: int) -> None:
+    """Many queues of three partitions when nothing changed."""
+    names = [f"bench-{uuid.uuid4().hex[:8]}" for _ in range(queues)]
+    for name in names:
+        await broker.ensure(BoxSpec(name, 3))
+    registers = broker.registers()
+    watched = [Watched(name, f"{name}.ledger") for name in names]
+    seconds = []
+    for _ in range(4):
+        begun = time.monotonic()
+        await registers.sweep(watched, 0)
+        seconds.append(time.monotonic() - begun)
+    await registers.close()
+    bound(f"kafka-sweep-{queues}x3", "s", statistics.median(seconds[1:]), 5.0)
+
+
+async def main(letters: int, rounds: int, queues: int) -> None:
+    """Every part on a bed of its own."""
+    bed = beds.create()
+    try:
+        servers = await asyncio.to_thread(peers.full_kafka, bed)
+        async with connect(kafka={"bootstrapServers": [servers]}) as broker:
+            await kafka_replays(broker, servers, bed, letters, rounds)
+            await kafka_tail(broker, letters // 4)
+            await kafka_sweep(broker, queues)
+    finally:
+        bed.down()
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--letters", type=int, default=400_000)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--queues", type=int, default=500)
+    given = parser.parse_args()
+    try:
+        import uvloop
+
+        uvloop.run(main(given.letters, given.rounds, given.queues))
+    except ImportError:
+        asyncio.run(main(given.letters, given.rounds, given.queues))
