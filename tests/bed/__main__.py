@@ -25,6 +25,7 @@ from tests.bed import (
     tools,
 )
 from tests.bed.processes import BedError
+from tests.dialects import libraries
 
 STANDING = os.environ.get("DLQ_BED_NAME", "main")
 PARTS = ("redis", "kafka", "cluster")
@@ -89,6 +90,7 @@ def prepare() -> Path:
     for name in (*binaries.CONTROL, *binaries.NODE):
         binaries.path(name)
     pause.archive()
+    libraries.prepare()
     return image.archive()
 
 

@@ -28,7 +28,7 @@ def _unwrapped(fields: Fields, envelope: Envelope) -> None:
 
 
 def _retried(fields: Fields, envelope: Envelope) -> None:
-    """Old versions wrote the attempts as one unsigned byte, which may look like a digit."""
+    """As above; and old versions wrote the attempts as one unsigned byte, which may look like a digit."""
     _unwrapped(fields, envelope)
     raw = fields.last.get("retry_topic-attempts")
     if raw is not None and len(raw) == 1:
