@@ -16,7 +16,6 @@ PACKAGES = {
     "kcat": "kcat",
     "java": "openjdk-17-jdk-headless",
     "javac": "openjdk-17-jdk-headless",
-    "javac": "openjdk-17-jdk-headless",
     "mvn": "maven",
     "go": "golang-go",
     "openssl": "openssl",
