@@ -38,9 +38,9 @@ def depth(stage: Stage) -> int | None:
 class Story:
     """One telling, for one broker."""
 
-    def __init__(self, stage: Stage, broker: str, address: str) -> None:
-        self.stage, self.broker, self.address = stage, broker, address
-        stage.words = {"ADDRESS": address, "IMAGE": stage.cluster.image}
+    def __init__(self, stage: Stage, broker: str, address: str, source: str = "orders") -> None:
+        self.stage, self.broker, self.address, self.source = stage, broker, address, source
+        stage.words = {"ADDRESS": address, "IMAGE": stage.cluster.image, "SOURCE": source}
 
     def tell(self) -> None:
         """All chapters, in order."""
@@ -60,7 +60,7 @@ class Story:
         """The shop answers and the queue is Ready with a courier."""
         namespaces(self.stage.cluster, self.stage.namespace)
         self._shop()
-        self._send([])
+        self.send([])
         for manifest in (f"broker-{self.broker}", "queue"):
             self.stage.say(f"    applying tests/demo/manifests/{manifest}.yaml")
             self.stage.apply(manifest)
@@ -70,9 +70,9 @@ class Story:
 
     def letters(self) -> None:
         """Flaky orders are retried until taken; bad ones become letters with a reason."""
-        self._send(traffic.orders(GOOD))
-        self._send(traffic.orders(FLAKY, 100, flaky=True))
-        self._send(traffic.orders(BAD, 200, currency="DOGE"))
+        self.send(traffic.orders(GOOD))
+        self.send(traffic.orders(FLAKY, 100, flaky=True))
+        self.send(traffic.orders(BAD, 200, currency="DOGE"))
         self.stage.say(
             f"    sent {GOOD} good orders, {FLAKY} that the shop stumbles over, {BAD} in a currency it refuses"
         )
@@ -84,7 +84,7 @@ class Story:
     def outage(self) -> None:
         """With the shop gone the circuit opens; when it is back all orders arrive and no letter was added."""
         self._scale(0)
-        self._send(traffic.orders(DURING, 300))
+        self.send(traffic.orders(DURING, 300))
         self.stage.say(f"    the shop is gone; sent {DURING} more orders")
         self.stage.until("the circuit to open", lambda: self._reason("Degraded") == "CircuitOpen")
         self.stage.show("get", "dlq/orders", "-o", "wide")
@@ -129,8 +129,9 @@ class Story:
     def _reason(self, kind: str) -> str:
         return str(self.stage.condition("dlq/orders", kind).get("reason"))
 
-    def _send(self, sent: list[dict[str, object]]) -> None:
-        traffic.send(self.broker, self.address, sent)
+    def send(self, sent: list[dict[str, object]]) -> None:
+        """Orders for the shop, through the broker."""
+        traffic.send(self.broker, self.address, self.source, sent)
 
     def _shop(self) -> None:
         made = self.stage.kubectl(

@@ -5,8 +5,6 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-SOURCE = "orders"
-
 
 def orders(count: int, first: int = 0, **more: Any) -> list[dict[str, Any]]:
     """So many orders with running ids."""
@@ -15,30 +13,30 @@ def orders(count: int, first: int = 0, **more: Any) -> list[dict[str, Any]]:
     ]
 
 
-def send(broker: str, address: str, sent: Sequence[dict[str, Any]]) -> None:
-    """Send orders to the topic or stream `orders`; it is made when it does not exist."""
-    asyncio.run(_to_kafka(address, sent) if broker == "kafka" else _to_redis(address, sent))
+def send(broker: str, address: str, source: str, sent: Sequence[dict[str, Any]]) -> None:
+    """Send orders to a topic or stream; a topic is made when it does not exist."""
+    asyncio.run(_to_kafka(address, source, sent) if broker == "kafka" else _to_redis(address, source, sent))
 
 
-async def _to_kafka(address: str, sent: Sequence[dict[str, Any]]) -> None:
+async def _to_kafka(address: str, source: str, sent: Sequence[dict[str, Any]]) -> None:
     from aiokafka import AIOKafkaProducer
     from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 
     admin = AIOKafkaAdminClient(bootstrap_servers=address)
     await admin.start()
     try:
-        if SOURCE not in await admin.list_topics():
-            await admin.create_topics([NewTopic(SOURCE, num_partitions=3, replication_factor=1)])
+        if source not in await admin.list_topics():
+            await admin.create_topics([NewTopic(source, num_partitions=3, replication_factor=1)])
     finally:
         await admin.close()
     async with AIOKafkaProducer(bootstrap_servers=address, acks="all") as producer:
-        for order in sent:
-            await producer.send_and_wait(SOURCE, json.dumps(order).encode(), key=order["id"].encode())
+        waiting = [await producer.send(source, json.dumps(one).encode(), key=one["id"].encode()) for one in sent]
+        await asyncio.gather(*waiting)
 
 
-async def _to_redis(address: str, sent: Sequence[dict[str, Any]]) -> None:
+async def _to_redis(address: str, source: str, sent: Sequence[dict[str, Any]]) -> None:
     from redis.asyncio import Redis
 
     async with Redis.from_url(address) as client:
         for order in sent:
-            await client.xadd(SOURCE, {"key": order["id"], "value": json.dumps(order)})
+            await client.xadd(source, {"key": order["id"], "value": json.dumps(order)})

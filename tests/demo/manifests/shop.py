@@ -5,6 +5,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 STUMBLES = 2
 seen: dict[str, int] = {}
+taken: set[str] = set()
 
 
 class Shop(BaseHTTPRequestHandler):
@@ -21,7 +22,12 @@ class Shop(BaseHTTPRequestHandler):
         elif order.get("flaky") and tries <= STUMBLES:
             self.answer(503, "try again")
         else:
+            taken.add(order["id"])
             self.answer(200, "thank you")
+
+    def do_GET(self) -> None:
+        """How many different orders were taken."""
+        self.answer(200, str(len(taken)))
 
     def answer(self, status: int, text: str) -> None:
         """Say it in a line."""
