@@ -2,12 +2,12 @@
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
-from deadletter.api.assignments import ReplayAssignment
+from deadletter.api.assignments import Boxes, ReplayAssignment
 from deadletter.api.replays import Rate
-from deadletter.brokers.base import Broker
-from deadletter.brokers.errors import BrokerError
+from deadletter.brokers.base import Broker, Offsets
+from deadletter.brokers.errors import BrokerError, NotAuthorised
 from deadletter.core.reasons import Reason
 from deadletter.core.selection import PredicateError
 from deadletter.core.tallies import Span
@@ -26,10 +26,17 @@ def wall_clock() -> int:
     return time.time_ns() // 1_000_000
 
 
+async def _settled(broker: Broker, boxes: Boxes) -> Mapping[int, Offsets]:
+    try:
+        return await broker.settled(boxes.dead, boxes.ledger)
+    except NotAuthorised:
+        return {}  # Kafka does not tell who may only read the dead box that there is no ledger
+
+
 async def _seats(assignment: ReplayAssignment, broker: Broker, window: tuple[Span, ...], archived: bool) -> list[Seat]:
     boxes = assignment.boxes
     if assignment.observe:
-        settled = await broker.settled(boxes.dead, boxes.ledger)
+        settled = await _settled(broker, boxes)
         return [ObserverSeat(span.partition, settled.get(span.partition)) for span in window]
     return [MoverSeat(broker, boxes.dead, boxes.ledger, span.partition, assignment.uid, archived) for span in window]
 

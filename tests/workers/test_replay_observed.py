@@ -1,0 +1,116 @@
+"""An adopted box that is only observed: a Kafka user who may read and describe it, and nothing else."""
+
+import asyncio
+from contextlib import AsyncExitStack
+
+import pytest
+from aiokafka.admin import AIOKafkaAdminClient
+from aiokafka.protocol.admin import CreateAclsRequest
+
+from deadletter.brokers.base import Broker
+from deadletter.brokers.connect import mounted_secrets, open_broker
+from deadletter.brokers.errors import NotAuthorised
+from deadletter.brokers.values import Reading, Watched
+from deadletter.workers.replayer import course, endings
+from deadletter.workers.replayer.replay import wall_clock
+from tests.brokers.secured import PASSWORD, Secured, open_secured
+from tests.brokers.test_kafka import fresh_name
+from tests.workers.replaying import Scene, letter
+from tests.workers.test_replay_brokers import LOCAL, PATIENCE, Pod
+
+TOPIC, LITERAL, ALLOW = 2, 3, 3
+READ, DESCRIBE = 3, 8
+
+
+@pytest.fixture(scope="session")
+def secured(bed) -> Secured:
+    return open_secured(bed)
+
+
+async def allow_reading(secured: Secured, topic: str) -> None:
+    admin = AIOKafkaAdminClient(bootstrap_servers=secured.plain)
+    await admin.start()
+    try:
+        for right in (READ, DESCRIBE):
+            wish = CreateAclsRequest(TOPIC, topic, LITERAL, "User:guest", "*", right, ALLOW)
+            answer = await admin._send_request(wish)
+            assert [code for code, _ in answer.creation_responses] == [0]
+    finally:
+        await admin.close()
+
+
+def connection(secured: Secured) -> dict:
+    tls = {"caSecretRef": {"name": "ca", "key": "ca.crt"}}
+    sasl = {"mechanism": "PLAIN", "secretRef": {"name": "login"}}
+    return {"kafka": {"bootstrapServers": [secured.login], "tls": tls, "sasl": sasl}}
+
+
+def write_secrets(secured: Secured, folder) -> None:
+    files = {"ca/ca.crt": (secured.files / "ca.crt").read_text(), "login/username": "guest", "login/password": PASSWORD}
+    for name, content in files.items():
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_text(content)
+
+
+async def readable(guest: Broker, box: str) -> None:
+    """Rights take a moment to reach the broker."""
+    async with asyncio.timeout(PATIENCE):
+        while True:
+            try:
+                await guest.window(box)
+            except NotAuthorised:
+                await asyncio.sleep(0.1)
+            else:
+                return
+
+
+@pytest.fixture
+async def scene(secured, tmp_path):
+    """Letters written by an application; `scene.broker` is the guest's."""
+    scene = Scene(None, fresh_name("observed"), {"kafka": {"bootstrapServers": [secured.plain]}})
+    async with AsyncExitStack() as stack:
+        scene.broker = await stack.enter_async_context(open_broker(scene.assignment().broker, lambda *_: b"", LOCAL))
+        await scene.build()
+        await scene.bury(*(letter(number, scene.name) for number in range(12)))
+        await allow_reading(secured, scene.boxes.dead)
+        await allow_reading(secured, scene.name)
+        write_secrets(secured, tmp_path)
+        scene.connection, scene.owner = connection(secured), scene.broker
+        guest = open_broker(scene.assignment().broker, mounted_secrets(tmp_path), LOCAL)
+        scene.broker = await stack.enter_async_context(guest)
+        await readable(scene.broker, scene.boxes.dead)
+        yield scene
+
+
+async def test_depth_age_and_groups_need_no_right_to_write(scene):
+    registers = scene.broker.registers()
+    watched = Watched(scene.boxes.dead, scene.boxes.ledger)
+    async with asyncio.timeout(PATIENCE):
+        reading = None
+        while not isinstance(reading, Reading) or not reading.caught_up:
+            reading = (await registers.sweep([watched], wall_clock()))[scene.boxes.dead]
+            assert isinstance(reading, Reading), reading
+    await registers.close()
+    assert (reading.depth, reading.oldest) == (12, 1_700_000_000_000)
+    assert [(group.error_type, group.letters) for group in reading.groups] == [("Timeout", 12)]
+
+
+async def test_a_preview_answers_by_its_last_word_and_writes_nothing(scene, tmp_path, monkeypatch):
+    monkeypatch.setenv("DLQ_SECRETS_DIR", str(tmp_path))
+    before = await scene.owner.window(scene.boxes.dead)
+    pod = Pod(tmp_path, scene, observe=True, mode="DryRun", select={"where": "payload.n % 3 == 0"})
+    assert await pod.finish() == endings.FINISHED, (tmp_path / "log").read_text()[-2_000:]
+    word = pod.word
+    assert (word["reason"], word["scanned"], word["matched"], word["replayed"]) == ("DryRunFinished", 12, 4, 0)
+    assert (word["targets"], sum(word["groups"].values())) == ({scene.name: 4}, 4)
+    assert word["samples"] == [f"0-{n}" for n in (0, 3, 6, 9)]
+    assert await scene.owner.window(scene.boxes.dead) == before
+    assert await scene.numbers() == []
+    assert set(await scene.owner.describe([scene.boxes.dead, scene.boxes.ledger])) == {scene.boxes.dead}
+
+
+async def test_an_apply_of_such_a_user_changes_nothing_and_says_why(scene, monkeypatch):
+    monkeypatch.setattr(course, "FIRST_WAIT_S", 0.01)
+    ending = await scene.replay()
+    assert (ending.code, ending.reason) == (endings.TRY_AGAIN, "NotAuthorised")
+    assert await scene.numbers() == []
