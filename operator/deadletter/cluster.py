@@ -253,7 +253,10 @@ async def _configuration() -> Any:
     try:
         config.load_incluster_config(client_configuration=settings)  # type: ignore[no-untyped-call]
     except config.ConfigException:
-        await config.load_kube_config(client_configuration=settings)  # type: ignore[no-untyped-call]
+        try:
+            await config.load_kube_config(client_configuration=settings)  # type: ignore[no-untyped-call]
+        except config.ConfigException:
+            raise ApiError(0, "no API server is known: this is no pod, and KUBECONFIG names none") from None
     settings.retries = None
     settings.connection_pool_maxsize = 64
     return settings

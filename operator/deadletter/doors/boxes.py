@@ -1,7 +1,7 @@
 """Which dead box a person means: by an assignment in a worker's pod, or by manifests on a desk."""
 
 import argparse
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +11,7 @@ from pydantic import ValidationError
 
 from deadletter.api.brokerconnections import BrokerConnectionSpec
 from deadletter.api.deadletterqueues import DeadLetterQueueSpec
+from deadletter.brokers.connect import Secrets, mounted_secrets
 from deadletter.core import names
 
 ANYWHERE = ("0.0.0.0/0", "::/0")  # at a desk a person dials, not a pod for somebody
@@ -27,13 +28,14 @@ class Counter:
     broker: BrokerConnectionSpec
     dead: str
     ledger: str
-    secrets: Path
+    secrets: Secrets
     allow: tuple[str, ...] = ()
     dialect: str = "Auto"
     read_values: bool = False
     origin: str | None = None
     hidden_headers: tuple[str, ...] = ("authorization",)
     hidden_pointers: tuple[str, ...] = ()
+    observed: bool = False
 
     @property
     def reading(self) -> tuple[str, bool, str | None]:
@@ -56,14 +58,16 @@ def _of_assignment(options: argparse.Namespace) -> Counter:
     try:
         told = orjson.loads((options.assignment / "assignment.json").read_bytes())
     except OSError:
-        raise CounterError("say --connection file and --dead box: there is no assignment here") from None
+        raise CounterError(
+            "say -n namespace and a queue, or --connection file and --dead box: there is no assignment here"
+        ) from None
     boxes = told["boxes"]
     dead = options.dead or boxes["dead"]
     return Counter(
         broker=BrokerConnectionSpec.model_validate(told["broker"]),
         dead=dead,
         ledger=boxes["ledger"] if dead == boxes["dead"] else names.ledger(dead),
-        secrets=options.secrets,
+        secrets=mounted_secrets(options.secrets),
         allow=tuple(told.get("allow", ())),
         dialect=told.get("dialect", "Auto"),
         read_values=told.get("read_values", False),
@@ -86,8 +90,8 @@ def _of_manifests(options: argparse.Namespace) -> Counter:
     dead = options.dead or (_dead_of(queue, broker) if queue else None)
     if dead is None:
         raise CounterError("say which box: --dead box, or --queue file")
-    counter = Counter(broker, dead, names.ledger(dead), options.secrets, ANYWHERE)
-    return counter if queue is None else _with_queue(counter, queue)
+    counter = Counter(broker, dead, names.ledger(dead), mounted_secrets(options.secrets), ANYWHERE)
+    return counter if queue is None else with_queue(counter, queue)
 
 
 def _dead_of(queue: DeadLetterQueueSpec, broker: BrokerConnectionSpec) -> str | None:
@@ -96,17 +100,15 @@ def _dead_of(queue: DeadLetterQueueSpec, broker: BrokerConnectionSpec) -> str | 
     return names.dead_box(queue.source.name, queue.source.group, broker.redis is not None)
 
 
-def _with_queue(counter: Counter, queue: DeadLetterQueueSpec) -> Counter:
+def with_queue(counter: Counter, queue: DeadLetterQueueSpec) -> Counter:
+    """The counter as the queue wants it: its dialect, and what it hides."""
     hidden = queue.redaction
-    return Counter(
-        counter.broker,
-        counter.dead,
-        counter.ledger,
-        counter.secrets,
-        counter.allow,
-        queue.dead.dialect,
-        queue.dead.read_values,
-        queue.dead.origin,
-        tuple(hidden.headers) if hidden else counter.hidden_headers,
-        tuple(hidden.json_pointers) if hidden else (),
+    return replace(
+        counter,
+        dialect=queue.dead.dialect,
+        read_values=queue.dead.read_values,
+        origin=queue.dead.origin,
+        hidden_headers=tuple(hidden.headers) if hidden else counter.hidden_headers,
+        hidden_pointers=tuple(hidden.json_pointers) if hidden else (),
+        observed=queue.redrive.strategy == "Disabled",
     )
