@@ -8,6 +8,8 @@ import pytest
 
 from deadletter.brokers.base import Broker
 from deadletter.brokers.connect import open_broker
+from tests.bed import beds, processes
+from tests.bed import kafka as kafka_bed
 from tests.brokers import kills
 from tests.brokers.contract import make_boxes
 from tests.brokers.test_kafka import LOOPBACK, fresh_name, no_secrets, spec_of
@@ -51,3 +53,26 @@ async def test_of_two_movers_one_wins(kafka: str, broker: Broker) -> None:
     assert 0 in codes
     assert set(codes) <= {0, kills.FENCED}
     await kills.check_exact(broker, boxes, 2_000)
+
+
+@pytest.mark.kill
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("hard", [True, False])
+async def test_a_bounced_broker_loses_and_doubles_nothing(bed: beds.Bed, hard: bool) -> None:
+    """The broker ends in the middle of a replay, three times, by SIGKILL or politely, and comes back."""
+    part = beds.Part(f"bounced-kafka-{hard}", 2, kafka_bed.start)
+    said = bed.part(part)
+    ports = said["ports"]
+    address = f"{said['address']}:{ports[0]}"
+    async with open_broker(spec_of(address), no_secrets, LOOPBACK) as broker:
+        boxes = await make_boxes(broker, fresh_name("bounce"))
+        await kills.fill(broker, boxes, 20_000)
+        mover = await kills.start("kafka", address, boxes, 250)
+        for _ in range(3):
+            assert await mover.steps(5)
+            (processes.kill if hard else processes.stop)(processes.of_bed(bed.directory, part.name))
+            await asyncio.to_thread(kafka_bed.start, bed.directory, part.name, said["address"], *ports)
+        code, errors = await mover.end()
+        assert code == 0, errors
+        await kills.check_exact(broker, boxes, 20_000)
+    processes.stop(processes.of_bed(bed.directory, part.name))

@@ -3,10 +3,11 @@
 from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import asynccontextmanager
 
+from aiokafka import TopicPartition
 from pyroaring import BitMap
 
 from deadletter.brokers.errors import BoxRecreated
-from deadletter.brokers.kafka import boxes, parcels, reading
+from deadletter.brokers.kafka import boxes, dangling, parcels, reading
 from deadletter.brokers.kafka.errors import translated
 from deadletter.brokers.kafka.ledgers import ledger_parcel, ledger_partition, read_ledger
 from deadletter.brokers.kafka.line import EARLIEST, Line
@@ -33,10 +34,15 @@ class KafkaMover:
         self._mark: tuple[int, int] | None = None
         self._tally: Tally | None = None
         self._gone: Entries = []
+        self._cleared: set[TopicPartition] = set()
 
     async def load(self, archived: bool, sightings: Sightings) -> None:
         """Read the ledger after our producer fenced all others; check that the box is still the same."""
         self._archived, self._sightings = archived, sightings
+        where = TopicPartition(self._ledger, ledger_partition(self._partition))
+        await dangling.clear_ledger(
+            self._line, self._room, where, lambda first: dangling.was_published(self._line, where, first, self._uid)
+        )
         kept = await read_ledger(self._line, self._ledger, self._concerns, [ledger_partition(self._partition)])
         with translated(self._ledger):
             for key, (parsed, value) in kept.items():
@@ -78,6 +84,7 @@ class KafkaMover:
         """All of the step or nothing; after an error this mover is spent."""
         packed = await parcels.pack(step.publications, self._room.targets)
         mark = await self._new_mark(step)
+        await self._clear(packed)
         async with self._room.transaction() as transaction:
             offsets = await transaction.send(packed) if packed else []
             entries = self._settle(step, mark) + self._gone
@@ -86,6 +93,22 @@ class KafkaMover:
             entries.append((key, core.encode_tally(key, step.tally)))
             await transaction.send([ledger_parcel(self._ledger, self._partition, entries)])
         self._gone, self._tally = [], step.tally
+
+    async def _clear(self, packed: Iterable[parcels.Parcel]) -> None:
+        """Before the first message to a partition: end what an earlier one of us left open there."""
+        new = {TopicPartition(parcel.topic, parcel.partition) for parcel in packed} - self._cleared
+        for tp, first in (await dangling.open_from(self._line, new)).items() if new else ():
+            await self._room.end(tp, self._has_produced(tp, first))
+        self._cleared |= new
+
+    def _has_produced(self, tp: TopicPartition, first: int) -> bool:
+        """Does the ledger know of messages of ours from this offset on?"""
+        for key, bits in self._chunks.items():
+            parsed = core.parse_key(key)
+            highest = (parsed.chunk << core.CHUNK_BITS) + (bits.max() if bits else 0)
+            if (parsed.kind, parsed.topic, parsed.partition) == ("produced", *tp) and bits and highest >= first:
+                return True
+        return False
 
     async def _new_mark(self, step: Step) -> tuple[int, int] | None:
         highest = max((max(offsets) for offsets in step.settled.values() if offsets), default=-1)

@@ -11,6 +11,7 @@ from pyroaring import BitMap64
 from deadletter.brokers.kafka import letters, parcels, reading
 from deadletter.brokers.kafka.commits import Attempt
 from deadletter.brokers.kafka.committer import Committer, Verdict
+from deadletter.brokers.kafka.dangling import clear_ledger
 from deadletter.brokers.kafka.errors import translated
 from deadletter.brokers.kafka.ledgers import ledger_parcel, ledger_partition, read_ledger
 from deadletter.brokers.kafka.line import EARLIEST, Line
@@ -56,6 +57,9 @@ class RetryPartition:
         """What is durable, after everything of ours that was under way is fenced."""
         await self._close_room()
         self._room = await Room.open(self._line, f"dlq.{self.tp.topic}.{self.tp.partition}")
+        await clear_ledger(
+            self._line, self._room, TopicPartition(self._spec.ledger, ledger_partition(self.tp.partition))
+        )
         kept = await read_ledger(self._line, self._spec.ledger, self._concerns, [ledger_partition(self.tp.partition)])
         self._settled = Settlements(self.tp.topic, self.tp.partition)
         with translated(self._spec.ledger):

@@ -42,6 +42,7 @@ class Room:
     """One transactional id. Whoever opens it last is the only one who can commit."""
 
     def __init__(self, line: Line, name: str, producer: AIOKafkaProducer) -> None:
+        self._line = line
         self.name = name
         self.targets = Targets(line)
         self._producer: AIOKafkaProducer | None = producer
@@ -67,6 +68,25 @@ class Room:
                 await producer.begin_transaction()
                 yield Transaction(producer, self.targets)
                 await producer.commit_transaction()
+        except BaseException as error:
+            await asyncio.shield(self._give_up(producer))
+            if isinstance(error, EXPECTED):
+                raise translate(error, self.name) from error
+            raise
+
+    async def end(self, tp: TopicPartition, committed: bool) -> None:
+        """Put a marker of ours behind whatever of ours is open in this partition."""
+        producer = self._producer
+        if producer is None:
+            raise BrokerUnreachable(f"{self.name}: an earlier transaction failed")
+        try:
+            async with asyncio.timeout(LONGEST):
+                await producer.begin_transaction()
+                producer._txn_manager.maybe_add_partition_to_txn(tp)  # noqa: SLF001  (a marker without a message)
+                await (producer.commit_transaction() if committed else producer.abort_transaction())
+            self._producer = None
+            await discard(producer)
+            self._producer = await self._line.producer(self.name)
         except BaseException as error:
             await asyncio.shield(self._give_up(producer))
             if isinstance(error, EXPECTED):

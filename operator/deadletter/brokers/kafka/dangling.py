@@ -1,0 +1,77 @@
+"""Records of ours that no marker ended.
+
+A coordinator that cannot find a partition's leader while brokers restart takes the partition for deleted and skips its
+marker (seen on 4.3: "likely deleted already and hence can be skipped"). The records stay open, readers of committed
+messages stand still before them, and the next commit of the same id would commit them although they were given up.
+So a new settler first ends what is open, the way the ledger says it ended.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable
+
+from aiokafka import TopicPartition
+
+from deadletter.brokers.errors import BrokerError
+from deadletter.brokers.kafka import reading
+from deadletter.brokers.kafka.errors import translated
+from deadletter.brokers.kafka.line import LATEST, TRANSACTION_TIMEOUT_MS, Line
+from deadletter.brokers.kafka.transaction import Room
+from deadletter.core.ledger import CHUNK_BITS, decode_chunk, parse_key
+
+OTHERS_TAKE = TRANSACTION_TIMEOUT_MS / 1000 + 5  # whoever else has a transaction open ends it, or its broker does
+
+
+async def open_from(line: Line, tps: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+    """The partitions in which some transaction is open, and the offset it is open from."""
+    wanted = dict.fromkeys(tps, LATEST)
+    stable, ends = await line.offsets(wanted, committed=True), await line.offsets(wanted)
+    found = {}
+    for tp, end in ends.items():
+        first = stable[tp]
+        if isinstance(first, BrokerError):
+            raise first
+        if isinstance(end, BrokerError):
+            raise end
+        if first < end:
+            found[tp] = first
+    return found
+
+
+async def clear_ledger(
+    line: Line, room: Room, tp: TopicPartition, was_committed: Callable[[int], Awaitable[bool]] | None = None
+) -> None:
+    """Wait for the transactions of others in this ledger partition; what stays open is ours."""
+    deadline = asyncio.get_running_loop().time() + OTHERS_TAKE
+    await line.ends(tp.topic, [tp.partition])
+    while tp in (found := await open_from(line, [tp])):
+        if asyncio.get_running_loop().time() > deadline:
+            committed = was_committed is not None and await was_committed(found[tp])
+            await room.end(tp, committed)
+            return
+        await asyncio.sleep(0.1)
+
+
+async def was_published(line: Line, tp: TopicPartition, first: int, uid: str) -> bool:
+    """Do the open records of the ledger stand for messages that consumers can see?"""
+    end = (await line.ends(tp.topic, [tp.partition]))[tp.partition]
+    highest: dict[TopicPartition, int] = {}
+    consumer = await line.consumer(isolation_level="read_uncommitted")
+    try:
+        async for records in reading.read_to(consumer, {tp: (first, end)}):
+            for record in records[tp]:
+                with translated(tp.topic):
+                    key = parse_key(record.key or b"")
+                    if (key.kind, key.subject) == ("produced", uid) and record.value is not None:
+                        last = (key.chunk << CHUNK_BITS) + decode_chunk(record.key, record.value).max()
+                        place = TopicPartition(key.topic, key.partition)
+                        highest[place] = max(highest.get(place, 0), last)
+    finally:
+        await consumer.stop()
+    return bool(highest) and all([await _is_visible(line, place, offset) for place, offset in highest.items()])
+
+
+async def _is_visible(line: Line, tp: TopicPartition, offset: int) -> bool:
+    await line.ends(tp.topic, [tp.partition])
+    if (await open_from(line, [tp])).get(tp, offset + 1) <= offset:
+        return False
+    return await reading.timestamp_at(line, tp.topic, tp.partition, offset) is not None
