@@ -67,6 +67,7 @@ class Operator:
         self.port = ports.free("127.0.0.1")[0]
         self._more = more
         self.process: subprocess.Popen[bytes] | None = None
+        self.ending = False
 
     def start(self) -> "Operator":
         """Start it; it goes on by itself."""

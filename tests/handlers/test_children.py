@@ -19,6 +19,14 @@ def assignment(place: Place) -> dict[str, Any]:
     return json.loads(place.get("configmap", "orders-courier")["data"]["assignment.json"])
 
 
+def live(place: Place) -> dict[str, Any]:
+    return json.loads(place.get("configmap", "orders-courier")["data"]["live.json"])
+
+
+def grace(place: Place) -> int:
+    return int(place.get("deployment", "orders-courier")["spec"]["template"]["spec"]["terminationGracePeriodSeconds"])
+
+
 def digest(place: Place) -> str:
     template = place.get("deployment", "orders-courier")["spec"]["template"]
     return str(template["metadata"]["annotations"]["deadletter.dev/assignment"])
@@ -46,8 +54,7 @@ def test_a_courier_is_deployed_and_kept(place: Place, operator: Operator, redis:
     rolled = digest(place)
     suspended = spec | {"retryPolicyRef": {"name": "standard"}, "suspend": True}
     place.apply("DeadLetterQueue", "orders", suspended)
-    live = lambda: json.loads(place.get("configmap", "orders-courier")["data"]["live.json"])  # noqa: E731
-    until("paused", lambda: live()["paused"] == "Suspended")
+    until("paused", lambda: live(place)["paused"] == "Suspended")
     assert digest(place) == rolled
     # What somebody else changed is put right; what they deleted comes back.
     place.kubectl(
@@ -58,10 +65,7 @@ def test_a_courier_is_deployed_and_kept(place: Place, operator: Operator, redis:
         "-p",
         '{"spec":{"template":{"spec":{"terminationGracePeriodSeconds":1}}}}',
     )
-    grace = lambda: place.get("deployment", "orders-courier")["spec"]["template"]["spec"][
-        "terminationGracePeriodSeconds"
-    ]  # noqa: E731
-    until("put right", lambda: grace() == 45)
+    until("put right", lambda: grace(place) == 45)
     place.kubectl("delete", "configmap", "orders-courier")
     until("back", lambda: place.get("configmap", "orders-courier"))
     place.kubectl("scale", "dlq", "orders", "--replicas=3")

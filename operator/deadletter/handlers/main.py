@@ -18,6 +18,7 @@ from deadletter.settings import Settings
 
 log = structlog.stdlib.get_logger("operator")
 FAREWELL_SECONDS = 20.0
+KOPF_SECONDS = 5.0
 
 
 def count(verb: str, path: str, code: int) -> None:
@@ -78,7 +79,18 @@ async def run(settings: Settings, stop: asyncio.Event) -> None:
 def _start(operation: Operation, stop: asyncio.Event) -> list[asyncio.Task[None]]:
     workers = [operation.work.run(partial(passes.look, operation)) for _ in range(operation.settings.concurrency)]
     others = [sweep.sweep_for_ever(operation), rejudge(operation), cleaning.clean_for_ever(operation)]
-    return [asyncio.create_task(one) for one in [*workers, *others, _kopf(operation, stop)]]
+    return [asyncio.create_task(one) for one in [*workers, *others, _listen(operation, stop)]]
+
+
+async def _listen(operation: Operation, stop: asyncio.Event) -> None:
+    """kopf's watches and webhooks; when kopf gives up it is begun anew, for the snapshots go on without it."""
+    while not stop.is_set():
+        try:
+            await _kopf(operation, stop)
+            stop.set()  # kopf takes the signals for itself
+        except Exception as error:  # noqa: BLE001 - whatever it is, the couriers' queues must not wait for it
+            log.warning("kopf ended and is begun anew", error=type(error).__name__)
+            await asyncio.sleep(KOPF_SECONDS)
 
 
 async def _kopf(operation: Operation, stop: asyncio.Event) -> None:
@@ -95,7 +107,6 @@ async def _kopf(operation: Operation, stop: asyncio.Event) -> None:
         stop_flag=stop,
         standalone=True,
     )
-    stop.set()  # kopf takes the signals for itself
 
 
 async def _until_told(tasks: list[asyncio.Task[None]], leaving: asyncio.Task[bool]) -> None:

@@ -1,0 +1,93 @@
+"""Replays: one Apply at a time, counted from the ledger, suspended, refused, finished, expired."""
+
+import json
+import os
+import subprocess
+import sys
+import uuid
+from pathlib import Path
+from typing import Any
+
+import redis as driver
+
+from tests.bed import places, ports
+from tests.handlers.operators import Operator, Place, until
+
+
+def adopted(place: Place, redis: str, letters: int, **more: Any) -> str:
+    """A stream with letters in our own dialect, taken over by a queue."""
+    dead = f"dead-{uuid.uuid4().hex[:8]}"
+    with driver.Redis.from_url(redis) as client:
+        for number in range(letters):
+            client.xadd(dead, {"value": f"order {number}", "error": "Timeout: no answer"})
+    place.redis(redis)
+    spec = {"brokerRef": {"name": "broker"}, "dead": {"name": dead, "adopt": True}}
+    place.apply("DeadLetterQueue", "orders", spec | more)
+    place.until_condition("dlq", "orders", "Ready", "True", "Adopted")
+    return dead
+
+
+def work(place: Place, name: str, folder: Path) -> int:
+    """Be the kubelet: run the replayer of a Replay with the assignment its Job would mount."""
+    folder.mkdir(exist_ok=True)
+    for key, text in place.get("configmap", f"{name}-replay")["data"].items():
+        (folder / key).write_text(text)
+    environment = os.environ | {"DLQ_ASSIGNMENT_DIR": str(folder), "DLQ_TERMINATION_LOG": str(folder / "end")}
+    environment |= {"PYTHONPATH": str(places.REPOSITORY / "operator"), "POD_NAME": f"{name}-0"}
+    environment |= {"DLQ_HEALTH_PORT": str(ports.free("127.0.0.1")[0])}
+    command = [sys.executable, "-m", "deadletter", "replay"]
+    return subprocess.run(command, env=environment, timeout=120, check=False).returncode
+
+
+def replay(queue: str = "orders", **more: Any) -> dict[str, Any]:
+    return {"queueRef": {"name": queue}} | more
+
+
+def test_one_apply_at_a_time_and_its_counts(place: Place, operator: Operator, redis: str, tmp_path: Path) -> None:
+    dead = adopted(place, redis, 5)
+    target = f"back-{uuid.uuid4().hex[:8]}"
+    with driver.Redis.from_url(redis) as client:
+        client.xgroup_create(target, "shop", mkstream=True)
+    place.apply("Replay", "first", replay(to={"name": target}, ttlSecondsAfterFinished=3600))
+    place.until_condition("rply", "first", "Succeeded", "Unknown", "Freezing")
+    until("job", lambda: place.get("job", "first-replay"))
+    place.apply("Replay", "second", replay(to={"name": target}))
+    waiting = place.until_condition("rply", "second", "Succeeded", "Unknown", "Queued")
+    assert "Replay first" in waiting["message"]
+    assert not place.get("job", "second-replay")
+    told = json.loads(place.get("configmap", "first-replay")["data"]["assignment.json"])
+    assert (told["boxes"]["dead"], told["target"]) == (dead, {"kind": "Box", "box": target})
+    assert work(place, "first", tmp_path / "first") == 0
+    place.until_condition("rply", "first", "Succeeded", "True", "AllReplayed")
+    status = place.get("rply", "first")["status"]
+    assert (status["matched"], status["replayed"], status["remaining"]) == (5, 5, 0)
+    assert status["completionTime"]
+    until("the next one begins", lambda: place.get("job", "second-replay"))
+    assert work(place, "second", tmp_path / "second") == 0
+    place.until_condition("rply", "second", "Succeeded", "True", "NothingMatched")
+    with driver.Redis.from_url(redis) as client:
+        assert client.xlen(target) == 5
+    until("empty", lambda: place.get("dlq", "orders")["status"].get("depth") == 0)
+    place.kubectl("patch", "rply", "first", "--type=merge", "-p", '{"spec":{"ttlSecondsAfterFinished":0}}')
+    until("expired", lambda: not place.get("rply", "first"))
+
+
+def test_suspend_rate_and_refusals(place: Place, operator: Operator, redis: str) -> None:
+    adopted(place, redis, 1, redrive={"strategy": "Disabled"})
+    place.apply("Replay", "apply", replay())
+    found = place.until_condition("rply", "apply", "Stalled", "True", "RedriveDisabled")
+    assert "only observes" in found["message"]
+    place.apply("Replay", "dry", replay(mode="DryRun", rate={"perSecond": 5}))
+    until("job", lambda: place.get("job", "dry-replay"))
+    assert json.loads(place.get("configmap", "dry-replay")["data"]["live.json"])["rate"]["per_second"] == 5
+    place.kubectl("patch", "rply", "dry", "--type=merge", "-p", '{"spec":{"suspend":true,"rate":{"perSecond":9}}}')
+    until("suspended", lambda: place.get("job", "dry-replay")["spec"]["suspend"])
+    rate = lambda: json.loads(place.get("configmap", "dry-replay")["data"]["live.json"])["rate"]["per_second"]  # noqa: E731
+    until("rate", lambda: rate() == 9)
+    place.until_condition("rply", "dry", "Suspended", "True")
+    place.apply("Replay", "lost", replay("nowhere"))
+    place.until_condition("rply", "lost", "Succeeded", "Unknown", "QueueNotFound")
+    place.apply("Replay", "blind", replay(select={"where": "attempts +"}))
+    place.until_condition("rply", "blind", "Stalled", "True", "InvalidSpec")
+    place.apply("Replay", "early", replay(mode="DryRun", previewRef={"name": "dry"}))
+    place.until_condition("rply", "early", "Succeeded", "Unknown", "Pending")
