@@ -19,7 +19,6 @@ from deadletter.workers.replayer.outcomes import Outcome
 from deadletter.workers.replayer.seats import Seat
 
 BATCH_S = 0.5
-GAP = 1_000  # holes of markers are smaller; a larger one may be what retention ate
 SERVICE_LETTERS = 256
 
 
@@ -67,7 +66,7 @@ class Walk:
         return max(first, self._position), min(end, self._span.end)
 
     async def _take(self, batch: list[Taken]) -> bool:
-        if batch and batch[0].place.offset - self._position > GAP and self._roll is None:
+        if batch and batch[0].place.offset > self._position:  # a marker of a transaction, or what retention ate
             await self._note_gone(self._position, batch[0].place.offset)
         drafter = self._errand.drafter
         for taken in batch:
@@ -155,6 +154,8 @@ class Walk:
         if self._roll is not None:
             for offset in self._roll.missing_before(1 << 160):
                 self._batch.add(self._missing(offset))
+        elif self._position < self._span.end:
+            await self._note_gone(self._position, self._span.end)
         await self._end(drop=False)
 
     async def _end(self, *, drop: bool) -> None:

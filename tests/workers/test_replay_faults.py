@@ -1,0 +1,131 @@
+"""What Kafka does to a replay under way: retention, missing and smaller targets, a broker that is bounced."""
+
+import asyncio
+import uuid
+from contextlib import asynccontextmanager
+
+import pytest
+from aiokafka import TopicPartition
+from aiokafka.admin import AIOKafkaAdminClient, RecordsToDelete
+
+from deadletter.brokers.connect import open_broker
+from deadletter.brokers.values import BoxSpec
+from deadletter.core import headers
+from deadletter.core.letters import Envelope, Message, Origin
+from deadletter.workers.replayer import course, endings
+from tests.bed import beds, processes
+from tests.bed import kafka as kafka_part
+from tests.workers.replaying import Scene, adds_up, letter
+from tests.workers.test_replay_brokers import LOCAL, PATIENCE, Pod, arrived, bury, check_all_once
+
+
+@asynccontextmanager
+async def stage(address: str):
+    scene = Scene(None, f"orders-{uuid.uuid4().hex[:8]}", {"kafka": {"bootstrapServers": [address]}})
+    async with open_broker(scene.assignment().broker, lambda *_: b"", LOCAL) as broker:
+        scene.broker = broker
+        yield await scene.build()
+
+
+@pytest.fixture
+async def scene(kafka):
+    async with stage(kafka) as scene:
+        yield scene
+
+
+async def eat(scene: Scene, below: int) -> None:
+    """As retention does: everything below this offset is gone."""
+    admin = AIOKafkaAdminClient(bootstrap_servers=scene.connection["kafka"]["bootstrapServers"])
+    await admin.start()
+    try:
+        await admin.delete_records({TopicPartition(scene.boxes.dead, 0): RecordsToDelete(before_offset=below)})
+    finally:
+        await admin.close()
+
+
+def padded(number: int, scene: Scene) -> Message:
+    message = letter(number, scene.name)
+    message.headers = (*message.headers, ("pad", b"x" * 4_096))
+    return message
+
+
+@pytest.mark.parametrize("below", [2_900, 3_000])
+async def test_letters_eaten_before_their_turn_are_counted(scene, tmp_path, below):
+    """More than a consumer keeps in its hands, so that it comes upon what is gone while it runs."""
+    for start in range(0, 3_000, 500):
+        await scene.bury(*(padded(number, scene) for number in range(start, start + 500)))
+    live = tmp_path / "live.json"
+    live.write_text('{"rate": {"perSecond": 20}}')
+    pod = Pod(tmp_path, scene)
+    process = await pod.start()
+    await arrived(scene, 5, process)
+    await eat(scene, below)
+    live.write_text('{"rate": {"perSecond": 1000000}}')
+    assert await asyncio.wait_for(process.wait(), PATIENCE) == endings.FAILED
+    assert pod.word["reason"] == "WindowExpired"
+    (tally,) = await scene.tallies()
+    assert tally.skipped["Expired"] > 0
+    assert tally.replayed + tally.skipped["Expired"] == 3_000
+    assert adds_up([tally])
+    sent = await scene.numbers()
+    assert sent == sorted(set(sent))
+    assert len(sent) == tally.replayed
+    assert set(range(below, 3_000)) <= set(sent)
+
+
+async def test_a_target_that_is_missing_is_named_and_waited_for(scene, monkeypatch):
+    monkeypatch.setattr(course, "FIRST_WAIT_S", 0.01)
+    await bury(scene, 6)
+    box = f"{scene.name}-elsewhere"
+    target = {"kind": "Box", "box": box}
+    ending = await scene.replay(target=target)
+    assert (ending.code, ending.reason) == (endings.TRY_AGAIN, "BoxMissing")
+    assert box in ending.message
+    assert await scene.open_letters() == list(range(6))
+    await scene.broker.ensure(BoxSpec(box, 1))
+    ending = await scene.replay(target=target)
+    assert (ending.code, ending.reason) == (endings.FINISHED, "AllReplayed")
+    assert await scene.numbers(box) == list(range(6))
+    assert [tally.replayed for tally in await scene.tallies()] == [6]
+
+
+def of_partition(partition: int, number: int, scene: Scene) -> Message:
+    known = Envelope(origin=Origin(scene.name, partition, number, 1_700_000_000_000), group="billing", attempts=5)
+    return headers.stamp(Message(b"key-%d" % number, b"{}", ()), known)
+
+
+async def test_an_origin_with_fewer_partitions_gets_its_letters_by_key(scene):
+    """Partitions 1 and 7 are known to the letters; the topic has 0 and 1 now."""
+    await scene.bury(*(of_partition(1 if number < 4 else 7, number, scene) for number in range(8)))
+    ending = await scene.replay()
+    assert ending.reason == "AllReplayed"
+    found = {}
+    async for batch in scene.broker.read(scene.name, await scene.broker.window(scene.name)):
+        found |= {int(taken.message.key.split(b"-")[1]): taken.place.partition for taken in batch}
+    assert sorted(found) == list(range(8))
+    assert [found[number] for number in range(4)] == [1, 1, 1, 1]
+    assert {found[number] for number in range(4, 8)} <= {0, 1}
+    assert [(tally.replayed, tally.skipped) for tally in await scene.tallies()] == [(8, {})]
+
+
+@pytest.mark.kill
+@pytest.mark.timeout(900)
+async def test_a_bounced_broker_loses_and_repeats_nothing(bed, tmp_path):
+    """Killed and started again on its own log, three times; a pod that gives up is followed by another."""
+    part = beds.Part("bounced-replay-kafka", 2, kafka_part.start)
+    said = bed.part(part)
+    address, ports = said["address"], said["ports"]
+    async with stage(f"{address}:{ports[0]}") as scene:
+        await bury(scene, 20_000)
+        pod = Pod(tmp_path, scene, rate={"maxInFlight": 100})
+        process = await pod.start()
+        for share in (10, 40, 70):
+            await arrived(scene, 20_000 * share // 100, process)
+            processes.kill(processes.of_bed(bed.directory, part.name))
+            await asyncio.to_thread(kafka_part.start, bed.directory, part.name, address, *ports)
+        code = await asyncio.wait_for(process.wait(), 4 * PATIENCE)
+        while code == endings.TRY_AGAIN:
+            code = await asyncio.wait_for((await pod.start()).wait(), 4 * PATIENCE)
+        assert code == endings.FINISHED, (tmp_path / "log").read_text()[-2_000:]
+        await check_all_once(scene, 20_000)
+    processes.stop(processes.of_bed(bed.directory, part.name))
