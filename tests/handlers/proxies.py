@@ -1,4 +1,4 @@
-"""An HTTP proxy in front of the API server that counts writes and may do something at the k-th, or refuse for a while."""
+"""A proxy in front of the API server: it counts writes, may do something at the k-th, or refuse for a while."""
 
 import asyncio
 import contextlib

@@ -1,4 +1,4 @@
-"""The webhook on a real API server, with the chart's own paths: exact sentences, and nothing more refused than must be."""
+"""The webhook on a real API server, with the chart's own paths: exact sentences, and no more refused than must be."""
 
 import base64
 import uuid
@@ -12,7 +12,6 @@ import yaml
 from tests.bed import binaries, places, ports, tools
 from tests.bed.processes import BedError
 from tests.handlers.operators import Operator, Place, until
-
 
 NONSENSE = {"rules": [{"name": "x", "match": "1 + 1", "action": "Bury"}]}
 
