@@ -1,6 +1,6 @@
 """Every metric a worker exports, with its meaning. The operator's own are in `deadletter.metrics`."""
 
-from prometheus_client import Counter, Gauge, Histogram
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
 
 QUEUE = ("namespace", "queue")
 SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
@@ -23,4 +23,17 @@ REFUSALS = Counter(
     "dlq_settlements_refused",
     "Times a box or the broker did not take a settlement; it is tried again.",
     (*QUEUE, "reason"),
+)
+
+REDRIVEN = Counter("dlq_redrive_letters", "Letters sent back to their origin, by round.", (*QUEUE, "round"))
+REDRIVE_WAITING = Gauge("dlq_redrive_waiting", "Letters waiting for the end of their backoff.", QUEUE)
+REDRIVE_PAUSED = Gauge("dlq_redrive_paused", "1 while nothing is sent back, by reason.", (*QUEUE, "reason"))
+
+REPLAYS = CollectorRegistry()  # apart: the operator's own gauge of the same letters has the same stem
+ProcessCollector(registry=REPLAYS)
+REPLAYED = Counter(
+    "dlq_replay_letters",
+    "Letters this pod has durably counted: replayed, archived, discarded, skipped or failedAgain.",
+    ("namespace", "replay", "queue", "result"),
+    registry=REPLAYS,
 )

@@ -22,8 +22,8 @@ from deadletter.core.policy import decide
 from deadletter.core.selection import Predicate, failed_at
 from deadletter.core.tallies import Span, Tally, Why
 from deadletter.core.verdicts import Retry
-from deadletter.workers import logs
-from deadletter.workers.redrive.rounds import Rounds, closes_loop, uid
+from deadletter.workers import logs, metrics
+from deadletter.workers.redrive.rounds import MOST, Rounds, closes_loop, uid
 from deadletter.workers.redrive.tides import Tide
 from deadletter.workers.replayer.drafts import Drafter
 from deadletter.workers.replayer.endings import STOPPED, Ending, of_broker
@@ -66,6 +66,7 @@ class Redriver:
         gate: Callable[[], str] = str,
     ) -> None:
         self._told, self._broker, self._stop, self._clock, self._gate = assignment, broker, stop, clock, gate
+        self._named = (assignment.namespace, assignment.queue)
         self._policy = assignment.policy.policy()
         self._where = Predicate.of(assignment.where) if assignment.where else None
         self._rounds = Rounds(broker, assignment.boxes.ledger, self._policy.max_attempts)
@@ -109,6 +110,11 @@ class Redriver:
     def _pause(self, reason: str) -> None:
         if reason != self.paused:
             self._log.info("the gate moved", paused=str(reason))
+            if self.paused:
+                metrics.REDRIVE_PAUSED.labels(*self._named, str(self.paused)).set(0)
+        if reason:
+            metrics.REDRIVE_PAUSED.labels(*self._named, str(reason)).set(1)
+        metrics.REDRIVE_WAITING.labels(*self._named).set(sum(map(len, self._waiting.values())))
         self.paused = reason
 
     async def _tail(self, spans: Iterable[Span]) -> None:
@@ -193,6 +199,7 @@ class Redriver:
                 await mover.commit(self._step(tally, outcomes, published, now))
                 self._rounds.published(round_)
                 self._tide.left(len(published), now)
+                metrics.REDRIVEN.labels(*self._named, str(min(round_, MOST))).inc(len(published))
         return len(published)
 
     @staticmethod

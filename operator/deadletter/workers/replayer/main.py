@@ -10,7 +10,7 @@ from deadletter.api.deliveries import HttpDelivery
 from deadletter.brokers.base import Broker
 from deadletter.brokers.connect import Secrets, mounted_secrets, open_broker
 from deadletter.brokers.errors import BrokerError
-from deadletter.workers import logs, running
+from deadletter.workers import logs, metrics, running
 from deadletter.workers.assignment import AssignmentError, Station
 from deadletter.workers.health import Health, serve
 from deadletter.workers.live import LiveFile
@@ -65,7 +65,7 @@ async def work(stop: asyncio.Event) -> int:
     except AssignmentError as error:
         station.terminate("InvalidSpec", str(error))
         return HUMAN
-    async with serve(Health(), station.health_port):
+    async with serve(Health(registry=metrics.REPLAYS), station.health_port):
         ending = await _replay(assignment, station, stop)
     log.info("the replay ends", replay=assignment.name, reason=str(ending.reason), code=ending.code)
     station.terminate(str(ending.reason), ending.message, **ending.counts)

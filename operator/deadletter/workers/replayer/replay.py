@@ -16,6 +16,7 @@ from deadletter.workers.replayer.course import Course
 from deadletter.workers.replayer.drafts import Drafter
 from deadletter.workers.replayer.endings import HUMAN, TRY_AGAIN, Ending, of_broker
 from deadletter.workers.replayer.errand import Errand, Quota, selection_of
+from deadletter.workers.replayer.meter import meter_of
 from deadletter.workers.replayer.named import names
 from deadletter.workers.replayer.pace import Pace
 from deadletter.workers.replayer.seats import MoverSeat, ObserverSeat, Seat
@@ -38,7 +39,8 @@ async def _seats(assignment: ReplayAssignment, broker: Broker, window: tuple[Spa
     if assignment.observe:
         settled = await _settled(broker, boxes)
         return [ObserverSeat(span.partition, settled.get(span.partition)) for span in window]
-    return [MoverSeat(broker, boxes.dead, boxes.ledger, span.partition, assignment.uid, archived) for span in window]
+    uid, meter = assignment.uid, meter_of(assignment)
+    return [MoverSeat(broker, boxes.dead, boxes.ledger, span.partition, uid, archived, meter) for span in window]
 
 
 async def _errand(

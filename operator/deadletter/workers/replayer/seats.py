@@ -6,6 +6,7 @@ from typing import Protocol
 from deadletter.brokers.base import Broker, Mover, Offsets
 from deadletter.brokers.values import Step
 from deadletter.core.tallies import Tally
+from deadletter.workers.replayer.meter import Meter
 
 
 class Seat(Protocol):
@@ -30,8 +31,11 @@ class Seat(Protocol):
 class MoverSeat:
     """A seat that settles: it holds the one mover of its partition."""
 
-    def __init__(self, broker: Broker, box: str, ledger: str, partition: int, uid: str, archived: bool) -> None:
+    def __init__(
+        self, broker: Broker, box: str, ledger: str, partition: int, uid: str, archived: bool, meter: Meter
+    ) -> None:
         self.partition = partition
+        self._meter = meter
         self.tally: Tally | None = None
         self._broker = broker
         self._asked = (box, ledger, partition, uid, archived)
@@ -58,6 +62,7 @@ class MoverSeat:
         except BaseException:
             await self.close()
             raise
+        self._meter(self.tally, step.tally)
         self.tally = step.tally
 
     async def close(self) -> None:

@@ -1,0 +1,60 @@
+"""What replayer and redriver show on /metrics, after real work on a real Kafka and a real Redis."""
+
+import urllib.request
+import uuid
+from asyncio import to_thread
+
+import pytest
+from prometheus_client import REGISTRY
+
+from deadletter.brokers.connect import open_broker
+from deadletter.workers import metrics
+from deadletter.workers.health import Health, serve
+from tests.workers.replaying import Scene, letter
+from tests.workers.test_redrive import Stage
+from tests.workers.test_replay_brokers import LOCAL, connection
+
+
+@pytest.fixture(params=["kafka", "redis"])
+async def scene(request):
+    told = connection(request.param, request.getfixturevalue(request.param))
+    scene = Scene(None, f"orders-{uuid.uuid4().hex[:8]}", told)
+    async with open_broker(scene.assignment().broker, lambda *_: b"", LOCAL) as broker:
+        scene.broker = broker
+        await scene.build()
+        await scene.bury(*(letter(number, scene.name) for number in range(6)))
+        yield scene
+
+
+async def shown(registry) -> str:
+    async with serve(Health(registry=registry), 0, "127.0.0.1") as port:
+        answer = await to_thread(urllib.request.urlopen, f"http://127.0.0.1:{port}/metrics", timeout=60)
+        return answer.read().decode()
+
+
+async def test_a_replay_counts_its_letters_by_result(scene):
+    told = scene.assignment(select={"where": "payload.n < 4 || payload.missing == 1"})
+    told = told.model_copy(update={"queue": scene.name})
+    await scene.run(told)
+    await scene.run(told)
+    text = await shown(metrics.REPLAYS)
+    where = f'namespace="test",queue="{scene.name}",replay="replay"'
+    assert f'dlq_replay_letters_total{{{where},result="replayed"}} 4.0' in text
+    assert f'dlq_replay_letters_total{{{where},result="skipped"}} 2.0' in text
+    assert "process_resident_memory_bytes" in text
+
+
+async def test_a_redriver_counts_rounds_and_says_why_it_waits(scene):
+    stage = Stage(scene, queue=scene.name)
+    stage.gate = "Suspended"
+    await stage.after(60)
+    where = f'namespace="test",queue="{scene.name}"'
+    paused = f'dlq_redrive_paused{{{where},reason="Suspended"}}'
+    text = await shown(REGISTRY)
+    assert f"{paused} 1.0" in text
+    assert f"dlq_redrive_waiting{{{where}}} 6.0" in text
+    stage.gate = ""
+    assert await stage.after(60) == 6
+    text = await shown(REGISTRY)
+    assert f"{paused} 0.0" in text
+    assert f'dlq_redrive_letters_total{{{where},round="1"}} 6.0' in text
