@@ -83,7 +83,7 @@ def _start(operation: Operation, stop: asyncio.Event) -> list[asyncio.Task[None]
 
 
 async def _listen(operation: Operation, stop: asyncio.Event) -> None:
-    """kopf's watches and webhooks; when kopf gives up it is begun anew, for the snapshots go on without it."""
+    """The watches and webhooks of kopf; when it gives up it is begun anew: the snapshots go on without it."""
     while not stop.is_set():
         try:
             await _kopf(operation, stop)

@@ -1,0 +1,122 @@
+"""The chain of checks, in the order users hear it."""
+
+import pytest
+
+from deadletter.core.reasons import Reason
+from deadletter.plan.facts import Owner, QueueFacts, SecretFact
+from deadletter.plan.findings import first
+from deadletter.plan.references import QUEUE_CHECKS
+from tests.plan.things import connection, delivered, plain, routes
+
+FINE = QueueFacts(connection=connection())
+
+
+def facts(**more: object) -> QueueFacts:
+    return QueueFacts(**({"connection": connection()} | more))  # type: ignore[arg-type]
+
+
+def test_nothing_wrong_is_no_finding() -> None:
+    assert first(QUEUE_CHECKS, plain(), FINE) is None
+
+
+@pytest.mark.parametrize(
+    ("queue", "seen", "reason", "sentence", "heals"),
+    [
+        (
+            plain(),
+            QueueFacts(),
+            "BrokerConnectionNotFound",
+            "BrokerConnection broker does not exist; create it first.",
+            True,
+        ),
+        (
+            plain(retryPolicyRef={"name": "slow"}),
+            FINE,
+            "RetryPolicyNotFound",
+            "RetryPolicy slow does not exist; create it first.",
+            True,
+        ),
+        (plain(routes=routes("b")), FINE, "QueueNotFound", "DeadLetterQueue b does not exist; create it first.", True),
+        (
+            plain(routes=routes("b")),
+            facts(queues={"b": plain("b", routes=routes("c"))}),
+            "ChainedReference",
+            "DeadLetterQueue b is a dead-letter target and cannot have its own dead-letter queue.",
+            False,
+        ),
+        (
+            plain(routes=routes("x")),
+            facts(queues={"b": plain("b", routes=routes("orders"))}),
+            "ChainedReference",
+            "DeadLetterQueue orders is the dead-letter target of b and cannot have its own dead-letter queue.",
+            False,
+        ),
+        (
+            plain(routes=routes("b")),
+            facts(queues={"b": plain("b", routes=routes("orders"))}),
+            "CyclicReference",
+            "DeadLetterQueue orders and b route to each other: a cycle.",
+            False,
+        ),
+        (
+            plain(routes=routes("b")),
+            facts(queues={"b": plain("b", brokerRef={"name": "far"})}),
+            "BrokerMismatch",
+            "DeadLetterQueue b lives on another broker; a route stays on one BrokerConnection.",
+            False,
+        ),
+        (
+            plain(),
+            facts(owner=Owner("old", foreign=False)),
+            "BoxConflict",
+            "orders.dead is already the dead box of DeadLetterQueue old.",
+            False,
+        ),
+        (
+            plain(),
+            facts(owner=Owner("old", foreign=True)),
+            "BoxConflict",
+            "orders.dead is already the dead box of a queue of another namespace.",
+            False,
+        ),
+        (
+            plain(),
+            facts(secrets={"login": SecretFact(exists=False)}),
+            "SecretNotFound",
+            "Secret login does not exist; create it first.",
+            True,
+        ),
+        (
+            plain(),
+            facts(secrets={"login": SecretFact(readable=False, refusal="no.")}),
+            "SecretNotReadable",
+            "no.",
+            True,
+        ),
+        (
+            delivered(),
+            facts(services={"billing": False}),
+            "ServiceNotFound",
+            "Service billing does not exist; create it first.",
+            True,
+        ),
+    ],
+)
+def test_each_objection_has_its_sentence(queue, seen, reason, sentence, heals) -> None:  # type: ignore[no-untyped-def]
+    found = first(QUEUE_CHECKS, queue, seen)
+    assert found is not None
+    assert (found.reason, found.message, found.heals) == (Reason.__members__[reason], sentence, heals)
+
+
+def test_a_name_only_redis_takes_is_refused_on_kafka() -> None:
+    queue = plain(dead={"name": "{orders}:dead"})
+    found = first(QUEUE_CHECKS, queue, FINE)
+    assert found is not None
+    assert found.reason is Reason.InvalidSpec
+    assert first(QUEUE_CHECKS, queue, facts(connection=connection(redis=True))) is None
+
+
+def test_an_expression_that_is_none_names_its_field_and_place() -> None:
+    found = first(QUEUE_CHECKS, plain(routes=[{"match": "attempts +", "queueRef": {"name": "b"}}]), FINE)
+    assert found is not None
+    assert found.message.startswith("spec.routes[0].match: 1:")

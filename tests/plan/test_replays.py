@@ -1,0 +1,110 @@
+"""Checks, counts and endings of a Replay."""
+
+import json
+from typing import Any
+
+import pytest
+
+from deadletter.plan.facts import ReplayFacts
+from deadletter.plan.findings import first
+from deadletter.plan.replays import REPLAY_CHECKS, counts, is_finished, replay_status
+from tests.plan.things import NOW, connection, plain, replay, tally
+
+READY = {
+    "conditions": [
+        {"type": "BoxesReady", "status": "True", "reason": "BoxesFound", "lastTransitionTime": "2026-11-16T00:00:00Z"}
+    ]
+}
+
+
+def queue(**more: Any) -> Any:
+    made = plain(**more)
+    return made.model_copy(update={"status": type(made.status).model_validate(READY)})
+
+
+def seen(**more: Any) -> ReplayFacts:
+    return ReplayFacts(**({"queue": queue(), "connection": connection(), "now": NOW} | more))
+
+
+def succeeded(facts: ReplayFacts, again: Any = None) -> tuple[str, str]:
+    status = replay_status(again or replay(), facts, first(REPLAY_CHECKS, again or replay(), facts))
+    one = next(one for one in status["conditions"] if one["type"] == "Succeeded")
+    return one["status"], one["reason"]
+
+
+ADOPTED = {"dead": {"name": "x", "adopt": True}, "redrive": {"strategy": "Disabled"}}
+
+
+@pytest.mark.parametrize(
+    ("again", "facts", "expected"),
+    [
+        (replay(), seen(), ("Unknown", "Freezing")),
+        (replay(), seen(queue=None), ("Unknown", "QueueNotFound")),
+        (replay(), seen(queue=plain()), ("Unknown", "QueueNotReady")),
+        (replay(), seen(queue=queue(**ADOPTED)), ("False", "RedriveDisabled")),
+        (replay(mode="DryRun"), seen(queue=queue(**ADOPTED)), ("Unknown", "Freezing")),
+        (replay(select={"where": "1"}), seen(), ("False", "InvalidSpec")),
+        (replay(previewRef={"name": "dry"}), seen(), ("Unknown", "ReplayNotFound")),
+        (replay(previewRef={"name": "dry"}), seen(preview=replay("dry", mode="DryRun")), ("Unknown", "Pending")),
+        (replay(previewRef={"name": "dry"}), seen(preview=replay("dry")), ("False", "InvalidSpec")),
+        (replay(to={"queueRef": {"name": "other"}}), seen(), ("Unknown", "QueueNotFound")),
+        (replay(to={"queueRef": {"name": "other"}}), seen(target=plain("other")), ("False", "InvalidSpec")),
+        (replay(to={"serviceRef": {"name": "s"}}), seen(services={"s": False}), ("Unknown", "ServiceNotFound")),
+        (replay(), seen(ahead="first"), ("Unknown", "Queued")),
+        (replay(suspend=True), seen(), ("Unknown", "Suspended")),
+        (replay(), seen(tallies=(tally(),)), ("Unknown", "Running")),
+        (replay(), seen(tallies=(tally(phase="Verifying"),)), ("Unknown", "Verifying")),
+        (replay(), seen(tallies=(tally(phase="Finished", matched=1),)), ("True", "AllReplayed")),
+        (replay(), seen(tallies=(tally(phase="Finished"),)), ("True", "NothingMatched")),
+        (replay(mode="DryRun"), seen(tallies=(tally(phase="Finished", matched=1),)), ("True", "DryRunFinished")),
+        (replay(), seen(tallies=(tally(phase="Finished"), tally(1))), ("Unknown", "Running")),
+        (
+            replay(),
+            seen(tallies=(tally(phase="Failed", reason="FailureShareExceeded"), tally(1))),
+            ("False", "FailureShareExceeded"),
+        ),
+    ],
+)
+def test_what_is_said(again: Any, facts: ReplayFacts, expected: tuple[str, str]) -> None:
+    assert succeeded(facts, again) == expected
+
+
+def job(kind: str, reason: str = "") -> dict[str, Any]:
+    return {"status": {"conditions": [{"type": kind, "status": "True", "reason": reason}]}}
+
+
+def test_a_job_that_failed_says_why() -> None:
+    words = json.dumps({"reason": "BoxRecreated", "message": "made again"})
+    assert succeeded(seen(job=job("Failed"), pod_says=words)) == ("False", "BoxRecreated")
+    assert succeeded(seen(job=job("Failed", "DeadlineExceeded"))) == ("False", "DeadlineExceeded")
+    assert succeeded(seen(job=job("Failed"), pod_says="no json")) == ("False", "DeliveryFailed")
+
+
+def test_a_replay_without_a_ledger_answers_by_its_last_words() -> None:
+    words = {
+        "reason": "DryRunFinished",
+        "matched": 3,
+        "skipped": {"LoopCap": 1},
+        "window": [[0, 0, 9]],
+        "samples": ["0-1"],
+    }
+    again = replay(mode="DryRun")
+    status = replay_status(again, seen(job=job("Complete"), pod_says=json.dumps(words)), None)
+    assert (status["matched"], status["skipped"], status["window"]) == (3, 1, [{"partition": 0, "start": 0, "end": 9}])
+    assert status["conditions"][0]["reason"] == "DryRunFinished"
+    assert is_finished(again.model_copy(update={"status": type(again.status).model_validate(status)}))
+
+
+def test_counts_are_summed_over_partitions() -> None:
+    one = tally(0, 10, next=4, matched=3, replayed=2, skipped={"LoopCap": 1}, groups={"ab": 3}, samples=("0-1",))
+    other = tally(1, 20, matched=5, replayed=5, failed_again=1, groups={"ab": 1, "cd": 4}, samples=("1-7",))
+    summed = counts((other, one))
+    assert (summed["matched"], summed["replayed"], summed["failedAgain"], summed["remaining"]) == (8, 7, 1, 6)
+    assert summed["skippedBy"] == {"LoopCap": 1}
+    assert [group["letters"] for group in summed["groups"]] == [4, 4]
+    assert summed["samples"] == ["0-1", "1-7"]
+    assert summed["window"][1] == {"partition": 1, "start": 0, "end": 20}
+
+
+def test_redis_ids_are_too_large_for_a_window() -> None:
+    assert counts((tally(0, 1 << 100),))["window"] == []

@@ -1,0 +1,127 @@
+"""Conditions and numbers of a queue."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from deadletter.brokers.values import CourierWord, GroupReading
+from deadletter.core.reasons import Reason
+from deadletter.plan.conditions import turned
+from deadletter.plan.degradation import gate
+from deadletter.plan.facts import QueueFacts
+from deadletter.plan.findings import BOXES, Finding
+from deadletter.plan.queues import conditions_of, queue_status
+from tests.plan.things import NOW, connection, delivered, plain, reading
+
+HOUR = 3_600_000
+SEEN = QueueFacts(connection=connection(), now=NOW)
+
+
+def said(status: dict[str, Any]) -> dict[str, tuple[str, str]]:
+    return {one["type"]: (one["status"], one["reason"]) for one in status["conditions"]}
+
+
+def test_a_plain_queue_that_is_well() -> None:
+    assert said(queue_status(plain(), SEEN, None)) == {
+        "Ready": ("True", "Reconciled"),
+        "ReferencesResolved": ("True", "AllFound"),
+        "BoxesReady": ("True", "BoxesFound"),
+        "CourierAvailable": ("True", "NoCourierNeeded"),
+        "Degraded": ("False", "AsExpected"),
+        "Reconciling": ("False", "Reconciled"),
+        "Stalled": ("False", "AsExpected"),
+    }
+
+
+def test_a_broker_that_is_away() -> None:
+    status = said(queue_status(plain(), SEEN, Finding(Reason.BrokerUnreachable, "away", True, BOXES)))
+    assert status["Ready"] == status["BoxesReady"] == ("False", "BrokerUnreachable")
+    assert status["ReferencesResolved"] == ("True", "AllFound")
+    assert (status["Reconciling"][0], status["Stalled"][0]) == ("True", "False")
+
+
+def test_what_never_heals_stalls() -> None:
+    status = said(queue_status(plain(), SEEN, Finding(Reason.SelfReference, "no", heals=False)))
+    assert status["Ready"] == status["ReferencesResolved"] == ("False", "SelfReference")
+    assert status["Stalled"] == ("True", "SelfReference")
+    assert status["BoxesReady"] == ("Unknown", "Pending")
+    assert status["Reconciling"][0] == "False"
+
+
+@pytest.mark.parametrize(
+    ("deployment", "expected"),
+    [
+        (None, ("False", "WaitingForCourier")),
+        ({"status": {}}, ("False", "WaitingForCourier")),
+        ({"status": {"availableReplicas": 1, "readyReplicas": 1, "replicas": 2}}, ("True", "CourierAvailable")),
+    ],
+)
+def test_a_courier_counts_when_it_is_available(deployment: dict[str, Any] | None, expected: tuple[str, str]) -> None:
+    status = queue_status(delivered(), replace(SEEN, deployment=deployment), None)
+    assert said(status)["CourierAvailable"] == expected
+    assert said(status)["Ready"][0] == expected[0]
+
+
+def test_a_clock_moves_only_when_its_status_turns() -> None:
+    first = queue_status(plain(), SEEN, None)
+    queue = plain().model_copy(update={"status": type(plain().status).model_validate(first)})
+    later = queue_status(queue, replace(SEEN, now=NOW + HOUR), None)
+    assert later == first
+    worse = queue_status(queue, replace(SEEN, now=NOW + HOUR), Finding(Reason.BrokerUnreachable, "away", True, BOXES))
+    news = {one.type for one in turned(conditions_of(first), conditions_of(worse))}
+    assert news == {"Ready", "BoxesReady", "Reconciling"}
+    clocks = {one["type"]: one["lastTransitionTime"] for one in worse["conditions"]}
+    assert clocks["Ready"] != clocks["Degraded"]
+
+
+@pytest.mark.parametrize(
+    ("spec", "seen", "reason"),
+    [
+        ({}, reading(5), None),
+        ({"alerts": {"depth": 5}}, reading(5), None),
+        ({"alerts": {"depth": 5}}, reading(6), "DepthHigh"),
+        ({"alerts": {"age": "1h"}}, reading(1, NOW - HOUR - 1), "AgeHigh"),
+        ({"alerts": {"age": "1h"}}, reading(1, NOW - HOUR + 1), None),
+        ({"capacity": {"maxLetters": 10}}, reading(10), "CapacityReached"),
+        ({"alerts": {"depth": 5}}, reading(6, caught_up=False), None),
+        ({}, reading(0, couriers=(CourierWord("p", circuit="Open", at=NOW - 1000),)), "CircuitOpen"),
+        ({}, reading(0, couriers=(CourierWord("p", circuit="Open", at=NOW - 100_000),)), None),
+        ({}, reading(0, couriers=(CourierWord("p", paused="TargetForbidden", at=NOW),)), "TargetForbidden"),
+        ({}, reading(0, couriers=(CourierWord("p", paused="Suspended", at=NOW),)), None),
+    ],
+)
+def test_degraded_says_the_worst(spec: dict[str, Any], seen: Any, reason: str | None) -> None:
+    status = said(queue_status(plain(**spec), replace(SEEN, reading=seen), None))
+    assert status["Degraded"] == (("True", reason) if reason else ("False", "AsExpected"))
+    assert status["Ready"][0] == "True"
+
+
+def test_retention_that_comes_near() -> None:
+    facts = replace(SEEN, reading=reading(1, NOW - 23 * HOUR), retention_ms=24 * HOUR)
+    status = queue_status(plain(), facts, None)
+    assert said(status)["Degraded"] == ("True", "RetentionLossSoon")
+    assert status["retentionLossTime"] == "2026-11-16T01:00:00Z"
+
+
+def test_numbers_and_groups() -> None:
+    group = GroupReading("ab12cd34", "Timeout", "Network", 4, NOW, NOW)
+    seen = reading(4, NOW, groups=(group,), upper_bound=True)
+    status = queue_status(plain(capacity={"maxLetters": 16}), replace(SEEN, reading=seen), None)
+    assert (status["depth"], status["utilization"], status["depthIsUpperBound"]) == (4, 25, True)
+    assert status["groups"][0]["fingerprint"] == "ab12cd34"
+    assert "depth" not in queue_status(plain(), replace(SEEN, reading=reading(4, caught_up=False)), None)
+
+
+@pytest.mark.parametrize(
+    ("spec", "seen", "expected"),
+    [
+        ({"suspend": True}, None, "Suspended"),
+        ({"capacity": {"maxLetters": 2}}, reading(2), "CapacityReached"),
+        ({"capacity": {"maxLetters": 2, "onFull": "Alert"}}, reading(2), ""),
+        ({"capacity": {"maxLetters": 2}}, reading(1), ""),
+        ({"capacity": {"maxLetters": 2}}, None, ""),
+    ],
+)
+def test_the_gate(spec: dict[str, Any], seen: Any, expected: str) -> None:
+    assert gate(delivered(**spec), seen) == expected

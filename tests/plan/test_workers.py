@@ -1,0 +1,141 @@
+"""Builders: what a worker is told, and pods that pass `restricted`."""
+
+import json
+from typing import Any
+
+import pytest
+
+from deadletter.api.assignments import CourierAssignment, RedriveAssignment, ReplayAssignment
+from deadletter.api.retrypolicies import RetryPolicy
+from deadletter.plan.boxes import owned_boxes, plan_boxes
+from deadletter.plan.couriers import Workers, plan_children
+from deadletter.plan.facts import QueueFacts, ReplayFacts
+from deadletter.plan.jobs import plan_replay, target
+from deadletter.plan.pods import Image
+from tests.plan.things import connection, delivered, meta, plain, reading, replay, routes
+
+WORKERS = Workers(
+    Image("image:1", pull_secrets=("pull",)), allow=("10.0.0.0/8",), network_policy=True, pod_monitor=True
+)
+SASL = {"sasl": {"mechanism": "PLAIN", "secretRef": {"name": "kafka.user"}}}
+SEEN = QueueFacts(connection=connection(**SASL))
+
+
+def by_kind(manifests: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    return {one["kind"]: one for one in manifests}
+
+
+def told(manifests: list[dict[str, Any]], key: str = "assignment.json") -> str:
+    return str(by_kind(manifests)["ConfigMap"]["data"][key])
+
+
+def test_a_plain_queue_has_no_children() -> None:
+    assert plan_children(plain(), SEEN, WORKERS) == []
+
+
+def test_a_courier_is_told_all_it_needs() -> None:
+    policy = RetryPolicy.from_body({"metadata": meta("slow"), "spec": {"maxAttempts": 9}})
+    queue = delivered(routes=routes("invalid"))
+    facts = QueueFacts(connection=connection(**SASL), policy=policy, queues={"invalid": plain("invalid")})
+    made = CourierAssignment.model_validate_json(told(plan_children(queue, facts, WORKERS)))
+    assert made.url == "http://billing.shop.svc:8080/orders"
+    assert made.policy.max_attempts == 9
+    assert [(route.match, route.box) for route in made.routes] == [("attempts > 3", "invalid.dead")]
+    assert made.boxes.all == ("orders", "orders.billing.dlq.retry", "orders.billing.dlq", "orders.billing.dlq.ledger")
+    assert made.allow == ("10.0.0.0/8",)
+
+
+def test_the_pods_pass_restricted() -> None:
+    children = by_kind(plan_children(delivered(), SEEN, WORKERS))
+    assert set(children) == {"ConfigMap", "ServiceAccount", "Deployment", "NetworkPolicy", "PodMonitor"}
+    pod = children["Deployment"]["spec"]["template"]["spec"]
+    container = pod["containers"][0]
+    assert pod["automountServiceAccountToken"] is False
+    assert pod["securityContext"]["runAsNonRoot"] is True
+    assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+    assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
+    assert container["securityContext"]["readOnlyRootFilesystem"] is True
+    assert container["securityContext"]["allowPrivilegeEscalation"] is False
+    assert container["args"] == ["courier"]
+    assert "/secrets/kafka.user" in [one["mountPath"] for one in container["volumeMounts"]]
+    for child in children.values():
+        assert child["metadata"]["ownerReferences"][0]["controller"] is True
+        assert child["metadata"]["labels"]["app.kubernetes.io/managed-by"] == "dlq-operator"
+
+
+def digest(queue: Any, facts: QueueFacts = SEEN) -> str:
+    template = by_kind(plan_children(queue, facts, WORKERS))["Deployment"]["spec"]["template"]
+    return str(template["metadata"]["annotations"]["deadletter.dev/assignment"])
+
+
+@pytest.mark.parametrize(
+    ("change", "rolls"),
+    [
+        ({"suspend": True}, False),
+        ({"alerts": {"depth": 1}}, False),
+        ({"capacity": {"maxLetters": 9}}, False),
+        ({"dead": {"name": "elsewhere"}}, True),
+        ({"dead": {"compatHeaders": ["Spring"]}}, True),
+    ],
+)
+def test_only_what_a_courier_works_by_rolls_it(change: dict[str, Any], rolls: bool) -> None:
+    assert (digest(delivered(**change)) != digest(delivered())) is rolls
+
+
+def test_scaling_does_not_roll() -> None:
+    http = {"serviceRef": {"name": "billing", "port": 8080, "path": "/orders"}}
+    assert digest(delivered(delivery={"http": http, "replicas": 7})) == digest(delivered())
+
+
+def test_the_gate_is_live() -> None:
+    facts = QueueFacts(connection=connection(), reading=reading(9))
+    queue = delivered(capacity={"maxLetters": 9})
+    assert json.loads(told(plan_children(queue, facts, WORKERS), "live.json"))["paused"] == "CapacityReached"
+
+
+def test_a_redrive_waits_for_an_apply() -> None:
+    queue = plain(redrive={"strategy": "Selective", "where": "attempts < 9"})
+    children = plan_children(queue, SEEN, WORKERS, redriving=False)
+    assert RedriveAssignment.model_validate_json(told(children)).where == "attempts < 9"
+    assert json.loads(told(children, "live.json"))["paused"] == "Queued"
+    assert by_kind(children)["Deployment"]["spec"]["strategy"] == {"type": "Recreate"}
+
+
+def test_boxes() -> None:
+    dead, retry = plan_boxes(delivered(), connection(defaults={"partitions": 6, "replicationFactor": 3}).spec)
+    assert (dead.partitions, dead.replication_factor, dead.retention_ms) == (6, 3, 720 * 3_600_000)
+    assert dead.config == {"message.timestamp.type": "LogAppendTime"}
+    assert (retry.name, retry.parking, retry.retention_ms) == ("orders.billing.dlq.retry", True, -1)
+    (adopted,) = plan_boxes(plain(dead={"name": "x", "adopt": True}), connection().spec)
+    assert adopted.adopt
+    assert owned_boxes(plain(dead={"name": "x", "adopt": True}), redis=False) == ()
+    assert owned_boxes(plain(), redis=False) == ("orders.dead", "orders.dead.ledger")
+
+
+def test_a_replay_is_one_job_of_one_pod() -> None:
+    facts = ReplayFacts(queue=delivered(), connection=connection(**SASL))
+    again = replay(rate={"perSecond": 5}, activeDeadline="1h")
+    children = by_kind(plan_replay(again, facts, WORKERS, hold=True))
+    spec = children["Job"]["spec"]
+    assert (spec["suspend"], spec["parallelism"], spec["activeDeadlineSeconds"]) == (True, 1, 3600)
+    assert spec["template"]["spec"]["restartPolicy"] == "Never"
+    made = ReplayAssignment.model_validate_json(children["ConfigMap"]["data"]["assignment.json"])
+    assert (made.target.kind, made.target.box) == ("Retry", "orders.billing.dlq.retry")
+    assert made.spec.rate is None
+    assert json.loads(children["ConfigMap"]["data"]["live.json"])["rate"]["per_second"] == 5
+
+
+@pytest.mark.parametrize(
+    ("to", "kind", "box"),
+    [
+        (None, "Origin", None),
+        ({"origin": True}, "Origin", None),
+        ({"name": "back"}, "Box", "back"),
+        ({"serviceRef": {"name": "billing"}}, "Service", None),
+        ({"queueRef": {"name": "other"}}, "Queue", "orders"),
+    ],
+)
+def test_where_letters_go(to: dict[str, Any] | None, kind: str, box: str | None) -> None:
+    facts = ReplayFacts(target=delivered("other"), target_connection=connection())
+    made = target(replay(**({"to": to} if to else {})), facts, plain(), connection())
+    assert (made.kind, made.box) == (kind, box)
