@@ -35,7 +35,8 @@ lint: setup ## style, types, floors and dependencies (ruff, mypy, import-linter,
 
 test: setup lint ## lint and every test but the long kill runs, on real parts (needs root)
 	@echo "test: real Kafka, Redis and Kubernetes in a network of their own; programs are built at the first run (about 15 min on 2 cores)"
-	@$(PY) -m tests.bed run -- $(VENV)/bin/python $(PYTEST) -m "not kill" $(ARGS)
+	@$(PY) $(PYTEST) -q tests/core --cov=deadletter.core --cov-branch --cov-fail-under=100 --cov-report=term:skip-covered
+	@$(PY) -m tests.bed run -- $(VENV)/bin/python $(PYTEST) -m "not kill" --ignore=tests/core $(ARGS)
 
 test-kill: setup ## the long kill runs (minutes)
 	@echo "test-kill: workers, brokers and pods are killed over and over"
