@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 from deadletter.brokers.base import Broker
 from tests.bed.places import REPOSITORY
-from tests.brokers.contract import Boxes, contents, lay, numbered
 from tests.brokers.moving import FENCED
+from tests.brokers.staging import Boxes, contents, lay, numbered
 
 PATIENCE = 200.0
 ENVIRONMENT = os.environ | {"PYTHONPATH": f"{REPOSITORY / 'operator'}{os.pathsep}{REPOSITORY}"}

@@ -18,17 +18,19 @@ from deadletter.brokers.errors import (
     LedgerCorrupt,
     TooLarge,
 )
+from deadletter.brokers.kafka.parcels import Target
 from deadletter.brokers.values import BoxSpec, Buried, Delivered, Publication, Step
 from deadletter.core.ledger import mark_key
 from deadletter.core.letters import Message, Place
 from deadletter.core.tallies import Span, Tally, Why
-from tests.brokers.contract import (
+from tests.brokers.staging import (
     PATIENCE,
     Boxes,
     claim_some,
     contents,
     lay,
     make_boxes,
+    named,
     now,
     numbered,
     republish,
@@ -42,6 +44,15 @@ from tests.brokers.test_kafka import LOOPBACK, fresh_name, no_secrets, spec_of
 async def broker(kafka: str) -> AsyncIterator[Broker]:
     async with open_broker(spec_of(kafka), no_secrets, LOOPBACK) as opened:
         yield opened
+
+
+async def make_limited(broker: Broker, source: str, limit: int, *names: str) -> Boxes:
+    """Boxes of which the named ones take messages of so many bytes; set as they are made, so it holds at once."""
+    boxes = named(source)
+    for name in names:
+        config = {"max.message.bytes": str(limit)}
+        await broker.ensure(BoxSpec(getattr(boxes, name), 1, config=config))
+    return await make_boxes(broker, source)
 
 
 async def replay_all(broker: Broker, boxes: Boxes) -> None:
@@ -63,8 +74,13 @@ async def test_configs_of_others_are_not_reset(broker: Broker) -> None:
     name = fresh_name("configs")
     await broker.ensure(BoxSpec(name, 1, config={"max.message.bytes": "2000000"}))
     await broker.ensure(BoxSpec(name, 1, retention_ms=86_400_000))
-    state = (await broker.describe([name]))[name]
-    assert (state.retention_ms, state.max_message_bytes) == (86_400_000, 2_000_000)
+    deadline = time.monotonic() + PATIENCE
+    while True:
+        state = (await broker.describe([name]))[name]
+        if (state.retention_ms, state.max_message_bytes) == (86_400_000, 2_000_000):
+            break
+        assert time.monotonic() < deadline, state
+        await asyncio.sleep(0.1)
 
 
 async def test_a_config_the_broker_refuses_is_a_conflict(broker: Broker) -> None:
@@ -73,9 +89,7 @@ async def test_a_config_the_broker_refuses_is_a_conflict(broker: Broker) -> None
 
 
 async def test_ten_megabytes_come_back_byte_for_byte(broker: Broker) -> None:
-    boxes = await make_boxes(broker, fresh_name("large"))
-    for name in (boxes.dead, boxes.target):
-        await broker.ensure(BoxSpec(name, 1, config={"max.message.bytes": str(12 << 20)}))
+    boxes = await make_limited(broker, fresh_name("large"), 12 << 20, "dead", "target")
     big = Message(b"big", bytes(range(256)) * (40 << 10), (("h", b"\xff"),))
     await lay(broker, boxes.dead, [*numbered(1), big, *numbered(1)])
     await replay_all(broker, boxes)
@@ -83,8 +97,7 @@ async def test_ten_megabytes_come_back_byte_for_byte(broker: Broker) -> None:
 
 
 async def test_small_limits_get_small_batches(broker: Broker) -> None:
-    boxes = await make_boxes(broker, fresh_name("small"))
-    await broker.ensure(BoxSpec(boxes.target, 1, config={"max.message.bytes": "2000"}))
+    boxes = await make_limited(broker, fresh_name("small"), 2_000, "target")
     await lay(broker, boxes.dead, numbered(200))
     await replay_all(broker, boxes)
     assert await values(broker, boxes.target) == [m.value for m in numbered(200)]
@@ -93,18 +106,15 @@ async def test_small_limits_get_small_batches(broker: Broker) -> None:
 @pytest.mark.parametrize("known", [True, False])
 async def test_a_refused_message_settles_nothing(broker: Broker, known: bool) -> None:
     """Known: the limit shows before the transaction; else the broker refuses in the middle of it."""
-    boxes = await make_boxes(broker, fresh_name("refused"))
+    boxes = await make_limited(broker, fresh_name("refused"), 3_000, "target")
     await lay(broker, boxes.dead, [*numbered(1), Message(b"k", b"x" * 5_000), *numbered(1, 1)])
     letters = await contents(broker, boxes.dead)
     offsets = [one.place.offset for one in letters]
-    limit = BoxSpec(boxes.target, 1, config={"max.message.bytes": "3000"})
-    if known:
-        await broker.ensure(limit)
     async with broker.mover(boxes.dead, boxes.ledger, 0, "uid-1") as mover:
         first = Step(tally_of(letters[:1]), republish(boxes.target, letters[:1]), {Why.Replayed: offsets[:1]})
         await mover.commit(first)
         if not known:
-            await broker.ensure(limit)
+            mover._room.targets._known[boxes.target] = Target(1, 1 << 20)
         step = Step(tally_of(letters), republish(boxes.target, letters[1:]), {Why.Replayed: offsets[1:]})
         with pytest.raises(TooLarge):
             await mover.commit(step)
@@ -205,8 +215,7 @@ async def test_a_tally_alone_is_kept_too(broker: Broker) -> None:
 
 
 async def test_a_too_large_letter_hinders_no_other(broker: Broker) -> None:
-    boxes = await make_boxes(broker, fresh_name("toolarge"))
-    await broker.ensure(BoxSpec(boxes.dead, 1, config={"max.message.bytes": "3000"}))
+    boxes = await make_limited(broker, fresh_name("toolarge"), 3_000, "dead")
     await lay(broker, boxes.source, numbered(3))
     async with broker.desk(boxes.desk()) as desk:
         claims = await claim_some(desk, 3)

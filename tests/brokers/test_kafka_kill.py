@@ -11,7 +11,7 @@ from deadletter.brokers.connect import open_broker
 from tests.bed import beds, processes
 from tests.bed import kafka as kafka_bed
 from tests.brokers import kills
-from tests.brokers.contract import make_boxes
+from tests.brokers.staging import make_boxes
 from tests.brokers.test_kafka import LOOPBACK, fresh_name, no_secrets, spec_of
 
 

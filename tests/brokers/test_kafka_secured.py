@@ -11,8 +11,8 @@ from deadletter.brokers.connect import mounted_secrets, open_broker
 from deadletter.brokers.errors import AuthenticationFailed, BrokerError, NotAuthorised
 from deadletter.brokers.values import BoxSpec
 from tests.bed import beds
-from tests.brokers.contract import contents, lay, numbered
 from tests.brokers.secured import PASSWORD, Secured, open_secured
+from tests.brokers.staging import contents, lay, numbered
 from tests.brokers.test_kafka import LOOPBACK, fresh_name
 
 

@@ -7,7 +7,8 @@ from deadletter.brokers.errors import BoxConflict, BoxRecreated, BoxRefused, Bro
 from deadletter.brokers.memory import MemoryBroker, MemoryServer
 from deadletter.brokers.values import BoxSpec, Buried, Delivered, Parked, Step
 from deadletter.core.tallies import Why
-from tests.brokers.contract import BrokerContract, contents, lay, make_boxes, numbered, republish, tally_of, values
+from tests.brokers.contract import BrokerContract
+from tests.brokers.staging import contents, lay, make_boxes, numbered, republish, tally_of, values
 
 
 @pytest.fixture

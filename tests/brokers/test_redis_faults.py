@@ -28,7 +28,8 @@ from deadletter.brokers.redis import hands
 from deadletter.brokers.values import BoxSpec, Buried, Delivered, Parked, Publication, Step
 from deadletter.core.letters import Message, Place
 from deadletter.core.tallies import Why
-from tests.brokers.contract import (
+from tests.brokers.servers import HERE, own_redis, wired
+from tests.brokers.staging import (
     PATIENCE,
     claim_some,
     contents,
@@ -40,7 +41,6 @@ from tests.brokers.contract import (
     tally_of,
     values,
 )
-from tests.brokers.servers import HERE, own_redis, wired
 from tests.brokers.test_redis import LOOPBACK, fresh_name, no_secrets, spec_of
 
 

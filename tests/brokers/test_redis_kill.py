@@ -10,7 +10,7 @@ import pytest
 from deadletter.brokers.base import Broker
 from deadletter.brokers.connect import open_broker
 from tests.brokers import kills
-from tests.brokers.contract import make_boxes
+from tests.brokers.staging import make_boxes
 from tests.brokers.test_redis import LOOPBACK, fresh_name, no_secrets, spec_of
 
 

@@ -11,7 +11,7 @@ from deadletter.brokers.errors import BrokerError
 from deadletter.brokers.values import Buried, CourierWord, Parked, Reading
 from deadletter.core.headers import stamp
 from deadletter.core.letters import Category, Envelope, Failure, Message
-from tests.brokers.contract import Boxes, claim_some, contents, lay, make_boxes, now, numbered
+from tests.brokers.staging import Boxes, claim_some, contents, lay, make_boxes, now, numbered
 from tests.brokers.test_redis import LOOPBACK, fresh_name, no_secrets, spec_of
 
 

@@ -24,6 +24,7 @@ LEDGER_CONFIG = {
     "min.cleanable.dirty.ratio": "0.1",
 }
 VISIBLE_TIMEOUT = 60.0
+SHOWN_TIMEOUT = 20.0
 
 
 async def server(line: Line) -> Server:
@@ -134,7 +135,7 @@ async def _configure(line: Line, spec: BoxSpec) -> None:
     config = (await _configs(line, [spec.name])).get(spec.name)
     if config is None:
         raise NotAuthorised(f"{spec.name}: the broker does not let us read its configs")
-    if all(config.get(key, ("", 0))[0] == value for key, value in wanted.items()):
+    if _holds(config, wanted):
         return
     merged = {key: value for key, (value, source) in config.items() if source == DYNAMIC} | wanted
     admin = await line.admin()
@@ -145,6 +146,21 @@ async def _configure(line: Line, spec: BoxSpec) -> None:
                 if driver.for_code(code) in (driver.InvalidConfigurationError, driver.InvalidRequestError):
                     raise BoxConflict(f"{spec.name}: {message}")
                 check(code, spec.name)
+
+    await _shown(line, spec.name, wanted)
+
+
+def _holds(config: Mapping[str, tuple[str, int]], wanted: Mapping[str, str]) -> bool:
+    return all(config.get(key, ("", 0))[0] == value for key, value in wanted.items())
+
+
+async def _shown(line: Line, name: str, wanted: Mapping[str, str]) -> None:
+    """A broker shows a config a moment after it took it; one that it spells otherwise is not waited for long."""
+    deadline = asyncio.get_running_loop().time() + SHOWN_TIMEOUT
+    while asyncio.get_running_loop().time() < deadline:
+        if _holds((await _configs(line, [name])).get(name, {}), wanted):
+            return
+        await asyncio.sleep(0.05)
 
 
 async def _seen(line: Line, spec: BoxSpec) -> BoxState:

@@ -1,0 +1,182 @@
+"""What a courier may rely on: the same tests of a desk on memory, Kafka and Redis."""
+
+import asyncio
+import time
+import uuid
+
+import pytest
+
+from deadletter.brokers.base import Broker
+from deadletter.brokers.errors import BoxMissing, BrokerError
+from deadletter.brokers.values import (
+    Buried,
+    CourierWord,
+    Delivered,
+    Discarded,
+    Parked,
+    Publication,
+    Step,
+)
+from deadletter.core.letters import Message
+from deadletter.core.tallies import Why
+from tests.brokers.staging import (
+    PATIENCE,
+    Boxes,
+    Fresh,
+    claim_some,
+    contents,
+    lay,
+    make_boxes,
+    now,
+    numbered,
+    settle_all,
+    tally_of,
+    values,
+)
+
+
+class DeskContract:
+    """The half of the contract that is about desks."""
+
+    @pytest.fixture
+    def fresh(self) -> Fresh:
+        return lambda name: f"{name}-{uuid.uuid4().hex[:12]}"
+
+    async def reading(self, registers, boxes: Boxes, depth: int = 0):
+        """The reading once it has caught up with what is there."""
+        deadline = time.monotonic() + PATIENCE
+        while True:
+            found = (await registers.sweep([boxes.watched], now()))[boxes.dead]
+            if isinstance(found, BrokerError):
+                raise found
+            if found.caught_up and found.depth == depth:
+                return found
+            assert time.monotonic() < deadline, f"depth {found.depth}, wanted {depth}"
+            await asyncio.sleep(0.1)
+
+    async def test_what_was_delivered_is_not_claimed_again(self, broker: Broker, fresh: Fresh) -> None:
+        boxes = await make_boxes(broker, fresh("q"))
+        await lay(broker, boxes.source, numbered(10))
+        async with broker.desk(boxes.desk()) as desk:
+            claims = await claim_some(desk, 10)
+            assert [claim.message.value for claim in claims] == [m.value for m in numbered(10)]
+            assert all(desk.holds(claim) for claim in claims)
+            # Out of order, and two stay in our hands.
+            await settle_all(desk, [claims[n] for n in (9, 3, 1, 0, 5, 6, 8, 4)])
+        await lay(broker, boxes.source, numbered(1, 10))
+        async with broker.desk(boxes.desk()) as desk:
+            again = await claim_some(desk, 3)
+            assert sorted(claim.message.value or b"" for claim in again) == [b"v10", b"v2", b"v7"]
+            await settle_all(desk, again)
+        async with broker.desk(boxes.desk()) as desk:
+            assert await desk.claim(5) == []
+
+    async def test_a_new_group_starts_at_the_end_when_asked(self, broker: Broker, fresh: Fresh) -> None:
+        boxes = await make_boxes(broker, fresh("q"))
+        await lay(broker, boxes.source, numbered(3))
+        async with broker.desk(boxes.desk(from_earliest=False)) as desk:
+            assert await desk.claim(1) == []
+        await lay(broker, boxes.source, numbered(1, 3))
+        async with broker.desk(boxes.desk(from_earliest=False)) as desk:
+            assert [claim.message.value for claim in await claim_some(desk, 1)] == [b"v3"]
+
+    async def test_noted_attempts_survive_a_restart(self, broker: Broker, fresh: Fresh) -> None:
+        boxes = await make_boxes(broker, fresh("q"))
+        await lay(broker, boxes.source, numbered(2))
+        async with broker.desk(boxes.desk()) as desk:
+            first, second = await claim_some(desk, 2)
+            desk.note(first, 3, 1_700_000_000_123)
+            await desk.settle(second, Delivered())
+        async with broker.desk(boxes.desk()) as desk:
+            (again,) = await claim_some(desk, 1)
+            assert again.message.value == b"v0"
+            assert (again.attempts, again.first_failed_at) == (3, 1_700_000_000_123)
+
+    async def test_a_buried_letter_lies_in_the_dead_box_once(self, broker: Broker, fresh: Fresh) -> None:
+        boxes = await make_boxes(broker, fresh("q"))
+        await lay(broker, boxes.source, numbered(3))
+        async with broker.desk(boxes.desk()) as desk:
+            claims = await claim_some(desk, 3)
+            letter = Message(claims[1].message.key, claims[1].message.value, (("why", b"broken"),))
+            await asyncio.gather(
+                desk.settle(claims[0], Delivered()),
+                desk.settle(claims[1], Buried(boxes.dead, letter)),
+                desk.settle(claims[2], Discarded()),
+            )
+        (found,) = await contents(broker, boxes.dead)
+        assert (found.message.key, found.message.value, found.message.headers) == (b"k1", b"v1", letter.headers)
+        async with broker.desk(boxes.desk()) as desk:
+            assert await desk.claim(1) == []
+
+    async def test_a_letter_that_cannot_be_buried_stays_ours(self, broker: Broker, fresh: Fresh) -> None:
+        boxes = await make_boxes(broker, fresh("q"))
+        await lay(broker, boxes.source, numbered(2))
+        async with broker.desk(boxes.desk()) as desk:
+            first, second = await claim_some(desk, 2)
+            with pytest.raises(BoxMissing):
+                await desk.settle(first, Buried(fresh("nowhere"), first.message))
+            assert desk.holds(first)
+            await desk.settle(second, Delivered())
+            await desk.settle(first, Buried(boxes.dead, first.message))
+        assert await values(broker, boxes.dead) == [b"v0"]
+        async with broker.desk(boxes.desk()) as desk:
+            assert await desk.claim(1) == []
+
+    async def test_a_parked_letter_comes_back_when_due(self, broker: Broker, fresh: Fresh) -> None:
+        boxes = await make_boxes(broker, fresh("q"))
+        await lay(broker, boxes.source, numbered(2))
+        async with broker.desk(boxes.desk()) as desk:
+            first, second = await claim_some(desk, 2)
+            desk.note(first, 2, 1_700_000_000_000)
+            await desk.settle(first, Parked(first.message, now() + 300))
+            await desk.settle(second, Parked(second.message, now() + 3_600_000))
+            (due,) = await claim_some(desk, 1)
+            assert due.parked
+            assert due.message.value == b"v0"
+            assert (due.attempts, due.first_failed_at) == (2, 1_700_000_000_000)
+            assert desk.parked >= 1
+            desk.note(due, 3, 1_700_000_000_000)
+            await desk.settle(due, Parked(due.message, now() + 100))
+            (again,) = await claim_some(desk, 1)
+            assert again.attempts == 3
+            await desk.settle(again, Buried(boxes.dead, again.message))
+            assert await desk.claim(1) == []
+        assert await values(broker, boxes.dead) == [b"v0"]
+
+    async def test_a_parked_letter_survives_a_restart(self, broker: Broker, fresh: Fresh) -> None:
+        boxes = await make_boxes(broker, fresh("q"))
+        await lay(broker, boxes.source, numbered(2))
+        async with broker.desk(boxes.desk()) as desk:
+            for claim in await claim_some(desk, 2):
+                await desk.settle(claim, Parked(claim.message, now()))
+            (due,) = await claim_some(desk, 1)
+            await desk.settle(due, Delivered())
+        async with broker.desk(boxes.desk()) as desk:
+            (left,) = await claim_some(desk, 1)
+            assert {due.message.value, left.message.value} == {b"v0", b"v1"}
+            await desk.settle(left, Delivered())
+        async with broker.desk(boxes.desk()) as desk:
+            assert await desk.claim(1) == []
+
+    async def test_a_letter_replayed_into_the_retry_box_is_claimed(self, broker: Broker, fresh: Fresh) -> None:
+        boxes = await make_boxes(broker, fresh("q"))
+        await lay(broker, boxes.dead, numbered(1))
+        letters = await contents(broker, boxes.dead)
+        async with broker.mover(boxes.dead, boxes.ledger, 0, "uid-1") as mover:
+            publication = Publication(boxes.retry, letters[0].message, letters[0].place, due_at=now())
+            await mover.commit(Step(tally_of(letters), [publication], {Why.Replayed: [letters[0].place.offset]}))
+        async with broker.desk(boxes.desk()) as desk:
+            (claim,) = await claim_some(desk, 1)
+            assert (claim.message.value, claim.parked, claim.attempts) == (b"v0", True, 0)
+            await desk.settle(claim, Delivered())
+
+    async def test_a_couriers_word_reaches_the_sweep(self, broker: Broker, fresh: Fresh) -> None:
+        boxes = await make_boxes(broker, fresh("q"))
+        registers = broker.registers()
+        word = CourierWord("pod-0", circuit="Open", paused="CircuitOpen", message="5 in a row", parked=2, at=now())
+        try:
+            async with broker.desk(boxes.desk()) as desk:
+                await desk.say(word)
+                assert (await self.reading(registers, boxes)).couriers == (word,)
+        finally:
+            await registers.close()

@@ -1,0 +1,110 @@
+"""Boxes, letters and claims for tests of any broker."""
+
+import asyncio
+import time
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from deadletter.brokers.base import Broker, Desk
+from deadletter.brokers.values import (
+    BoxSpec,
+    Claim,
+    Delivered,
+    DeskSpec,
+    Publication,
+    Taken,
+    Watched,
+)
+from deadletter.core.letters import Message, Place
+from deadletter.core.tallies import Span, Tally
+
+PATIENCE = 120.0
+Fresh = Callable[[str], str]
+POISON = (
+    Message(None, None, (("only", b"headers"),)),
+    Message(b"", b"", ()),
+    Message(b"\xff\x00key", b"\x00\xfe value", (("a", None), ("a", b""), ("b", b"\xc3\x28"), ("a", b"again"))),
+    Message(b"many", b"headers", tuple((f"h{n}", bytes([n % 256])) for n in range(500))),
+    Message(b"big", b"x" * 700_000, ()),
+)
+
+
+def now() -> int:
+    """Milliseconds since the epoch."""
+    return time.time_ns() // 1_000_000
+
+
+@dataclass(frozen=True)
+class Boxes:
+    """The boxes of one queue, and a target to replay to."""
+
+    source: str
+    dead: str
+    retry: str
+    ledger: str
+    target: str
+    group: str
+
+    def desk(self, consumer: str = "pod-0", from_earliest: bool = True) -> DeskSpec:
+        return DeskSpec(self.source, self.group, self.dead, self.retry, self.ledger, consumer, from_earliest)
+
+    @property
+    def watched(self) -> Watched:
+        return Watched(self.dead, self.ledger, self.retry)
+
+
+def named(source: str) -> Boxes:
+    dead = f"{source}.dlq"
+    return Boxes(source, dead, f"{dead}.retry", f"{dead}.ledger", f"{source}.target", f"{source}.group")
+
+
+async def make_boxes(broker: Broker, source: str, partitions: int = 1) -> Boxes:
+    boxes = named(source)
+    for name in (boxes.source, boxes.dead, boxes.target):
+        await broker.ensure(BoxSpec(name, partitions))
+    await broker.ensure(BoxSpec(boxes.retry, partitions, retention_ms=-1, parking=True))
+    return boxes
+
+
+def numbered(count: int, start: int = 0) -> list[Message]:
+    return [Message(f"k{n}".encode(), f"v{n}".encode(), (("n", str(n).encode()),)) for n in range(start, start + count)]
+
+
+async def lay(broker: Broker, box: str, messages: list[Message], partition: int | None = 0) -> None:
+    outside = uuid.uuid4().hex
+    await broker.append([Publication(box, m, Place(outside, 0, n), partition) for n, m in enumerate(messages)])
+
+
+async def contents(broker: Broker, box: str) -> list[Taken]:
+    found: list[Taken] = []
+    async for batch in broker.read(box, await broker.window(box)):
+        found += batch
+    return found
+
+
+async def values(broker: Broker, box: str) -> list[bytes | None]:
+    return [one.message.value for one in await contents(broker, box)]
+
+
+def tally_of(letters: list[Taken], **counts: int) -> Tally:
+    end = letters[-1].place.offset + 1
+    return Tally(Span(0, letters[0].place.offset, end), now(), end, **counts)
+
+
+def republish(target: str, letters: list[Taken]) -> list[Publication]:
+    return [Publication(target, one.message, one.place) for one in letters]
+
+
+async def claim_some(desk: Desk, count: int, patience: float = PATIENCE) -> list[Claim]:
+    """At least `count` claims, however long the group takes to form."""
+    claims: list[Claim] = []
+    deadline = time.monotonic() + patience
+    while len(claims) < count:
+        assert time.monotonic() < deadline, f"only {len(claims)} of {count} claims came"
+        claims += await desk.claim(count - len(claims))
+    return claims
+
+
+async def settle_all(desk: Desk, claims: list[Claim]) -> None:
+    await asyncio.gather(*(desk.settle(claim, Delivered()) for claim in claims))
