@@ -1,6 +1,7 @@
 """An adopted box that is only observed: a Kafka user who may read and describe it, and nothing else."""
 
 import asyncio
+import json
 from contextlib import AsyncExitStack
 
 import pytest
@@ -11,6 +12,7 @@ from deadletter.brokers.base import Broker
 from deadletter.brokers.connect import mounted_secrets, open_broker
 from deadletter.brokers.errors import NotAuthorised
 from deadletter.brokers.values import Reading, Watched
+from deadletter.doors import letters
 from deadletter.workers.replayer import course, endings
 from deadletter.workers.replayer.replay import wall_clock
 from tests.brokers.secured import PASSWORD, Secured, open_secured
@@ -19,7 +21,7 @@ from tests.workers.replaying import Scene, letter
 from tests.workers.test_replay_brokers import LOCAL, PATIENCE, Pod
 
 TOPIC, LITERAL, ALLOW = 2, 3, 3
-READ, DESCRIBE = 3, 8
+READ, DESCRIBE, DESCRIBE_CONFIGS = 3, 8, 10
 
 
 @pytest.fixture(scope="session")
@@ -27,11 +29,11 @@ def secured(bed) -> Secured:
     return open_secured(bed)
 
 
-async def allow_reading(secured: Secured, topic: str) -> None:
+async def allow(secured: Secured, topic: str, *rights: int) -> None:
     admin = AIOKafkaAdminClient(bootstrap_servers=secured.plain)
     await admin.start()
     try:
-        for right in (READ, DESCRIBE):
+        for right in rights:
             wish = CreateAclsRequest(TOPIC, topic, LITERAL, "User:guest", "*", right, ALLOW)
             answer = await admin._send_request(wish)
             assert [code for code, _ in answer.creation_responses] == [0]
@@ -72,14 +74,18 @@ async def scene(secured, tmp_path):
         scene.broker = await stack.enter_async_context(open_broker(scene.assignment().broker, lambda *_: b"", LOCAL))
         await scene.build()
         await scene.bury(*(letter(number, scene.name) for number in range(12)))
-        await allow_reading(secured, scene.boxes.dead)
-        await allow_reading(secured, scene.name)
+        await allow(secured, scene.boxes.dead, READ, DESCRIBE)
         write_secrets(secured, tmp_path)
         scene.connection, scene.owner = connection(secured), scene.broker
         guest = open_broker(scene.assignment().broker, mounted_secrets(tmp_path), LOCAL)
         scene.broker = await stack.enter_async_context(guest)
         await readable(scene.broker, scene.boxes.dead)
         yield scene
+
+
+async def sent(scene: Scene) -> list[int]:
+    spans = await scene.owner.window(scene.name)
+    return [taken.place.offset async for batch in scene.owner.read(scene.name, spans) for taken in batch]
 
 
 async def test_depth_age_and_groups_need_no_right_to_write(scene):
@@ -105,7 +111,7 @@ async def test_a_preview_answers_by_its_last_word_and_writes_nothing(scene, tmp_
     assert (word["targets"], sum(word["groups"].values())) == ({scene.name: 4}, 4)
     assert word["samples"] == [f"0-{n}" for n in (0, 3, 6, 9)]
     assert await scene.owner.window(scene.boxes.dead) == before
-    assert await scene.numbers() == []
+    assert await sent(scene) == []
     assert set(await scene.owner.describe([scene.boxes.dead, scene.boxes.ledger])) == {scene.boxes.dead}
 
 
@@ -113,4 +119,29 @@ async def test_an_apply_of_such_a_user_changes_nothing_and_says_why(scene, monke
     monkeypatch.setattr(course, "FIRST_WAIT_S", 0.01)
     ending = await scene.replay()
     assert (ending.code, ending.reason) == (endings.TRY_AGAIN, "NotAuthorised")
-    assert await scene.numbers() == []
+    assert await sent(scene) == []
+
+
+async def test_retention_is_known_to_who_may_read_configs(scene, secured):
+    dead = scene.boxes.dead
+    assert (await scene.broker.describe([dead]))[dead].retention_ms is None
+    await allow(secured, dead, DESCRIBE_CONFIGS)
+    async with asyncio.timeout(PATIENCE):
+        while (await scene.broker.describe([dead]))[dead].retention_ms != -1:
+            await asyncio.sleep(0.1)
+
+
+async def test_its_letters_are_listed(scene, tmp_path, capsys):
+    queue = {
+        "brokerRef": {"name": "broker"},
+        "dead": {"name": scene.boxes.dead, "adopt": True},
+        "redrive": {"strategy": "Disabled"},
+    }
+    for kind, spec in (("BrokerConnection", scene.connection), ("DeadLetterQueue", queue)):
+        (tmp_path / kind).write_text(json.dumps({"kind": kind, "spec": spec}))
+    files = ("--connection", tmp_path / "BrokerConnection", "--queue", tmp_path / "DeadLetterQueue")
+    words = ("list", *files, "--secrets", tmp_path, "-o", "json")
+    code = await asyncio.to_thread(letters.main, [str(word) for word in words])
+    shown = capsys.readouterr()
+    assert code == 0, shown.err
+    assert [row["id"] for row in json.loads(shown.out)] == [f"0-{n}" for n in range(12)]

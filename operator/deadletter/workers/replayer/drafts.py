@@ -5,6 +5,7 @@ from collections.abc import Callable
 from deadletter.api.assignments import ReplayAssignment
 from deadletter.api.transforms import Patch
 from deadletter.brokers.base import Broker
+from deadletter.brokers.errors import NotAuthorised
 from deadletter.core.dialects import DialectError, original
 from deadletter.core.fingerprint import fingerprint
 from deadletter.core.letters import Letter, Message
@@ -42,6 +43,7 @@ class Drafter:
         self._clock = clock
         self._publishes = assignment.spec.action == "Republish"
         self._previews = assignment.spec.mode == "DryRun"
+        self._observes = assignment.observe and self._previews
         self._looks = self._publishes and self._target.kind == "Origin"
         self._partitions: dict[str, int | None] = {}
 
@@ -54,8 +56,16 @@ class Drafter:
         """Ask the broker whether the letter's origin still exists, and how wide it is."""
         topic = letter.envelope.origin.topic
         if topic is not None:
+            self._partitions[topic] = await self._width(topic)
+
+    async def _width(self, topic: str) -> int | None:
+        try:
             found = (await self._broker.describe([topic])).get(topic)
-            self._partitions[topic] = found.partitions if found else None
+        except NotAuthorised:
+            if not self._observes:
+                raise
+            return 1  # who only observes may not see the origin, and nothing is sent there
+        return found.partitions if found else None
 
     def draft(self, letter: Letter, scanned: int) -> Outcome:
         """What becomes of the letter."""
