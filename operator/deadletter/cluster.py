@@ -5,6 +5,7 @@ objects cost what their JSON costs. Every request passes one rate limit, and one
 """
 
 import asyncio
+import os
 import ssl
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
@@ -254,7 +255,9 @@ async def _configuration() -> Any:
         config.load_incluster_config(client_configuration=settings)  # type: ignore[no-untyped-call]
     except config.ConfigException:
         try:
-            await config.load_kube_config(client_configuration=settings)  # type: ignore[no-untyped-call]
+            # Named here, because the library reads the variable only once, when it is imported.
+            where = os.environ.get("KUBECONFIG")
+            await config.load_kube_config(where, client_configuration=settings)  # type: ignore[no-untyped-call]
         except config.ConfigException:
             raise ApiError(0, "no API server is known: this is no pod, and KUBECONFIG names none") from None
     settings.retries = None
