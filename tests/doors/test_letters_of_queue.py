@@ -10,6 +10,7 @@ import pytest
 from deadletter.brokers.connect import open_broker
 from deadletter.core.letters import Category, Failure
 from tests.bed import places
+from tests.brokers.secured import PASSWORD, open_secured
 from tests.brokers.test_kafka import fresh_name
 from tests.doors.test_letters import ANYWHERE, SECRET, queue
 from tests.handlers.operators import Place, rights
@@ -63,18 +64,28 @@ async def test_a_queue_is_listed_and_shown_by_its_name(scene, place):
     assert SECRET not in out
 
 
-async def test_its_secrets_are_read_at_the_api(place, redis):
-    login = {"url": redis, "secretRef": {"name": "login"}}
-    place.apply("BrokerConnection", "broker", {"redis": login})
-    dead = {"name": fresh_name("named"), "adopt": True}
-    place.apply("DeadLetterQueue", "orders", {"brokerRef": {"name": "broker"}, "dead": dead})
-    words = ("list", "-n", place.namespace, "orders")
+async def test_its_secrets_are_read_at_the_api(place, bed):
+    """A Kafka that wants a login over TLS: without the Secrets nothing is read."""
+    secured = open_secured(bed)
+    scene = Scene(None, fresh_name("named"), {"kafka": {"bootstrapServers": [secured.plain]}})
+    async with open_broker(scene.assignment().broker, lambda *_: b"", ANYWHERE) as scene.broker:
+        await scene.build()
+        await scene.bury(letter(0, scene.name))
+    tls = {"caSecretRef": {"name": "ca", "key": "ca.crt"}}
+    sasl = {"mechanism": "PLAIN", "secretRef": {"name": "login"}}
+    spec = {"bootstrapServers": [secured.login], "tls": tls, "sasl": sasl}
+    place.apply("BrokerConnection", "broker", {"kafka": spec})
+    place.apply("DeadLetterQueue", "orders", queue(scene))
+    place.kubectl("create", "secret", "generic", "ca", f"--from-file=ca.crt={secured.files / 'ca.crt'}")
+    words = ("list", "-n", place.namespace, "orders", "-o", "json")
     code, _, err = await ask(*words)
     assert (code, err) == (1, f"there is no Secret login in namespace {place.namespace}\n")
-    place.kubectl("create", "secret", "generic", "login", "--from-literal=password=wrong-canary")
-    code, _, err = await ask(*words)
-    assert code == 1
-    assert "wrong-canary" not in err
+    login = ("--from-literal=username=admin", f"--from-literal=password={PASSWORD}")
+    place.kubectl("create", "secret", "generic", "login", *login)
+    code, out, err = await ask(*words)
+    assert code == 0, err
+    assert [row["id"] for row in json.loads(out)] == ["0-0"]
+    assert PASSWORD not in out + err
 
 
 async def test_what_is_not_there_or_not_allowed_is_said_plainly(place, monkeypatch, tmp_path):
