@@ -18,6 +18,7 @@ from deadletter.workers.courier.deliveries import Deliverer, wall_clock
 from deadletter.workers.courier.main import desk_spec
 from deadletter.workers.courier.words import Speaker
 from deadletter.workers.http.addresses import Resolver, resolve
+from deadletter.workers.running import end
 
 LOOPBACK = ("127.0.0.0/8",)
 QUICK = {"backoff": {"strategy": "Fixed", "initial": "10ms", "max": "10ms"}, "circuitBreaker": {"enabled": False}}
@@ -39,7 +40,7 @@ def assignment(url: str, prefix: str = "", **more: Any) -> CourierAssignment:
         "generation": 1,
         "broker": {"redis": {"url": "redis://127.0.0.1:6379/0"}},
         "boxes": {**boxes, "ledger": f"{prefix}dead.ledger"},
-        "group": "billing",
+        "group": f"{prefix}billing".strip("{}.") if prefix else "billing",
         "start_from": "Earliest",
         "policy": policy,
         "delivery": delivery,
@@ -110,8 +111,8 @@ async def running(
             yield courier
         finally:
             stop.set()
-            speaking.cancel()
-            await asyncio.gather(working, speaking, return_exceptions=True)
+            await end(speaking)
+            await working
             await deliverer.close()
 
 

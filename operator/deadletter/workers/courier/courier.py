@@ -8,7 +8,7 @@ from deadletter.api.assignments import CourierAssignment
 from deadletter.brokers.base import Desk
 from deadletter.brokers.errors import BrokerError
 from deadletter.brokers.values import Claim
-from deadletter.workers import logs, metrics
+from deadletter.workers import logs, metrics, running
 from deadletter.workers.courier import letters
 from deadletter.workers.courier.deliveries import Deliverer, wall_clock
 from deadletter.workers.courier.fates import Fates
@@ -79,10 +79,7 @@ class Courier:
         self._fates.waits.clear()
         if self._timer is not None:
             self._timer.cancel()
-        left = [*others, *self._tasks]
-        for task in left:
-            task.cancel()
-        await asyncio.gather(*left, return_exceptions=True)
+        await running.end(*others, *self._tasks)
 
     async def _claim_on(self) -> None:
         since: float | None = None

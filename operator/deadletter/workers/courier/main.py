@@ -58,7 +58,7 @@ class Shift:
             try:
                 return await self._keep_at_it(stop)
             finally:
-                following.cancel()
+                await running.end(following)
 
     async def _keep_at_it(self, stop: asyncio.Event) -> int:
         pause = FIRST_PAUSE_S
@@ -94,8 +94,7 @@ class Shift:
                 await courier.run(stop)
             finally:
                 self._speaker = None
-                speaking.cancel()
-                await asyncio.gather(speaking, return_exceptions=True)
+                await running.end(speaking)
                 await deliverer.close()
 
 
