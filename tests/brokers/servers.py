@@ -49,8 +49,9 @@ class Wire:
     def lose(self, word: bytes) -> None:
         self._words.append(word)
 
-    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, server: int) -> None:
-        inner, outer = await asyncio.open_connection(HERE, server)
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, server: str) -> None:
+        host, _, port = server.rpartition(":")
+        inner, outer = await asyncio.open_connection(host, int(port))
         doomed = asyncio.Event()
         ways = {
             asyncio.ensure_future(self._carry(reader, outer, lambda piece: self._look(piece, doomed))),
@@ -84,8 +85,8 @@ class Wire:
 
 
 @asynccontextmanager
-async def wired(server: int) -> AsyncIterator[Wire]:
-    """A wire to a server on this machine."""
+async def wired(server: str) -> AsyncIterator[Wire]:
+    """A wire to the server at `host:port`."""
     wire = Wire()
     listening = await asyncio.start_server(lambda r, w: wire.serve(r, w, server), HERE, 0)
     wire.port = listening.sockets[0].getsockname()[1]

@@ -68,7 +68,7 @@ async def test_a_lost_reply_to_a_publication_doubles_nothing(redis: str, broker:
     offsets = [one.place.offset for one in letters]
     step = Step(tally_of(letters, replayed=20), republish(boxes.target, letters), {Why.Replayed: offsets})
     async with (
-        wired(urlsplit(redis).port or 0) as wire,
+        wired(urlsplit(redis).netloc) as wire,
         open_broker(spec_of(url_of(wire.port)), no_secrets, LOOPBACK) as shaky,
     ):
         async with shaky.mover(boxes.dead, boxes.ledger, 0, "uid-1") as mover:
@@ -91,7 +91,7 @@ async def test_a_lost_reply_to_a_burial_doubles_nothing(redis: str, broker: Brok
     boxes = await make_boxes(broker, fresh_name("lost"))
     await lay(broker, boxes.source, numbered(1))
     async with (
-        wired(urlsplit(redis).port or 0) as wire,
+        wired(urlsplit(redis).netloc) as wire,
         open_broker(spec_of(url_of(wire.port)), no_secrets, LOOPBACK) as shaky,
         shaky.desk(boxes.desk()) as desk,
     ):
@@ -216,7 +216,7 @@ async def test_a_cancelled_wait_ends(broker: Broker) -> None:
 
 async def test_a_silent_server_is_unreachable_and_a_wait_in_it_can_be_cancelled(redis: str) -> None:
     async with (
-        wired(urlsplit(redis).port or 0) as wire,
+        wired(urlsplit(redis).netloc) as wire,
         open_broker(spec_of(url_of(wire.port)), no_secrets, LOOPBACK) as broker,
     ):
         await broker.server()
@@ -310,11 +310,11 @@ async def test_a_cluster_is_not_supported_yet(tmp_path: Path) -> None:
             pass
 
 
-async def test_a_forbidden_address_is_never_dialled(redis: str) -> None:
-    async with open_broker(spec_of(redis), no_secrets) as broker:
-        with pytest.raises(BrokerError) as refused:
-            await broker.server()
-    assert isinstance(refused.value, BrokerUnreachable)
+async def test_a_forbidden_address_is_never_dialled(tmp_path: Path) -> None:
+    with own_redis(tmp_path) as port:
+        async with open_broker(spec_of(url_of(port)), no_secrets) as broker:
+            with pytest.raises(BrokerUnreachable):
+                await broker.server()
 
 
 async def test_a_large_letter_is_moved_byte_for_byte(broker: Broker) -> None:

@@ -7,10 +7,14 @@ import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import pytest
+
 from tests.bed.beds import Bed
 from tests.bed.node import Cluster
 from tests.demo import story, traffic
 from tests.demo.stage import Stage
+
+pytestmark = [pytest.mark.node, pytest.mark.timeout(1200)]
 
 A_SECOND = 100
 

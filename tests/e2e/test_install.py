@@ -11,6 +11,8 @@ from tests.bed.node import Cluster
 from tests.demo import story
 from tests.demo.stage import Stage
 
+pytestmark = [pytest.mark.node, pytest.mark.timeout(1200)]
+
 QUEUE = """
 apiVersion: deadletter.dev/v1alpha1
 kind: BrokerConnection

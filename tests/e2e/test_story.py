@@ -7,6 +7,8 @@ from tests.bed.node import Cluster
 from tests.demo import story
 from tests.demo.stage import Stage
 
+pytestmark = [pytest.mark.node, pytest.mark.timeout(1200)]
+
 
 @pytest.mark.parametrize("broker", ["kafka", "redis"])
 def test_letters_go_back_once_the_cause_is_mended(broker: str, cluster: Cluster, bed: Bed) -> None:
