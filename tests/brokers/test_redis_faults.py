@@ -17,7 +17,6 @@ from deadletter.brokers.errors import (
     AuthenticationFailed,
     BoxConflict,
     BoxRefused,
-    BrokerError,
     BrokerUnreachable,
     Fenced,
     LedgerCorrupt,
