@@ -125,3 +125,11 @@ def test_numbers_and_groups() -> None:
 )
 def test_the_gate(spec: dict[str, Any], seen: Any, expected: str) -> None:
     assert gate(delivered(**spec), seen) == expected
+
+
+def test_without_a_reading_the_last_word_stands() -> None:
+    queue = plain(alerts={"depth": 5}, capacity={"maxLetters": 6})
+    told = queue_status(queue, replace(SEEN, reading=reading(6, NOW)), None)
+    known = queue.model_copy(update={"status": type(queue.status).model_validate(told)})
+    assert queue_status(known, SEEN, None) == told
+    assert gate(known, None) == "CapacityReached"

@@ -30,38 +30,33 @@ def finding(error: BrokerError) -> Finding:
 
 
 async def bring_about(operation: Operation, queue: DeadLetterQueue, connection: BrokerConnection) -> Finding | None:
-    """Every box of the queue is there as asked."""
-    key = (queue.namespace, queue.name)
+    """Every box of the queue is there as asked. What was seen a moment ago is believed."""
+    key, planned = (queue.namespace, queue.name), plan_boxes(queue, connection.spec)
     known = operation.surveys.get(key)
     line = await operation.pool.line(connection)
-    if (
-        known
-        and known.generation == queue.generation
-        and time.monotonic() - known.at < FRESH_SECONDS
-        and not line.trouble
-    ):
+    if known and known.planned == planned and time.monotonic() - known.at < FRESH_SECONDS and not line.trouble:
         return None
+    # After a restart a look is enough; what changed, or was not looked at for long, is compared config by config.
+    thorough = known is not None or queue.status.observed_generation != queue.generation
     try:
-        states = await _survey(line, queue, connection, changed=known is None or known.generation != queue.generation)
+        states = await _survey(line, queue, connection, planned, thorough)
     except BrokerError as error:
         operation.surveys.pop(key, None)
         return finding(error)
-    operation.surveys[key] = Survey(queue.generation, states, time.monotonic())
+    operation.surveys[key] = Survey(planned, states, time.monotonic())
     return None
 
 
 async def _survey(
-    line: Line, queue: DeadLetterQueue, connection: BrokerConnection, changed: bool
+    line: Line, queue: DeadLetterQueue, connection: BrokerConnection, planned: tuple[PlannedBox, ...], thorough: bool
 ) -> dict[str, BoxState]:
-    planned = plan_boxes(queue, connection.spec)
     source = queue.spec.source.name if queue.spec.source else None
     names = [box.name for box in planned] + ([source] if source else [])
     states = dict(await line.describe(names))
-    seen_before = queue.status.observed_generation == queue.generation
     for box in planned:
         if box.adopt and box.name not in states:
             raise BoxMissing(f"{box.name} does not exist on the broker; an adopted box is never created")
-        if not box.adopt and (_differs(box, states.get(box.name)) or (changed and not seen_before)):
+        if not box.adopt and (_differs(box, states.get(box.name)) or thorough):
             states[box.name] = await within(line.broker.ensure(_fitting(box, source, states)))
     if source and source not in states and not connection.spec.is_redis:
         raise BoxMissing(f"{source} does not exist on the broker; create the source first")

@@ -25,6 +25,7 @@ from deadletter.handlers.pool import Pool
 from deadletter.handlers.secrets import SecretStore
 from deadletter.handlers.snapshots import Snapshots
 from deadletter.handlers.work import Work
+from deadletter.plan.boxes import PlannedBox
 from deadletter.plan.couriers import Workers
 from deadletter.plan.pods import Image
 from deadletter.settings import Settings
@@ -44,9 +45,9 @@ class Thing(NamedTuple):
 
 @dataclass(slots=True)
 class Survey:
-    """What the broker said of a queue's boxes, for which generation, and when."""
+    """What the broker said of a queue's boxes, which were asked for, and when."""
 
-    generation: int
+    planned: tuple[PlannedBox, ...]
     states: dict[str, BoxState]
     at: float
 

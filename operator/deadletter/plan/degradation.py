@@ -33,8 +33,10 @@ def utilization(queue: DeadLetterQueue, reading: Reading | None) -> int | None:
 
 
 def is_full(queue: DeadLetterQueue, reading: Reading | None) -> bool:
-    """Do as many letters lie there as may?"""
+    """Do as many letters lie there as may? Without a reading, as far as is known: a restart opens no gate."""
     used = utilization(queue, reading)
+    if used is None and queue.spec.capacity is not None:
+        used = queue.status.utilization
     return used is not None and used >= 100
 
 
@@ -48,7 +50,10 @@ def gate(queue: DeadLetterQueue, reading: Reading | None) -> str:
 
 
 def degraded(queue: DeadLetterQueue, facts: QueueFacts) -> Saying:
-    """The worst of what is bad."""
+    """The worst of what is bad; without a reading what was said last."""
+    last = queue.status.condition("Degraded")
+    if last is not None and (facts.reading is None or not facts.reading.caught_up):
+        return Saying("Degraded", last.status, Reason.__members__.get(last.reason, Reason.AsExpected), last.message)
     reason, message = next(_troubles(queue, facts), (None, ""))
     if reason is None:
         return claim("Degraded", False, Reason.AsExpected)

@@ -110,10 +110,11 @@ def _replicas(queue: DeadLetterQueue, facts: QueueFacts) -> dict[str, Any]:
 
 
 def numbers(queue: DeadLetterQueue, facts: QueueFacts) -> dict[str, Any]:
-    """Depth, oldest, groups; what the last sweep could not read is not told."""
+    """Depth, oldest, groups; as long as nothing newer was read, what was last known."""
     reading = facts.reading
     if reading is None or not reading.caught_up:
-        return {}
+        told = queue.status.to_wire()
+        return {name: told[name] for name in NUMBERS if name in told} if "depth" in told else {}
     out: dict[str, Any] = {"depth": reading.depth, "groups": groups(reading)}
     out |= {"depthIsUpperBound": True} if reading.upper_bound else {}
     out |= {"oldestLetterTime": second(reading.oldest)} if reading.oldest is not None else {}
