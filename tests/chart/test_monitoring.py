@@ -52,3 +52,17 @@ def test_every_alert_has_a_runbook_and_a_promtool_test() -> None:
         assert f"## {rule['alert']}\n" in runbooks
         assert f"alertname: {rule['alert']}\n" in tested
         assert rule["annotations"]["runbook_url"] == f"RUNBOOKS#{rule['alert'].lower()}"
+
+
+def test_every_metric_stands_in_the_reference() -> None:
+    from prometheus_client.metrics import MetricWrapperBase
+
+    import deadletter.metrics
+    import deadletter.workers.metrics
+
+    page = (places.REPOSITORY / "docs" / "reference" / "metrics.md").read_text()
+    for module in (deadletter.metrics, deadletter.workers.metrics):
+        for metric in vars(module).values():
+            if isinstance(metric, MetricWrapperBase):
+                assert f"`{metric._name}" in page
+                assert metric._documentation in page
