@@ -83,11 +83,16 @@ def test_boxes_are_kept_or_deleted_as_asked(place: Place, operator: Operator, re
 def test_finalizers_are_released_before_an_uninstall(place: Place, operator: Operator, redis: str) -> None:
     place.redis(redis)
     place.apply("DeadLetterQueue", "orders", queue(f"dead-{uuid.uuid4().hex[:8]}", deletionPolicy="Delete"))
-    until("finalizer", lambda: place.get("dlq", "orders")["metadata"].get("finalizers"))
-    operator.stop()
+    place.until_condition("dlq", "orders", "Ready", "True")
+    assert place.get("dlq", "orders")["metadata"]["finalizers"] == ["deadletter.dev/boxes"]
     environment = {"KUBECONFIG": str(operator.kubeconfig), "DLQ_NAMESPACES": place.namespace}
     environment |= {"PYTHONPATH": str(places.REPOSITORY / "operator")}
     command = [sys.executable, "-m", "deadletter", "release-finalizers"]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
     assert (done.returncode, done.stdout) == (0, "released 1 queues\n"), done.stderr
-    place.kubectl("delete", "dlq", "orders", "--timeout=60s")
+    # The operator still runs and does not put it back.
+    place.kubectl("patch", "dlq", "orders", "--type=merge", "-p", '{"spec":{"alerts":{"depth":5}}}')
+    until("seen", lambda: place.get("dlq", "orders")["status"]["observedGeneration"] == 2)
+    assert place.get("dlq", "orders")["metadata"].get("finalizers") is None
+    operator.stop()
+    place.kubectl("delete", "dlq", "orders", "--timeout=120s")

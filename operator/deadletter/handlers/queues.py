@@ -9,7 +9,7 @@ from deadletter.brokers.errors import BrokerError
 from deadletter.cluster import QUEUES, Body
 from deadletter.core.reasons import Reason
 from deadletter.handlers import boxes, children, statuses
-from deadletter.handlers.gathering import gather_outside, gather_queue, owner_of
+from deadletter.handlers.gathering import gather_outside, gather_queue, now_ms, owner_of
 from deadletter.handlers.operation import Operation, Thing
 from deadletter.handlers.pool import within
 from deadletter.handlers.running import running_apply
@@ -23,6 +23,8 @@ from deadletter.plan.references import GRAPH_CHECKS, box_is_free, secrets_exist,
 
 FINALIZER = "deadletter.dev/boxes"
 FORCE = "deadletter.dev/force-delete"
+RELEASED = "deadletter.dev/released"  # when, in milliseconds since the epoch
+RELEASED_MS = 600_000
 RESET = "deadletter.dev/reset-ledger"
 
 
@@ -76,8 +78,14 @@ async def _guard(operation: Operation, queue: DeadLetterQueue, body: Body) -> No
     """A finalizer where boxes are to be deleted, and nowhere else."""
     has = FINALIZER in queue.metadata.finalizers
     needs = queue.spec.deletion_policy == "Delete" and not queue.spec.dead.adopt
-    if has != needs:
+    if has != needs and not (needs and _is_released(queue)):
         await _finalizers(operation, queue, body, FINALIZER if needs else None)
+
+
+def _is_released(queue: DeadLetterQueue) -> bool:
+    """Does an uninstall wait for it? Then no finalizer is put back for a while."""
+    at = queue.metadata.annotations.get(RELEASED, "")
+    return at.isdigit() and now_ms() - int(at) < RELEASED_MS
 
 
 async def _finalizers(operation: Operation, queue: DeadLetterQueue, body: Body, add: str | None) -> None:

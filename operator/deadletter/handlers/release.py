@@ -4,7 +4,8 @@ import asyncio
 import sys
 
 from deadletter.cluster import QUEUES, ApiError, Cluster, connect
-from deadletter.handlers.queues import FINALIZER
+from deadletter.handlers.gathering import now_ms
+from deadletter.handlers.queues import FINALIZER, RELEASED
 from deadletter.settings import Settings
 
 
@@ -17,7 +18,9 @@ async def release(cluster: Cluster, namespaces: tuple[str, ...]) -> int:
         for meta in (body["metadata"] for body in bodies):
             if FINALIZER in meta.get("finalizers", ()):
                 kept = [one for one in meta["finalizers"] if one != FINALIZER]
-                patch = {"metadata": {"uid": meta["uid"], "finalizers": kept}}
+                # The operator still runs: without the mark it would put the finalizer back.
+                mark = {RELEASED: str(now_ms())}
+                patch = {"metadata": {"uid": meta["uid"], "finalizers": kept, "annotations": mark}}
                 await cluster.patch(QUEUES, meta["namespace"], meta["name"], patch)
                 released += 1
     return released
