@@ -1,0 +1,231 @@
+"""Deliveries per second: our courier from Kafka and from Redis, beside a bare aiohttp loop without any broker.
+
+The service is nginx that answers 200 at once. Lines: rate against the loop, CPU a delivery, added latency, the cost of
+failing messages to healthy ones.
+
+    python -m bench.courier [--messages 20000] [--runs 3]
+"""
+
+import argparse
+import asyncio
+import os
+import resource
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+import uuid
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
+from statistics import median, quantiles
+
+import aiohttp
+import uvloop
+
+from bench.lines import bound, progress, versus
+from deadletter.api.assignments import CourierAssignment
+from deadletter.api.brokerconnections import BrokerConnectionSpec
+from deadletter.brokers.base import Broker
+from deadletter.brokers.connect import open_broker
+from deadletter.brokers.values import BoxSpec, Publication
+from deadletter.core.letters import Message, Place
+from deadletter.workers.courier.courier import Courier
+from deadletter.workers.courier.deliveries import Deliverer
+from deadletter.workers.courier.main import desk_spec
+from tests.bed import beds
+
+BODY = os.urandom(512).hex().encode()
+IN_FLIGHT = 64
+ANYWHERE = ("0.0.0.0/0", "::/0")
+NGINX = """
+daemon off; master_process off; pid {folder}/pid; error_log {folder}/error.log crit;
+events {{ worker_connections 1024; }}
+http {{
+  access_log off; client_body_temp_path {folder}/b; proxy_temp_path {folder}/p; fastcgi_temp_path {folder}/f;
+  uwsgi_temp_path {folder}/u; scgi_temp_path {folder}/s; keepalive_requests 100000000; underscores_in_headers on;
+  server {{
+    listen 127.0.0.1:{port};
+    location / {{ return 200; }}
+    location /some {{ if ($http_dlq_key ~ "^bad") {{ return 422; }} return 200; }}
+  }}
+}}
+"""
+
+
+@contextmanager
+def nginx() -> Iterator[int]:
+    """A service that answers at once."""
+    binary = shutil.which("nginx", path=f"{os.environ.get('PATH', '')}:/usr/sbin")
+    if binary is None:
+        sys.exit("nginx is missing; install it: apt-get install nginx-light")
+    port = 20_000 + os.getpid() % 10_000
+    with tempfile.TemporaryDirectory() as folder:
+        config = Path(folder, "nginx.conf")
+        config.write_text(NGINX.format(folder=folder, port=port))
+        process = subprocess.Popen([binary, "-c", str(config), "-p", folder], stderr=subprocess.DEVNULL)
+        try:
+            time.sleep(0.5)
+            yield port
+        finally:
+            process.terminate()
+            process.wait()
+
+
+def no_secret(name: str, key: str) -> bytes:
+    """There are none here."""
+    raise KeyError(f"{name}/{key}")
+
+
+def cpu() -> float:
+    """CPU seconds of this process so far."""
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    return used.ru_utime + used.ru_stime
+
+
+async def bare_loop(url: str, count: int) -> tuple[float, float]:
+    """Deliveries per second and CPU seconds each of an aiohttp loop."""
+    left = iter(range(count))
+    async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=IN_FLIGHT)) as session:
+
+        async def post() -> None:
+            for _ in left:
+                async with session.post(url, data=BODY) as answer:
+                    await answer.read()
+
+        began, used = time.perf_counter(), cpu()
+        await asyncio.gather(*(post() for _ in range(IN_FLIGHT)))
+        return count / (time.perf_counter() - began), (cpu() - used) / count
+
+
+@asynccontextmanager
+async def queue(spec: BrokerConnectionSpec, count: int, bad: int) -> AsyncIterator[tuple[Broker, str]]:
+    """A source with messages of 1 KiB; every `bad`-th one is refused by the service."""
+    tag = f"bench-{uuid.uuid4().hex[:8]}"
+    prefix = f"{{{tag}}}." if spec.is_redis else f"{tag}."
+    partitions = None if spec.is_redis else 4
+    async with open_broker(spec, no_secret, allow=ANYWHERE) as broker:
+        for name in ("orders", "dead"):
+            await broker.ensure(BoxSpec(prefix + name, partitions, 1))
+        await broker.ensure(BoxSpec(prefix + "retry", partitions, 1, retention_ms=-1, parking=True))
+        for first in range(0, count, 5000):
+            await broker.append([_publication(prefix, n, bad) for n in range(first, min(first + 5000, count))])
+        yield broker, prefix
+
+
+def _publication(prefix: str, number: int, bad: int) -> Publication:
+    name = "bad" if bad and number % bad == 0 else "good"
+    message = Message(f"{name}-{number}".encode(), BODY, (), time.time_ns() // 1_000_000)
+    return Publication(f"{prefix}orders", message, Place("bench", 0, uuid.uuid4().int >> 70))
+
+
+def assignment(url: str, prefix: str, spec: BrokerConnectionSpec) -> CourierAssignment:
+    """What the courier is told."""
+    boxes = {"source": f"{prefix}orders", "dead": f"{prefix}dead", "retry": f"{prefix}retry"}
+    return CourierAssignment.model_validate(
+        {
+            "namespace": "bench",
+            "queue": "bench",
+            "uid": "bench",
+            "generation": 1,
+            "broker": spec.to_wire(),
+            "boxes": {**boxes, "ledger": f"{prefix}dead.ledger"},
+            "group": prefix.strip("{}."),
+            "start_from": "Earliest",
+            "delivery": {"http": {"url": url}, "concurrency": IN_FLIGHT},
+            "url": url,
+            "allow": ANYWHERE,
+        }
+    )
+
+
+class Timed(Deliverer):
+    """A deliverer that keeps how long each delivery took."""
+
+    def __init__(self, told: CourierAssignment) -> None:
+        super().__init__(told, no_secret)
+        self.seconds: list[float] = []
+        self.first = 0.0
+
+    async def attempt(self, claim):
+        began = time.perf_counter()
+        self.first = self.first or began
+        outcome = await super().attempt(claim)
+        self.seconds.append(time.perf_counter() - began)
+        return outcome
+
+
+async def courier(url: str, spec: BrokerConnectionSpec, count: int, bad: int = 0) -> tuple[float, float, float]:
+    """Deliveries per second, CPU seconds each and the 99th percentile of a delivery."""
+    async with queue(spec, count, bad) as (broker, prefix):
+        told = assignment(url, prefix, spec)
+        deliverer, stop = Timed(told), asyncio.Event()
+        async with broker.desk(desk_spec(told, "bench")) as desk:
+            used = cpu()
+            work = asyncio.ensure_future(Courier(told, desk, deliverer).run(stop))
+            while len(deliverer.seconds) < count:
+                await asyncio.sleep(0.02)
+            took, spent = time.perf_counter() - deliverer.first, cpu() - used
+            stop.set()
+            await work
+        await deliverer.close()
+        return count / took, spent / count, quantiles(deliverer.seconds, n=100)[98]
+
+
+def run(work):
+    """On the loop that pods use."""
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        return runner.run(work)
+
+
+def compare(name: str, spec: BrokerConnectionSpec, url: str, count: int, runs: int) -> None:
+    """Ours and the loop's, by turns."""
+    ours, loop = [], []
+    for turn in range(runs):
+        progress(f"{name}: turn {turn + 1} of {runs}")
+        loop.append(run(bare_loop(url, count)))
+        ours.append(run(courier(url, spec, count)))
+    versus(
+        f"courier-{name}",
+        "deliveries/s",
+        median(one[0] for one in ours),
+        "aiohttp",
+        median(one[0] for one in loop),
+        0.9,
+    )
+    bound(f"courier-{name}-cpu", "us", median(one[1] for one in ours) * 1e6, median(one[1] for one in loop) * 1e6)
+    bound(f"courier-{name}-p99", "ms", median(one[2] for one in ours) * 1e3, 250.0)
+
+
+def failing(name: str, spec: BrokerConnectionSpec, url: str, count: int, runs: int) -> None:
+    """One failing message in a hundred must cost the others under 5 %."""
+    plain, mixed = [], []
+    for turn in range(runs):
+        progress(f"{name} with 1 % failing: turn {turn + 1} of {runs}")
+        plain.append(run(courier(url + "some", spec, count))[0])
+        mixed.append(run(courier(url + "some", spec, count, bad=100))[0])
+    versus(f"courier-{name}-failing", "deliveries/s", median(mixed), "none-failing", median(plain), 0.95)
+
+
+def main() -> None:
+    """All lines."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--messages", type=int, default=20_000)
+    parser.add_argument("--runs", type=int, default=3)
+    asked = parser.parse_args()
+    bed = beds.create()
+    try:
+        kafka = BrokerConnectionSpec.model_validate({"kafka": {"bootstrapServers": [bed.kafka()]}})
+        redis = BrokerConnectionSpec.model_validate({"redis": {"url": bed.redis()}})
+        with nginx() as port:
+            url = f"http://127.0.0.1:{port}/"
+            for name, spec in (("kafka", kafka), ("redis", redis)):
+                compare(name, spec, url, asked.messages, asked.runs)
+                failing(name, spec, url, asked.messages, asked.runs)
+    finally:
+        bed.down()
+
+
+if __name__ == "__main__":
+    main()
