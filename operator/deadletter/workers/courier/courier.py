@@ -65,6 +65,7 @@ class Courier:
 
     async def _finish(self, claiming: "asyncio.Future[None]", grace: float) -> None:
         self._stopping = True
+        self._fates.stopping.set()
         self._fates.waits.clear()
         self._changed.set()
         end = asyncio.get_running_loop().time() + grace

@@ -27,7 +27,7 @@ from deadletter.workers.courier.gates import Gate, Pass
 from deadletter.workers.courier.lanes import Lanes
 from deadletter.workers.courier.load import Load
 from deadletter.workers.courier.outcomes import Outcome
-from deadletter.workers.courier.settling import Settler, Settling
+from deadletter.workers.courier.settling import Settler, Settling, has_come
 from deadletter.workers.courier.waits import Wait, Waits
 
 DELIVERED = Settling(Delivered())
@@ -53,7 +53,8 @@ class Fates:
         self._inline = assignment.delivery.inline_limit_ms
         self._where = (assignment.namespace, assignment.queue)
         self._routes = tuple((Predicate.of(route.match), route.box) for route in assignment.routes)
-        self._settler = Settler(desk, gate, *self._where)
+        self.stopping = asyncio.Event()  # what is refused or over the budget is then left unsettled, for the next pod
+        self._settler = Settler(desk, gate, self.stopping, *self._where)
         self._log = logs.get(__name__)
         self.lanes = Lanes(ordered=assignment.delivery.ordering == "Key")
         self.waits = Waits(assignment.delivery.concurrency // 2, self._again)
@@ -117,7 +118,8 @@ class Fates:
         await self._lay_down(wait.claim, settling)
 
     async def _bury(self, claim: Claim, letter: Letter, verdict: Bury) -> None:
-        await self._within_budget()
+        if not await self._within_budget():
+            return
         box = self._box_of(letter)
         compat, smaller = self._assignment.compat_headers, letters.slim(letter)
         settling = Settling(
@@ -128,9 +130,11 @@ class Fates:
         if await self._lay_down(claim, settling):
             metrics.BURIED.labels(*self._where, verdict.reason, letter.envelope.failure.category).inc()
 
-    async def _within_budget(self) -> None:
-        while self._gate.budget.is_spent(self._clock()):  # noqa: ASYNC110 - a matter of time, not of an event
-            await asyncio.sleep(BUDGET_GLANCE_S)
+    async def _within_budget(self) -> bool:
+        while self._gate.budget.is_spent(self._clock()):
+            if await has_come(self.stopping, BUDGET_GLANCE_S):
+                return False
+        return True
 
     def _box_of(self, letter: Letter) -> str:
         now = self._clock()

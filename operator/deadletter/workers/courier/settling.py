@@ -19,6 +19,15 @@ FIRST_PAUSE_S = 0.25
 LONGEST_PAUSE_S = 10.0
 
 
+async def has_come(event: asyncio.Event, seconds: float) -> bool:
+    """Did it come within this time?"""
+    try:
+        async with asyncio.timeout(seconds):
+            return await event.wait()
+    except TimeoutError:
+        return False
+
+
 @dataclass(slots=True)
 class Settling:
     """A settlement, and a smaller one for a box that finds it too large."""
@@ -30,14 +39,15 @@ class Settling:
 class Settler:
     """Settles at one desk."""
 
-    def __init__(self, desk: Desk, gate: Gate, namespace: str, queue: str) -> None:
+    def __init__(self, desk: Desk, gate: Gate, stopping: asyncio.Event, namespace: str, queue: str) -> None:
+        self._stopping = stopping
         self._desk = desk
         self._gate = gate
         self._where = (namespace, queue)
         self._log = logs.get(__name__)
 
     async def settle(self, claim: Claim, settling: Settling) -> bool:
-        """Returns when it is durable: True; or when the claim is no longer ours: False."""
+        """Returns when it is durable: True; or when it is no longer ours, or refused while we stop: False."""
         pause = FIRST_PAUSE_S
         try:
             while self._desk.holds(claim):
@@ -50,7 +60,8 @@ class Settler:
                         settling = Settling(settling.smaller())
                         continue
                     self._refused(claim, error)
-                    await asyncio.sleep(pause)
+                    if await has_come(self._stopping, pause):
+                        return False
                     pause = min(pause * 2, LONGEST_PAUSE_S)
                 else:
                     return True
