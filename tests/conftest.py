@@ -37,12 +37,13 @@ def pytest_configure(config: pytest.Config) -> None:
 _OWN = pytest.StashKey[beds.Bed]()
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """All tests on the node go to one worker, one after the other; the tests of any other file stay together."""
-    for item in items:
-        on_node = item.get_closest_marker("node") is not None
-        item.add_marker(pytest.mark.xdist_group("node" if on_node else item.nodeid.partition("::")[0]))
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """All tests on the node go to one worker, one after the other; the tests of any other file stay together.
+
+    Marked while collecting: xdist reads the groups before any later hook of ours.
+    """
+    on_node = item.get_closest_marker("node") is not None
+    item.add_marker(pytest.mark.xdist_group("node" if on_node else item.nodeid.partition("::")[0]))
 
 
 def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
