@@ -9,8 +9,8 @@ PY := PYTHONPATH=operator:. $(VENV)/bin/python
 PROVIDER ?= processes
 BROKER ?= kafka
 BENCHES := core brokers redis_streams operator courier replay
-# Two workers: the node's tests go to one of them, one after the other.
-PYTEST := -m pytest -n 2 --dist loadgroup
+# Two workers; a file stays with one of them, and tests on the node take turns.
+PYTEST := -m pytest -n 2 --dist loadfile
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+%?:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)

@@ -37,13 +37,14 @@ def pytest_configure(config: pytest.Config) -> None:
 _OWN = pytest.StashKey[beds.Bed]()
 
 
-def pytest_itemcollected(item: pytest.Item) -> None:
-    """All tests on the node go to one worker, one after the other; the tests of any other file stay together.
-
-    Marked while collecting: xdist reads the groups before any later hook of ours.
-    """
-    on_node = item.get_closest_marker("node") is not None
-    item.add_marker(pytest.mark.xdist_group("node" if on_node else item.nodeid.partition("::")[0]))
+@pytest.fixture(autouse=True)
+def turn(request: pytest.FixtureRequest, bed: beds.Bed) -> Iterator[None]:
+    """Tests on the node take turns, whichever worker has them: there is one node."""
+    if request.node.get_closest_marker("node") is None:
+        yield
+        return
+    with places.locked(bed.directory / "locks" / "turn"):
+        yield
 
 
 def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:

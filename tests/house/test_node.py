@@ -8,7 +8,7 @@ import pytest
 from tests.bed.node import Cluster
 from tests.bed.processes import BedError
 
-pytestmark = pytest.mark.node
+pytestmark = [pytest.mark.node, pytest.mark.timeout(1200)]
 
 SECURITY = {"allowPrivilegeEscalation": False, "readOnlyRootFilesystem": True, "capabilities": {"drop": ["ALL"]}}
 
