@@ -24,6 +24,7 @@ ENV PATH=/opt/venv/bin:/usr/local/bin:/usr/bin:/bin \
     PYTHONPATH=/opt/deadletter \
     PYTHONDONTWRITEBYTECODE=1 \
     PYTHONUNBUFFERED=1 \
+    DLQ_VERSION=${VERSION} \
     HOME=/tmp
 WORKDIR /opt/deadletter
 USER 10001:10001

@@ -19,6 +19,7 @@ class Settings(BaseSettings):
     image: str = Field("deadletter.dev/dlq-operator:latest", description="Image of couriers and replays.")
     image_pull_policy: str = Field("IfNotPresent", description="When workers pull the image.")
     image_pull_secrets: Names = Field((), description="Secrets for pulling the image.")
+    version: str = Field("unknown", description="Version of the image, which sets it.")
     log_level: str = Field("info", description="debug, info, warning or error.")
     allow_addresses: Names = Field((), description="CIDRs that the address guard lets through.")
     secrets_require_label: bool = Field(False, description="Read only Secrets labelled deadletter.dev/readable=true.")

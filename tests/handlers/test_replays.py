@@ -43,7 +43,7 @@ def replay(queue: str = "orders", **more: Any) -> dict[str, Any]:
     return {"queueRef": {"name": queue}} | more
 
 
-def test_one_apply_at_a_time_and_its_counts(place: Place, operator: Operator, redis: str, tmp_path: Path) -> None:
+def test_one_replay_at_a_time_and_its_counts(place: Place, operator: Operator, redis: str, tmp_path: Path) -> None:
     dead = adopted(place, redis, 5)
     target = f"back-{uuid.uuid4().hex[:8]}"
     with driver.Redis.from_url(redis) as client:
@@ -55,6 +55,8 @@ def test_one_apply_at_a_time_and_its_counts(place: Place, operator: Operator, re
     waiting = place.until_condition("rply", "second", "Succeeded", "Unknown", "Queued")
     assert "Replay first" in waiting["message"]
     assert not place.get("job", "second-replay")
+    place.apply("Replay", "preview", replay(mode="DryRun"))
+    place.until_condition("rply", "preview", "Succeeded", "Unknown", "Queued")
     told = json.loads(place.get("configmap", "first-replay")["data"]["assignment.json"])
     assert (told["boxes"]["dead"], told["target"]) == (dead, {"kind": "Box", "box": target})
     assert work(place, "first", tmp_path / "first") == 0
@@ -62,6 +64,9 @@ def test_one_apply_at_a_time_and_its_counts(place: Place, operator: Operator, re
     status = place.get("rply", "first")["status"]
     assert (status["matched"], status["replayed"], status["remaining"]) == (5, 5, 0)
     assert status["completionTime"]
+    until("the preview is next", lambda: place.get("job", "preview-replay"))
+    assert work(place, "preview", tmp_path / "preview") == 0
+    place.until_condition("rply", "preview", "Succeeded", "True")
     until("the next one begins", lambda: place.get("job", "second-replay"))
     assert work(place, "second", tmp_path / "second") == 0
     place.until_condition("rply", "second", "Succeeded", "True", "NothingMatched")

@@ -5,7 +5,6 @@ import signal
 import time
 from contextlib import suppress
 from functools import partial
-from importlib.metadata import PackageNotFoundError, version
 
 import kopf
 import structlog
@@ -144,6 +143,5 @@ def main(argv: list[str]) -> int:
     del argv
     settings = Settings()
     logs.configure(settings.log_level)
-    with suppress(PackageNotFoundError):
-        metrics.BUILD.info({"version": version("dlq-operator")})
+    metrics.BUILD.info({"version": settings.version})
     return asyncio.run(_main(settings))

@@ -12,7 +12,7 @@ from deadletter.handlers import boxes, children, statuses
 from deadletter.handlers.gathering import gather_outside, gather_queue, now_ms, owner_of
 from deadletter.handlers.operation import Operation, Thing
 from deadletter.handlers.pool import within
-from deadletter.handlers.running import running_apply
+from deadletter.handlers.running import running_replay
 from deadletter.handlers.termination import last_words
 from deadletter.plan.boxes import owned_boxes
 from deadletter.plan.couriers import plan_children, role_of
@@ -67,7 +67,7 @@ async def _carry_out(operation: Operation, queue: DeadLetterQueue, facts: QueueF
     found = await boxes.bring_about(operation, queue, facts.connection)
     if found is not None:
         return found
-    redriving = running_apply(operation, queue) is None
+    redriving = running_replay(operation, queue) is None
     wanted = plan_children(queue, facts, operation.workers, redriving)
     found = await children.keep(operation, wanted)
     await children.prune(operation, queue.uid, queue.namespace, wanted)
