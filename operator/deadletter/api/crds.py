@@ -1,7 +1,7 @@
 """The CRDs, written from the models: `python -m deadletter.api.crds` (`--check`: only say whether they differ)."""
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -192,16 +192,21 @@ def files() -> dict[str, str]:
     return out
 
 
-def main(argv: list[str]) -> int:
-    """Write them below the working directory; with --check tell whether that would change anything."""
+def write(generated: Mapping[str, str], argv: list[str]) -> int:
+    """Write files below the working directory; with --check tell whether that would change anything."""
     stale = 0
-    for path, text in files().items():
+    for path, text in generated.items():
         if "--check" in argv:
             stale += not Path(path).exists() or Path(path).read_text() != text
             continue
         Path(path).parent.mkdir(parents=True, exist_ok=True)
         Path(path).write_text(text)
     return min(stale, 1)
+
+
+def main(argv: list[str]) -> int:
+    """Write the CRDs and the chart's copies."""
+    return write(files(), argv)
 
 
 if __name__ == "__main__":

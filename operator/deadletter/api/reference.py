@@ -7,7 +7,7 @@ from typing import Any
 
 import yaml
 
-from deadletter.api.crds import KINDS, Node, crd
+from deadletter.api.crds import KINDS, Node, crd, write
 from deadletter.api.kinds import API_VERSION, Kind
 from deadletter.core.reasons import Reason
 
@@ -143,7 +143,7 @@ def reasons_page() -> str:
 def index_page() -> str:
     """The page that leads to the others."""
     kinds = "\n".join(f"- [{kind.kind}]({kind.singular}.md): {kind.__doc__}" for kind in KINDS)
-    return f"{GENERATED}# Reference\n\n{kinds}\n- [Conditions and reasons](reasons.md)\n"
+    return f"{GENERATED}# Reference\n\n{kinds}\n- [Conditions and reasons](reasons.md)\n- [Metrics](metrics.md)\n"
 
 
 def files(examples: Path = Path("examples")) -> dict[str, str]:
@@ -153,15 +153,8 @@ def files(examples: Path = Path("examples")) -> dict[str, str]:
 
 
 def main(argv: list[str]) -> int:
-    """Write them below the working directory; with --check tell whether that would change anything."""
-    stale = 0
-    for path, text in files().items():
-        if "--check" in argv:
-            stale += not Path(path).exists() or Path(path).read_text() != text
-            continue
-        Path(path).parent.mkdir(parents=True, exist_ok=True)
-        Path(path).write_text(text)
-    return min(stale, 1)
+    """Write the pages."""
+    return write(files(), argv)
 
 
 if __name__ == "__main__":
