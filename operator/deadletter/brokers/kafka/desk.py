@@ -142,7 +142,11 @@ class KafkaDesk(ConsumerRebalanceListener):  # type: ignore[misc]
                 raise self._failure
             claims = await self._due(limit)
             if len(claims) < limit:
-                await self._fetch(limit - len(claims), 0 if claims else self._longest_wait(deadline))
+                try:
+                    await self._fetch(limit - len(claims), 0 if claims else self._longest_wait(deadline))
+                except BrokerError:
+                    if not claims:  # due letters are in hand by now and must not be forgotten
+                        raise
                 claims += self._take(limit - len(claims), max_bytes)
             if claims or time.monotonic() >= deadline:
                 return claims
@@ -173,7 +177,7 @@ class KafkaDesk(ConsumerRebalanceListener):  # type: ignore[misc]
             return
         self._pause_full_ones()
         records: dict[TopicPartition, list] = {}  # type: ignore[type-arg]
-        with contextlib.suppress(TimeoutError), translated(self._spec.group):
+        with translated(self._spec.group), contextlib.suppress(TimeoutError):
             async with asyncio.timeout(wait + 0.5):
                 records = await self._consumer.getmany(timeout_ms=int(wait * 1000), max_records=limit)
         for tp, batch in records.items():

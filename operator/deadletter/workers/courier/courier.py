@@ -6,7 +6,7 @@ from typing import Any
 
 from deadletter.api.assignments import CourierAssignment
 from deadletter.brokers.base import Desk
-from deadletter.brokers.errors import BrokerError
+from deadletter.brokers.errors import BrokerError, Fenced
 from deadletter.brokers.values import Claim
 from deadletter.workers import logs, metrics, running
 from deadletter.workers.courier import letters
@@ -91,7 +91,8 @@ class Courier:
             except BrokerError as error:
                 now = asyncio.get_running_loop().time()
                 since = since if since is not None else now
-                if not error.heals or now - since > TROUBLE_S:
+                # A group that forms anew looks like a fence for a moment.
+                if not (error.heals or isinstance(error, Fenced)) or now - since > TROUBLE_S:
                     raise
                 self._log.warning("claiming failed; it is tried again", reason=type(error).__name__)
                 await asyncio.sleep(1.0)

@@ -8,7 +8,7 @@ from contextlib import suppress
 from deadletter.api.assignments import CourierAssignment
 from deadletter.brokers.base import Broker
 from deadletter.brokers.connect import mounted_secrets, open_broker
-from deadletter.brokers.errors import BrokerError
+from deadletter.brokers.errors import BrokerError, Fenced
 from deadletter.brokers.values import DeskSpec
 from deadletter.core.names import retry_box
 from deadletter.workers import health, logs, running
@@ -68,7 +68,7 @@ class Shift:
                     await self._at_desk(broker, stop)
             except BrokerError as error:
                 self._note(error)
-                if not error.heals:
+                if not (error.heals or isinstance(error, Fenced)):
                     return 1
                 with suppress(TimeoutError):
                     await asyncio.wait_for(stop.wait(), pause)
