@@ -1,6 +1,7 @@
 """What a person does at the terminal: run kubectl, look, wait; and say what it is for."""
 
 import json
+import shlex
 import sys
 import time
 from collections.abc import Callable
@@ -14,6 +15,7 @@ from tests.bed.processes import BedError
 
 MANIFESTS = Path(__file__).with_name("manifests")
 PATIENCE = 180
+BAR = 24
 
 
 @dataclass
@@ -35,9 +37,9 @@ class Stage:
 
     def show(self, *words: str) -> str:
         """Run it and show both the command and the answer."""
-        self.say(f"    $ kubectl {' '.join(words)}")
+        self.say(f"    $ kubectl {shlex.join(words)}")
         answer = self.kubectl(*words).rstrip()
-        self.say("\n".join(f"    {line}" for line in answer.splitlines()))
+        self.say("\n".join(f"    {line}".rstrip() for line in answer.splitlines()))
         return answer
 
     def apply(self, name: str) -> None:
@@ -54,15 +56,17 @@ class Stage:
         conditions = self.get(what).get("status", {}).get("conditions", [])
         return next((condition for condition in conditions if condition["type"] == kind), {})
 
-    def until(self, what: str, holds: Callable[[], bool], patience: float = PATIENCE) -> None:
-        """Wait for something that will come; a bar shows that time passes."""
+    def until(
+        self, what: str, holds: Callable[[], bool], patience: float = PATIENCE, done: Callable[[], str] | None = None
+    ) -> None:
+        """Wait for something that will come; at a terminal a line shows what, since when, and how much is done."""
         begun, ending = time.monotonic(), time.monotonic() + patience
         while not self._held(holds):
             if time.monotonic() > ending:
                 raise BedError(f"Waited {patience:.0f} s in vain: {what}.")
-            self._bar(what, time.monotonic() - begun)
+            self._passing(f"{done() if done else 'waiting'} for {what}, {time.monotonic() - begun:.0f} s")
             time.sleep(0.5)
-        self._bar("", 0)
+        self._passing("")
 
     def _held(self, holds: Callable[[], bool]) -> bool:
         try:
@@ -70,7 +74,13 @@ class Stage:
         except BedError:  # the object, or the API server, is not there yet
             return False
 
-    def _bar(self, what: str, seconds: float) -> None:
+    def _passing(self, text: str) -> None:
         if self.out.isatty():
-            self.out.write(f"\r\033[K    {'.' * (int(seconds) % 30)} {what}" if what else "\r\033[K")
+            self.out.write(f"\r\033[K    {text}" if text else "\r\033[K")
             self.out.flush()
+
+
+def bar(done: int, whole: int) -> str:
+    """How much of the whole is done, to be seen at a glance."""
+    filled = BAR * done // whole if whole else BAR
+    return f"[{'#' * filled}{'.' * (BAR - filled)}] {done} of {whole}"
