@@ -1,5 +1,7 @@
 """Every reference reason in a condition, and how each heals."""
 
+import base64
+import json
 import uuid
 from typing import Any
 
@@ -58,7 +60,12 @@ def test_secrets_and_services(place: Place, operator: Operator, redis: str) -> N
     place.until_condition("bkc", "broker", "Ready", "False", "SecretNotFound")
     place.apply("DeadLetterQueue", "orders", plain())
     place.until_condition("dlq", "orders", "ReferencesResolved", "False", "SecretNotFound")
-    place.kubectl("create", "secret", "generic", "login", "--from-literal=password=canary-7f3a")
+    place.kubectl("create", "secret", "generic", "login", "--from-literal=username=orders")
+    said = place.until_condition("bkc", "broker", "Ready", "False", "SecretKeyMissing")
+    assert said["message"] == "Secret login has no key password; add it."
+    place.until_condition("dlq", "orders", "ReferencesResolved", "False", "SecretKeyMissing")
+    password = {"data": {"password": base64.b64encode(b"canary-7f3a").decode(), "username": None}}
+    place.kubectl("patch", "secret", "login", "--type=merge", "-p", json.dumps(password))
     place.until_condition("bkc", "broker", "Ready", "False", "AuthenticationFailed")
     place.until_condition("dlq", "orders", "BoxesReady", "False", "AuthenticationFailed")
     assert "canary-7f3a" not in operator.log.read_text() + operator.metrics() + place.kubectl(

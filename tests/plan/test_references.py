@@ -2,13 +2,15 @@
 
 import pytest
 
+from deadletter.api.brokerconnections import BrokerConnection
 from deadletter.core.reasons import Reason
 from deadletter.plan.facts import Owner, QueueFacts, SecretFact
 from deadletter.plan.findings import first
-from deadletter.plan.references import QUEUE_CHECKS
+from deadletter.plan.references import QUEUE_CHECKS, secret_keys
 from tests.plan.things import connection, delivered, plain, routes
 
 FINE = QueueFacts(connection=connection())
+LOGIN = connection(sasl={"mechanism": "PLAIN", "secretRef": {"name": "login"}})
 
 
 def facts(**more: object) -> QueueFacts:
@@ -81,16 +83,23 @@ def test_nothing_wrong_is_no_finding() -> None:
         ),
         (
             plain(),
-            facts(secrets={"login": SecretFact(exists=False)}),
+            facts(connection=LOGIN, secrets={"login": SecretFact(exists=False)}),
             "SecretNotFound",
             "Secret login does not exist; create it first.",
             True,
         ),
         (
             plain(),
-            facts(secrets={"login": SecretFact(readable=False, refusal="no.")}),
+            facts(connection=LOGIN, secrets={"login": SecretFact(readable=False, refusal="no.")}),
             "SecretNotReadable",
             "no.",
+            True,
+        ),
+        (
+            plain(),
+            facts(connection=LOGIN, secrets={"login": SecretFact(frozenset({"username"}))}),
+            "SecretKeyMissing",
+            "Secret login has no key password; add it.",
             True,
         ),
         (
@@ -120,3 +129,44 @@ def test_an_expression_that_is_none_names_its_field_and_place() -> None:
     found = first(QUEUE_CHECKS, plain(routes=[{"match": "attempts +", "queueRef": {"name": "b"}}]), FINE)
     assert found is not None
     assert found.message.startswith("spec.routes[0].match: 1:")
+
+
+def test_every_key_that_a_worker_reads_is_asked_for() -> None:
+    tls = {"caSecretRef": {"name": "ca", "key": "root.pem"}, "clientSecretRef": {"name": "cert"}}
+    header = {"name": "Authorization", "valueFrom": {"secretKeyRef": {"name": "token", "key": "bearer"}}}
+    http = {"serviceRef": {"name": "billing"}, "headers": [header], "tls": tls}
+    keys = secret_keys(delivered(delivery={"http": http}), LOGIN)
+    assert [(key.name, key.key) for key in keys] == [
+        ("login", "username"),
+        ("login", "password"),
+        ("token", "bearer"),
+        ("ca", "root.pem"),
+        ("cert", "tls.crt"),
+        ("cert", "tls.key"),
+    ]
+
+
+def test_a_redis_needs_no_user_name() -> None:
+    spec = {"redis": {"url": "redis://r:6379/0", "secretRef": {"name": "login"}}}
+    redis = BrokerConnection.from_body({"metadata": {"name": "broker"}, "spec": spec})
+    found = facts(connection=redis, secrets={"login": SecretFact(frozenset({"password"}))})
+    assert first(QUEUE_CHECKS, plain(), found) is None
+
+
+@pytest.mark.parametrize(
+    ("redrive", "dialect", "origin", "known"),
+    [
+        ({"strategy": "Automatic"}, "Auto", None, True),
+        ({"strategy": "Automatic"}, "spring-dlt", None, True),
+        ({"strategy": "Automatic"}, "arroyo", None, False),
+        ({"strategy": "Automatic"}, "arroyo", "orders", True),
+        ({"strategy": "Selective", "where": "true"}, "watermill", None, False),
+        ({"strategy": "Automatic"}, "none", "orders", False),
+        ({"strategy": "Manual"}, "none", None, True),
+    ],
+)
+def test_letters_go_back_by_themselves_only_where_their_origin_is_told(redrive, dialect, origin, known) -> None:  # type: ignore[no-untyped-def]
+    dead = {"name": "x", "adopt": True, "dialect": dialect} | ({"origin": origin} if origin else {})
+    found = first(QUEUE_CHECKS, plain(dead=dead, redrive=redrive), FINE)
+    assert (found is None) == known
+    assert found is None or (found.reason, found.heals, found.condition) == (Reason.OriginUnknown, False, "Stalled")

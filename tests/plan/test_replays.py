@@ -32,6 +32,15 @@ def succeeded(facts: ReplayFacts, again: Any = None) -> tuple[str, str]:
     return one["status"], one["reason"]
 
 
+def lost(**more: Any) -> Any:
+    return tally(phase="Finished", skipped={"NoOrigin": 2}, **more)
+
+
+def pinned(dialect: str, **more: str) -> Any:
+    return queue(dead={"name": "x", "adopt": True, "dialect": dialect} | more)
+
+
+SERVICE = {"serviceRef": {"name": "s"}}
 ADOPTED = {"dead": {"name": "x", "adopt": True}, "redrive": {"strategy": "Disabled"}}
 
 
@@ -56,6 +65,18 @@ ADOPTED = {"dead": {"name": "x", "adopt": True}, "redrive": {"strategy": "Disabl
         (replay(), seen(tallies=(tally(phase="Verifying"),)), ("Unknown", "Verifying")),
         (replay(), seen(tallies=(tally(phase="Finished", matched=1),)), ("True", "AllReplayed")),
         (replay(), seen(tallies=(tally(phase="Finished"),)), ("True", "NothingMatched")),
+        (replay(), seen(tallies=(lost(matched=3),)), ("True", "AllReplayed")),
+        (replay(), seen(tallies=(lost(matched=2),)), ("False", "OriginUnknown")),
+        (replay(mode="DryRun"), seen(tallies=(lost(matched=2),)), ("True", "DryRunFinished")),
+        (replay(), seen(queue=pinned("cronsumer")), ("False", "OriginUnknown")),
+        (replay(to={"origin": True}), seen(queue=pinned("none")), ("False", "OriginUnknown")),
+        (replay(), seen(queue=pinned("cronsumer", origin="orders")), ("Unknown", "Freezing")),
+        (replay(to={"name": "elsewhere"}), seen(queue=pinned("cronsumer")), ("Unknown", "Freezing")),
+        (replay(action="Discard"), seen(queue=pinned("cronsumer")), ("Unknown", "Freezing")),
+        (replay(), seen(queue=pinned("watermill")), ("Unknown", "Freezing")),
+        (replay(canary={"steps": [1]}), seen(queue=pinned("watermill")), ("False", "OriginUnknown")),
+        (replay(verify={}), seen(queue=pinned("arroyo", origin="orders")), ("Unknown", "Freezing")),
+        (replay(verify={}, to=SERVICE), seen(queue=pinned("watermill"), services={"s": True}), ("Unknown", "Freezing")),
         (replay(mode="DryRun"), seen(tallies=(tally(phase="Finished", matched=1),)), ("True", "DryRunFinished")),
         (replay(), seen(tallies=(tally(phase="Finished"), tally(1))), ("Unknown", "Running")),
         (
@@ -108,3 +129,18 @@ def test_counts_are_summed_over_partitions() -> None:
 
 def test_redis_ids_are_too_large_for_a_window() -> None:
     assert counts((tally(0, 1 << 100),))["window"] == []
+
+
+def test_what_cannot_go_back_is_said_with_what_helps() -> None:
+    found = first(REPLAY_CHECKS, replay(), seen(queue=pinned("cronsumer")))
+    assert found is not None
+    assert found.message == (
+        "Letters of dialect cronsumer do not name the topic they came from; "
+        "set spec.dead.origin of DeadLetterQueue orders."
+    )
+    found = first(REPLAY_CHECKS, replay(canary={"steps": [1]}, verify={}), seen(queue=pinned("watermill")))
+    assert found is not None
+    assert found.message == (
+        "spec.canary: letters of dialect watermill do not name the offset they came from, so those that fail again "
+        "cannot be recognised; create a Replay without canary and verify."
+    )

@@ -1,6 +1,7 @@
 """What every model shares: frozen, camelCase on the wire, nothing unknown, rules judged after the fields."""
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Self
 
@@ -165,3 +166,19 @@ class Tls(Model):
     insecure_skip_verify: Bool = Field(
         False, description="Do not check the other side's certificate. For experiments only."
     )
+
+    @property
+    def secret_keys(self) -> tuple[SecretKeyRef, ...]:
+        """Every key of a Secret it takes."""
+        authority = (self.ca_secret_ref,) if self.ca_secret_ref else ()
+        return (*authority, *keys_of(self.client_secret_ref, "tls.crt", "tls.key"))
+
+
+def keys_of(secret: SecretRef | None, *keys: str) -> tuple[SecretKeyRef, ...]:
+    """The fixed keys of a Secret, if one is named."""
+    return tuple(SecretKeyRef(name=secret.name, key=key) for key in keys) if secret else ()
+
+
+def secret_names(keys: Iterable[SecretKeyRef]) -> tuple[str, ...]:
+    """The Secrets of these keys, each once."""
+    return tuple(dict.fromkeys(key.name for key in keys))

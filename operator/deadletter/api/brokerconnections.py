@@ -5,7 +5,21 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from deadletter.api.base import HOST, PORT, Int, Model, NameRef, SecretKeyRef, SecretRef, Shown, Text, Tls, cel_text
+from deadletter.api.base import (
+    HOST,
+    PORT,
+    Int,
+    Model,
+    NameRef,
+    SecretKeyRef,
+    SecretRef,
+    Shown,
+    Text,
+    Tls,
+    cel_text,
+    keys_of,
+    secret_names,
+)
 from deadletter.api.kinds import AGE, Column, Kind, Status, condition_column
 from deadletter.api.rules import Rule, count_of_set
 
@@ -25,7 +39,6 @@ __all__ = [
     "ServerStatus",
     "Tls",
     "config_rule",
-    "tls_secrets",
 ]
 
 SERVER = f"{HOST}:{PORT}"
@@ -181,17 +194,17 @@ class BrokerConnectionSpec(Model):
         return self.kafka.tls if self.kafka else self.redis.tls if self.redis else None
 
     @property
+    def secret_keys(self) -> tuple[SecretKeyRef, ...]:
+        """Every key of a Secret it cannot do without; a Redis may have no user names."""
+        sasl = self.kafka.sasl if self.kafka else None
+        login = keys_of(sasl.secret_ref, "username", "password") if sasl else ()
+        login = keys_of(self.redis.secret_ref, "password") if self.redis else login
+        return login + (self.tls.secret_keys if self.tls else ())
+
+    @property
     def secret_names(self) -> tuple[str, ...]:
         """Every Secret it names, each once."""
-        login = self.kafka.sasl.secret_ref if self.kafka and self.kafka.sasl else None
-        login = self.redis.secret_ref if self.redis else login
-        return tuple(dict.fromkeys([*([login.name] if login else []), *tls_secrets(self.tls)]))
-
-
-def tls_secrets(tls: Tls | None) -> tuple[str, ...]:
-    """The Secrets a TLS section names."""
-    refs = (tls.ca_secret_ref, tls.client_secret_ref) if tls else ()
-    return tuple(ref.name for ref in refs if ref is not None)
+        return secret_names(self.secret_keys)
 
 
 class ServerStatus(Shown):

@@ -163,8 +163,9 @@ class HttpDelivery(Model):
 
     @property
     def secret_keys(self) -> tuple[SecretKeyRef, ...]:
-        """Every key of a Secret that its headers take."""
-        return tuple(header.value_from.secret_key_ref for header in self.headers if header.value_from)
+        """Every key of a Secret that its headers and its TLS take."""
+        of_headers = tuple(header.value_from.secret_key_ref for header in self.headers if header.value_from)
+        return of_headers + (self.tls.secret_keys if self.tls else ())
 
     def is_success(self, status: int) -> bool:
         """Does this status mean done?"""

@@ -65,7 +65,10 @@ class Reason(StrEnum):
     ErrorBudgetSpent = "ErrorBudgetSpent", "More letters died in the time than the budget allows; the source is paused."
     TargetForbidden = "TargetForbidden", "The delivery address is one the courier must not call."
     TargetUnresolvable = "TargetUnresolvable", "The delivery host has no address, or its certificate is not trusted."
-    OriginUnknown = "OriginUnknown", "The dialect names no origin, so the loop cannot be closed."
+    OriginUnknown = (
+        "OriginUnknown",
+        "Where letters came from is not known: they cannot go back, or a return is not recognised.",
+    )
     # Replay
     AllReplayed = "AllReplayed", "Every letter that matched was dealt with."
     DryRunFinished = "DryRunFinished", "The preview is complete; nothing was published."

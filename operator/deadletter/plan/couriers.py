@@ -3,7 +3,8 @@
 from dataclasses import dataclass
 
 from deadletter.api.assignments import CourierAssignment, Live, RedriveAssignment, ResolvedRoute, Told
-from deadletter.api.brokerconnections import BrokerConnection, tls_secrets
+from deadletter.api.base import secret_names
+from deadletter.api.brokerconnections import BrokerConnection
 from deadletter.api.deadletterqueues import DeadLetterQueue
 from deadletter.api.retrypolicies import RetryPolicySpec
 from deadletter.core import names
@@ -11,6 +12,7 @@ from deadletter.plan import pods
 from deadletter.plan.degradation import gate
 from deadletter.plan.facts import QueueFacts
 from deadletter.plan.pods import Image, Manifest
+from deadletter.plan.references import secret_keys
 
 STANDING = ("Automatic", "Selective")
 
@@ -34,9 +36,7 @@ def role_of(queue: DeadLetterQueue) -> str | None:
 
 def secrets_of(queue: DeadLetterQueue, connection: BrokerConnection) -> tuple[str, ...]:
     """Every Secret the worker mounts."""
-    http = queue.spec.delivery.http if queue.spec.delivery else None
-    of_http = [*(key.name for key in http.secret_keys), *tls_secrets(http.tls)] if http else []
-    return tuple(dict.fromkeys([*connection.spec.secret_names, *of_http]))
+    return secret_names(secret_keys(queue, connection))
 
 
 def plan_children(

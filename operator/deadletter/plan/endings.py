@@ -30,9 +30,20 @@ def ended(replay: Replay, facts: ReplayFacts) -> Ending | None:
         tally = next(tally for tally in facts.tallies if tally.phase == "Failed")
         return Ending(False, _reason(tally.reason, Reason.DeliveryFailed), _message(facts))
     if phases == {"Finished"}:
-        reason = next((tally.reason for tally in facts.tallies if tally.reason), "")
-        return Ending(True, _reason(reason, _good(replay, sum(tally.matched for tally in facts.tallies))))
+        return _finished(replay, facts)
     return _of_job(replay, facts)
+
+
+def _finished(replay: Replay, facts: ReplayFacts) -> Ending:
+    reason = next((tally.reason for tally in facts.tallies if tally.reason), "")
+    matched = sum(tally.matched for tally in facts.tallies)
+    lost = sum(tally.skipped.get(Reason.NoOrigin.value, 0) for tally in facts.tallies)
+    if not lost:
+        return Ending(True, _reason(reason, _good(replay, matched)))
+    sentence = f"{lost} of {matched} letters name no origin that exists; set spec.dead.origin of the queue, or spec.to."
+    if lost == matched and replay.spec.mode == "Apply":
+        return Ending(False, Reason.OriginUnknown, sentence)
+    return Ending(True, _reason(reason, _good(replay, matched)), sentence)
 
 
 def _of_job(replay: Replay, facts: ReplayFacts) -> Ending | None:

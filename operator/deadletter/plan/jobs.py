@@ -3,12 +3,12 @@
 from typing import Any
 
 from deadletter.api.assignments import Live, ReplayAssignment, Target
-from deadletter.api.brokerconnections import BrokerConnection, tls_secrets
+from deadletter.api.brokerconnections import BrokerConnection
 from deadletter.api.deadletterqueues import DeadLetterQueue
 from deadletter.api.replays import Replay
 from deadletter.core import names
 from deadletter.plan import pods
-from deadletter.plan.couriers import Workers
+from deadletter.plan.couriers import Workers, secrets_of
 from deadletter.plan.facts import ReplayFacts
 from deadletter.plan.pods import Manifest
 
@@ -85,10 +85,8 @@ def _http(replay: Replay, queue: DeadLetterQueue) -> Any:
 
 
 def _secrets(queue: DeadLetterQueue, connection: BrokerConnection, facts: ReplayFacts) -> tuple[str, ...]:
-    http = queue.spec.delivery.http if queue.spec.delivery else None
-    of_http = [*(key.name for key in http.secret_keys), *tls_secrets(http.tls)] if http else []
     other = facts.target_connection.spec.secret_names if facts.target_connection else ()
-    return tuple(dict.fromkeys([*connection.spec.secret_names, *other, *of_http]))
+    return tuple(dict.fromkeys([*secrets_of(queue, connection), *other]))
 
 
 def _job(replay: Replay, secrets: tuple[str, ...], workers: Workers, hold: bool) -> Manifest:

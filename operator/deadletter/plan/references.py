@@ -1,8 +1,13 @@
 """Checks of what a queue names: the same chain judges in the reconcile and in the webhook."""
 
+from collections.abc import Iterable, Mapping
+
+from deadletter.api.base import SecretKeyRef
+from deadletter.api.brokerconnections import BrokerConnection
 from deadletter.api.deadletterqueues import DeadLetterQueue
 from deadletter.api.unsupported import unsupported
 from deadletter.core import selection
+from deadletter.core.dialects import origins
 from deadletter.core.reasons import Reason
 from deadletter.plan.facts import QueueFacts, SecretFact
 from deadletter.plan.findings import BOXES, SPEC, Finding
@@ -134,19 +139,58 @@ def box_is_free(queue: DeadLetterQueue, facts: QueueFacts) -> Finding | None:
     return Finding(Reason.BoxConflict, f"{box} is already the dead box of {whose}.", False, BOXES)
 
 
-def secrets_exist(queue: DeadLetterQueue, facts: QueueFacts) -> Finding | None:
-    """Secrets of the broker and of the delivery are there, with their keys."""
-    return next(
-        (found for name in facts.secrets if (found := secret(queue.namespace, name, facts.secrets[name]))), None
+def loop_can_be_closed(queue: DeadLetterQueue, _: QueueFacts) -> Finding | None:
+    """Letters go back by themselves only where it is known whence they came and whether they came back."""
+    if queue.spec.redrive.strategy not in ("Automatic", "Selective"):
+        return None
+    return no_topic(queue) or no_offset(queue, "spec.redrive", "use strategy Manual")
+
+
+def no_topic(queue: DeadLetterQueue) -> Finding | None:
+    """Does nothing tell the topic that letters came from?"""
+    dead = queue.spec.dead
+    if dead.origin is not None or origins.names_topic(dead.dialect):
+        return None
+    sentence = f"Letters of dialect {dead.dialect} do not name the topic they came from"
+    return Finding(
+        Reason.OriginUnknown, f"{sentence}; set spec.dead.origin of DeadLetterQueue {queue.name}.", False, SPEC
     )
 
 
-def secret(namespace: str, name: str, fact: SecretFact) -> Finding | None:
-    """What is wrong with one Secret."""
+def no_offset(queue: DeadLetterQueue, field: str, advice: str) -> Finding | None:
+    """Would a letter that was sent back and failed again look like a new one?"""
+    dialect = queue.spec.dead.dialect
+    if origins.names_offset(dialect):
+        return None
+    sentence = f"{field}: letters of dialect {dialect} do not name the offset they came from, so those that fail again"
+    return Finding(Reason.OriginUnknown, f"{sentence} cannot be recognised; {advice}.", False, SPEC)
+
+
+def secrets_exist(queue: DeadLetterQueue, facts: QueueFacts) -> Finding | None:
+    """Secrets of the broker and of the delivery are there, with their keys."""
+    keys = secret_keys(queue, facts.connection) if facts.connection else ()
+    return first_secret(queue.namespace, keys, facts.secrets)
+
+
+def secret_keys(queue: DeadLetterQueue, connection: BrokerConnection) -> tuple[SecretKeyRef, ...]:
+    """Every key that the queue's worker, or the operator on its behalf, must read."""
+    delivery = queue.spec.delivery
+    return connection.spec.secret_keys + (delivery.http.secret_keys if delivery else ())
+
+
+def first_secret(namespace: str, keys: Iterable[SecretKeyRef], facts: Mapping[str, SecretFact]) -> Finding | None:
+    """What is wrong with the first of these keys that cannot be read."""
+    return next((found for key in keys if (found := secret(namespace, key, facts[key.name]))), None)
+
+
+def secret(namespace: str, ref: SecretKeyRef, fact: SecretFact) -> Finding | None:
+    """What is wrong with one key of a Secret."""
     if not fact.readable:
-        return Finding(Reason.SecretNotReadable, fact.refusal or f"Secret {name} may not be read in {namespace}.")
+        return Finding(Reason.SecretNotReadable, fact.refusal or f"Secret {ref.name} may not be read in {namespace}.")
     if not fact.exists:
-        return missing("Secret", name, Reason.SecretNotFound)
+        return missing("Secret", ref.name, Reason.SecretNotFound)
+    if ref.key not in fact.keys:
+        return Finding(Reason.SecretKeyMissing, f"Secret {ref.name} has no key {ref.key}; add it.")
     return None
 
 
@@ -160,6 +204,7 @@ def service_exists(_: DeadLetterQueue, facts: QueueFacts) -> Finding | None:
 GRAPH_CHECKS = (
     is_built,
     expressions_compile,
+    loop_can_be_closed,
     no_self_reference,
     no_cycle,
     no_chain,

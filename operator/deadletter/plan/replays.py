@@ -12,7 +12,7 @@ from deadletter.plan.endings import Ending, ended, groups, window, words
 from deadletter.plan.facts import ReplayFacts
 from deadletter.plan.findings import SPEC, Finding
 from deadletter.plan.queues import second
-from deadletter.plan.references import expression, missing
+from deadletter.plan.references import expression, missing, no_offset, no_topic
 
 PACE = ("estimatedCompletionTime", "lettersPerSecond")
 COUNTS = ("matched", "replayed", "archived", "discarded")
@@ -41,6 +41,18 @@ def queue_allows(replay: Replay, facts: ReplayFacts) -> Finding | None:
         sentence = f"DeadLetterQueue {facts.queue.name} only observes (redrive Disabled): a DryRun is all it allows."
         return Finding(Reason.RedriveDisabled, sentence, False)
     return None
+
+
+def origin_is_known(replay: Replay, facts: ReplayFacts) -> Finding | None:
+    """Letters go to their origin, and are watched, only where their dialect tells it."""
+    queue, spec = facts.queue, replay.spec
+    if queue is None or spec.action != "Republish" or (spec.to is None and queue.shape == "Delivered"):
+        return None
+    found = no_topic(queue) if spec.to is None or spec.to.origin else None
+    watched = [name for name, part in (("canary", spec.canary), ("verify", spec.verify)) if part is not None]
+    if found is None and watched and not (spec.to and spec.to.service_ref):
+        found = no_offset(queue, f"spec.{watched[0]}", f"create a Replay without {' and '.join(watched)}")
+    return found
 
 
 def target_exists(replay: Replay, facts: ReplayFacts) -> Finding | None:
@@ -92,6 +104,7 @@ REPLAY_CHECKS = (
     expression_compiles,
     queue_exists,
     queue_allows,
+    origin_is_known,
     target_exists,
     preview_is_finished,
     service_exists,

@@ -1,0 +1,28 @@
+"""What a dialect is said to tell of an origin is what its letters tell."""
+
+import pytest
+
+from deadletter.core.dialects import NAMES, read_envelope
+from deadletter.core.dialects.origins import names_offset, names_topic
+from tests.core.fixtures import SAMPLES
+
+
+def _origins(dialect):
+    letters = (sample for sample in SAMPLES if sample.dialect == dialect)
+    return [read_envelope(sample.message, sample.place, dialect).origin for sample in letters]
+
+
+@pytest.mark.parametrize("dialect", NAMES)
+def test_a_dialect_names_a_topic_when_its_letters_do(dialect):
+    assert names_topic(dialect) == any(origin.topic is not None for origin in _origins(dialect))
+
+
+@pytest.mark.parametrize("dialect", NAMES)
+def test_no_letter_names_an_offset_that_its_dialect_does_not(dialect):
+    assert names_offset(dialect) or all(origin.offset is None for origin in _origins(dialect))
+
+
+def test_what_is_not_pinned_may_be_any_dialect():
+    assert names_topic("Auto")
+    assert names_offset("Auto")
+    assert not any(names_offset(dialect) for dialect in ("none", "kafka-connect-bare", "watermill", "cronsumer"))
