@@ -1,13 +1,14 @@
 # Every command that a person or CI runs. `make help` lists them.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help setup lint test test-kill crds image bed-up bed-down bed-status demo demo-down bench
+.PHONY: help setup lint test test-kill crds image bed-up bed-down bed-status demo demo-down bench soak
 
 CACHE := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/dlq-operator
 VENV := $(CACHE)/venv/$(shell sha256sum requirements-dev.txt | cut -c1-16)
 PY := PYTHONPATH=operator:. $(VENV)/bin/python
 PROVIDER ?= processes
 BROKER ?= kafka
+SECONDS_OF_SOAK ?= 3600
 BENCHES := core brokers redis_streams operator courier replay
 # Two workers; a file stays with one of them, and tests on the node take turns.
 PYTEST := -m pytest -n 2 --dist loadfile
@@ -69,5 +70,8 @@ bench: setup ## run every benchmark and write one table into bench/results (abou
 	@for part in $(BENCHES); do $(MAKE) --no-print-directory bench-$$part || exit 1; done
 
 bench-%: setup ## run one benchmark, such as bench-core, and write the table anew
-	@set -o pipefail; $(PY) -m bench.$* | tee bench/results/$*.part
+	@set -o pipefail; $(PY) -m bench.$* $(ARGS) | tee bench/results/$*.part
 	@mv bench/results/$*.part bench/results/$*.jsonl && $(PY) -m bench.table
+
+soak: setup ## an hour of our programs, idle and at work: does their memory stay (SECONDS_OF_SOAK=3600)
+	@$(MAKE) --no-print-directory bench-soak ARGS="--seconds $(SECONDS_OF_SOAK)"
