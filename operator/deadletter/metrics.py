@@ -1,6 +1,6 @@
 """Every metric the operator exports, in one list, with its meaning. Workers export their own beside their work."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from prometheus_client import Counter, Gauge, Histogram, Info
@@ -42,6 +42,7 @@ BUILD = Info("dlq_build", "Version of the operator.")
 OF_QUEUE = (LETTERS, OLDEST, AGE, LOSS, CAPACITY, PARKED, CIRCUIT, COURIER_READY, COURIER_WANTED, READY, SWEEPS_FAILED)
 OF_READING = (LETTERS, OLDEST, AGE, LOSS, CAPACITY, PARKED)
 BY_QUEUE_AND_MORE = (GROUP_LETTERS, THRESHOLD)
+_SHOWN: dict[tuple[Gauge, str, str], frozenset[str]] = {}
 OF_REPLAY = (REPLAY_PROGRESS, REPLAY_FAILED)
 
 
@@ -59,16 +60,27 @@ def remove_beginning(metrics: Iterable[Any], *labels: str) -> None:
             metric.remove(*whole)
 
 
+def show(gauge: Gauge, where: tuple[str, str], values: Mapping[str, float]) -> None:
+    """Of a gauge with one label more than the queue's: these values, and no other of this queue."""
+    for label in _SHOWN.pop((gauge, *where), frozenset()) - values.keys():
+        gauge.remove(*where, label)
+    for label, value in values.items():
+        gauge.labels(*where, label).set(value)
+    if values:
+        _SHOWN[gauge, *where] = frozenset(values)
+
+
 def forget_queue(namespace: str, queue: str) -> None:
     """A queue is gone: nothing of it is shown any more."""
     remove(OF_QUEUE, namespace, queue)
-    remove_beginning(BY_QUEUE_AND_MORE, namespace, queue)
+    for gauge in BY_QUEUE_AND_MORE:
+        show(gauge, (namespace, queue), {})
 
 
 def forget_reading(namespace: str, queue: str) -> None:
     """No reading is not nought: what could not be read is not shown."""
     remove(OF_READING, namespace, queue)
-    remove_beginning((GROUP_LETTERS,), namespace, queue)
+    show(GROUP_LETTERS, (namespace, queue), {})
 
 
 def forget_replay(namespace: str, replay: str) -> None:

@@ -5,8 +5,11 @@ from typing import Any
 
 import orjson
 
+from deadletter.api.deadletterqueues import DeadLetterQueue
 from deadletter.cluster import CHILDREN, RESOURCES, ApiError, Body
 from deadletter.core.reasons import Reason
+from deadletter.handlers.gathering import confirm
+from deadletter.handlers.neighbours import OWNER
 from deadletter.handlers.operation import Operation
 from deadletter.plan.findings import COURIER, Finding
 
@@ -56,11 +59,17 @@ def _in_place(live: Body, wanted: Body, applied: tuple[str, Any] | None, text: s
     return bool(seen == wanted or (applied is not None and applied[0] == text and applied[1] == seen))
 
 
-async def prune(operation: Operation, owner: str, namespace: str, wanted: Iterable[Body]) -> None:
-    """Delete children of this owner that are wanted no more."""
+async def prune(operation: Operation, queue: DeadLetterQueue, wanted: Iterable[Body]) -> None:
+    """Delete children of this queue that are wanted no more."""
     kept = {(one["kind"], one["metadata"]["name"]) for one in wanted}
-    for resource in (one for one in CHILDREN if one in operation.snapshots):
-        for body in operation.snapshots[resource].all(namespace):
-            owners = [one["uid"] for one in body["metadata"].get("ownerReferences", ())]
-            if owner in owners and (resource.kind, body["metadata"]["name"]) not in kept:
-                await operation.cluster.delete(resource, namespace, body["metadata"]["name"], body["metadata"]["uid"])
+    doomed = [
+        (resource, body["metadata"])
+        for resource in CHILDREN
+        if resource in operation.snapshots
+        for body in operation.snapshots[resource].by(OWNER, queue.uid)
+        if (resource.kind, body["metadata"]["name"]) not in kept
+    ]
+    if doomed:
+        await confirm(operation, queue)
+    for resource, meta in doomed:
+        await operation.cluster.delete(resource, queue.namespace, meta["name"], meta["uid"])

@@ -11,9 +11,19 @@ from deadletter.api.deadletterqueues import DeadLetterQueue
 from deadletter.api.kinds import Kind
 from deadletter.api.replays import Replay
 from deadletter.api.retrypolicies import RetryPolicy
-from deadletter.cluster import CONNECTIONS, DEPLOYMENTS, POLICIES, QUEUES, REPLAYS, SERVICES, Body, Resource
+from deadletter.cluster import (
+    CONNECTIONS,
+    DEPLOYMENTS,
+    POLICIES,
+    QUEUES,
+    REPLAYS,
+    SERVICES,
+    ApiError,
+    Body,
+    Resource,
+)
 from deadletter.core import names
-from deadletter.handlers.neighbours import dead_name, routed
+from deadletter.handlers.neighbours import DEAD, ROUTES
 from deadletter.handlers.operation import Operation
 from deadletter.plan.couriers import role_of, secrets_of
 from deadletter.plan.facts import Owner, QueueFacts
@@ -52,6 +62,18 @@ async def find(
     return read(model, body)
 
 
+async def confirm(operation: Operation, queue: DeadLetterQueue) -> None:
+    """Nothing is destroyed by hearsay: is the queue still the one we judged? ApiError: it is not, look again."""
+    snapshot = operation.snapshots[QUEUES]
+    live = await operation.cluster.get(QUEUES, queue.namespace, queue.name)
+    if live is None:
+        snapshot.drop({"metadata": {"namespace": queue.namespace, "name": queue.name, "uid": queue.uid}})
+        raise ApiError(404, "the queue is gone")
+    snapshot.take(live)
+    if (live["metadata"]["uid"], live["metadata"]["generation"]) != (queue.uid, queue.generation):
+        raise ApiError(409, "the queue is another one now")
+
+
 async def gather_queue(operation: Operation, queue: DeadLetterQueue, confirm: bool = True) -> QueueFacts:
     """What a queue is judged by, but for the broker's own word. `confirm`: false in the webhook, which only looks."""
     where = queue.namespace
@@ -79,8 +101,8 @@ async def _neighbours(operation: Operation, queue: DeadLetterQueue, confirm: boo
         target = await find(operation, DeadLetterQueue, QUEUES, queue.namespace, name, confirm)
         if target is not None:
             found[name] = target
-    for body in operation.snapshots[QUEUES].all(queue.namespace):
-        if queue.name in routed(body) and (other := read(DeadLetterQueue, body)) and other.name != queue.name:
+    for body in operation.snapshots[QUEUES].by(ROUTES, queue.namespace, queue.name):
+        if (other := read(DeadLetterQueue, body)) and other.name != queue.name:
             found[other.name] = other
     return found
 
@@ -91,7 +113,7 @@ def owner_of(operation: Operation, queue: DeadLetterQueue, connection: BrokerCon
         return None
     mine = operation.pool.identity(queue.namespace, connection)
     box = queue.boxes(connection.spec.is_redis).dead
-    rivals = [body for body in operation.snapshots[QUEUES].all() if _may_be(body, box, queue)]
+    rivals = [body for body in operation.snapshots[QUEUES].by(DEAD, box) if not _is(body, queue)]
     older = [body for body in rivals if age(body) < age_of(queue) and _broker(operation, body) == mine]
     if not older:
         return None
@@ -99,16 +121,8 @@ def owner_of(operation: Operation, queue: DeadLetterQueue, connection: BrokerCon
     return Owner(first["name"], first["namespace"] != queue.namespace)
 
 
-def _may_be(body: Body, box: str, queue: DeadLetterQueue) -> bool:
-    meta = body["metadata"]
-    same = (meta["namespace"], meta["name"]) == (queue.namespace, queue.name)
-    name = dead_name(body)
-    return not same and (name == box or (not (body["spec"].get("dead") or {}).get("name") and _tagged(body) == box))
-
-
-def _tagged(body: Body) -> str:
-    source = body["spec"].get("source") or {}
-    return names.dead_box(str(source.get("name")), str(source.get("group")), redis=True)
+def _is(body: Body, queue: DeadLetterQueue) -> bool:
+    return bool((body["metadata"]["namespace"], body["metadata"]["name"]) == (queue.namespace, queue.name))
 
 
 def _broker(operation: Operation, body: Body) -> str:

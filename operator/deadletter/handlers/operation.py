@@ -20,10 +20,10 @@ from deadletter.cluster import (
     Cluster,
     Resource,
 )
-from deadletter.handlers.neighbours import concerned
+from deadletter.handlers.neighbours import OF_CHILDREN, OF_QUEUES, OF_REPLAYS, concerned
 from deadletter.handlers.pool import Pool
 from deadletter.handlers.secrets import SecretStore
-from deadletter.handlers.snapshots import Snapshots
+from deadletter.handlers.snapshots import Followed, Snapshots
 from deadletter.handlers.work import Work
 from deadletter.plan.boxes import PlannedBox
 from deadletter.plan.couriers import Workers
@@ -117,9 +117,10 @@ def asks(body: Body | None) -> Any:
     return [meta.get(key) for key in keys]
 
 
-def watched(settings: Settings) -> list[tuple[Resource, str]]:
+def watched(settings: Settings) -> list[Followed]:
     """The kinds we keep snapshots of; children by our label alone."""
     children = [CONFIG_MAPS, ACCOUNTS, DEPLOYMENTS, JOBS]
     children += [NETWORK_POLICIES] if settings.worker_network_policy else []
     children += [POD_MONITORS] if settings.worker_pod_monitor else []
-    return [*((one, "") for one in KINDS), *((one, MANAGED) for one in children)]
+    ours = [Followed(one, "", {QUEUES: OF_QUEUES, REPLAYS: OF_REPLAYS}.get(one, {})) for one in KINDS]
+    return ours + [Followed(one, MANAGED, OF_CHILDREN) for one in children]

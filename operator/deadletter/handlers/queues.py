@@ -9,7 +9,7 @@ from deadletter.brokers.errors import BrokerError
 from deadletter.cluster import QUEUES, Body
 from deadletter.core.reasons import Reason
 from deadletter.handlers import boxes, children, statuses
-from deadletter.handlers.gathering import gather_outside, gather_queue, now_ms, owner_of
+from deadletter.handlers.gathering import confirm, gather_outside, gather_queue, now_ms, owner_of
 from deadletter.handlers.operation import Operation, Thing
 from deadletter.handlers.pool import within
 from deadletter.handlers.running import running_replay
@@ -70,7 +70,7 @@ async def _carry_out(operation: Operation, queue: DeadLetterQueue, facts: QueueF
     redriving = running_replay(operation, queue) is None
     wanted = plan_children(queue, facts, operation.workers, redriving)
     found = await children.keep(operation, wanted)
-    await children.prune(operation, queue.uid, queue.namespace, wanted)
+    await children.prune(operation, queue, wanted)
     return found or await _reset(operation, queue, facts)
 
 
@@ -122,6 +122,7 @@ async def _release(operation: Operation, thing: Thing, queue: DeadLetterQueue, f
     forced = queue.metadata.annotations.get(FORCE) == "true"
     found = None
     if not forced and owned_boxes(queue, redis=False):
+        await confirm(operation, queue)
         found = await _drop(operation, queue, facts)
     if found is None:
         await _finalizers(operation, queue, body, None)
@@ -150,12 +151,10 @@ async def _pod_says(operation: Operation, queue: DeadLetterQueue, facts: QueueFa
 def _show(queue: DeadLetterQueue, facts: QueueFacts, status: Body) -> None:
     where = (queue.namespace, queue.name)
     metrics.READY.labels(*where).set(status["conditions"][0]["status"] == "True")
-    metrics.remove_beginning((metrics.THRESHOLD,), *where)
     alerts = queue.spec.alerts
-    if alerts and alerts.depth is not None:
-        metrics.THRESHOLD.labels(*where, "depth").set(alerts.depth)
-    if alerts and alerts.age_ms is not None:
-        metrics.THRESHOLD.labels(*where, "age").set(alerts.age_ms / 1000)
+    depth = {"depth": float(alerts.depth)} if alerts and alerts.depth is not None else {}
+    age = {"age": alerts.age_ms / 1000} if alerts and alerts.age_ms is not None else {}
+    metrics.show(metrics.THRESHOLD, where, depth | age)
     if queue.spec.delivery and facts.deployment is not None:
         metrics.COURIER_WANTED.labels(*where).set(queue.spec.delivery.replicas)
         metrics.COURIER_READY.labels(*where).set(status.get("readyReplicas", 0))

@@ -12,11 +12,11 @@ from deadletter.core.reasons import Reason
 from deadletter.core.selection import PredicateError
 from deadletter.handlers import boxes, statuses
 from deadletter.handlers.gathering import now_ms
-from deadletter.handlers.neighbours import named
+from deadletter.handlers.neighbours import BROKER, POLICY
 from deadletter.handlers.operation import Operation, Thing
 from deadletter.plan.conditions import claim, put
 from deadletter.plan.findings import SPEC, Finding
-from deadletter.plan.references import secret
+from deadletter.plan.references import first_secret
 
 
 async def reconcile_connection(operation: Operation, thing: Thing, connection: BrokerConnection, body: Body) -> bool:
@@ -28,7 +28,7 @@ async def reconcile_connection(operation: Operation, thing: Thing, connection: B
             server = await operation.pool.probe(connection)
         except BrokerError as error:
             found = boxes.finding(error)
-    status = _status(connection, found, users(operation, thing, "brokerRef"))
+    status = _status(connection, found, users(operation, thing, BROKER))
     if server is not None:
         status["server"] = _server(server)
     elif connection.status.server is not None:
@@ -36,7 +36,7 @@ async def reconcile_connection(operation: Operation, thing: Thing, connection: B
     turned = (connection.status.condition("Ready") or claim("Ready", None, Reason.Pending)).status != _ready(status)
     await statuses.write(operation, thing, connection, body, status)
     if turned:
-        wake_users(operation, thing, "brokerRef")
+        wake_users(operation, thing, BROKER)
     return found is not None and found.heals
 
 
@@ -59,11 +59,9 @@ def _unsupported(connection: BrokerConnection) -> Finding | None:
 
 
 async def _secrets(operation: Operation, connection: BrokerConnection) -> Finding | None:
-    for name in connection.spec.secret_names:
-        found = secret(connection.namespace, name, await operation.secrets.fact(connection.namespace, name))
-        if found is not None:
-            return found
-    return None
+    where = connection.namespace
+    facts = {name: await operation.secrets.fact(where, name) for name in connection.spec.secret_names}
+    return first_secret(where, connection.spec.secret_keys, facts)
 
 
 async def reconcile_policy(operation: Operation, thing: Thing, policy: RetryPolicy, body: Body) -> bool:
@@ -73,9 +71,7 @@ async def reconcile_policy(operation: Operation, thing: Thing, policy: RetryPoli
         policy.spec.policy()
     except PredicateError as error:
         found = Finding(Reason.InvalidSpec, f"spec.rules: {error}", False, SPEC)
-    await statuses.write(
-        operation, thing, policy, body, _status(policy, found, users(operation, thing, "retryPolicyRef"))
-    )
+    await statuses.write(operation, thing, policy, body, _status(policy, found, users(operation, thing, POLICY)))
     return False
 
 
@@ -95,13 +91,12 @@ def _status(thing: BrokerConnection | RetryPolicy, found: Finding | None, queues
     }
 
 
-def users(operation: Operation, thing: Thing, field: str) -> int:
+def users(operation: Operation, thing: Thing, index: str) -> int:
     """How many queues name it."""
-    return sum(named(body, field) == thing.name for body in operation.snapshots[QUEUES].all(thing.namespace))
+    return len(operation.snapshots[QUEUES].by(index, thing.namespace, thing.name))
 
 
-def wake_users(operation: Operation, thing: Thing, field: str) -> None:
+def wake_users(operation: Operation, thing: Thing, index: str) -> None:
     """Let the queues that name it look again."""
-    for body in operation.snapshots[QUEUES].all(thing.namespace):
-        if named(body, field) == thing.name:
-            operation.work.wake(Thing(QUEUES, thing.namespace, body["metadata"]["name"]))
+    for body in operation.snapshots[QUEUES].by(index, thing.namespace, thing.name):
+        operation.work.wake(Thing(QUEUES, thing.namespace, body["metadata"]["name"]))

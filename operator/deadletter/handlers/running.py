@@ -7,16 +7,15 @@ from deadletter.api.deadletterqueues import DeadLetterQueue
 from deadletter.api.replays import Replay
 from deadletter.cluster import JOBS, REPLAYS, Body
 from deadletter.core import names
-from deadletter.handlers.neighbours import named
+from deadletter.handlers.neighbours import QUEUE
 from deadletter.handlers.operation import Operation
 
 
-def _waits(body: Body, queue: str) -> bool:
+def _waits(body: Body) -> bool:
     spec, status = body["spec"], body.get("status") or {}
-    mine = named(body, "queueRef") == queue
     stuck = any(one["type"] == "Stalled" and one["status"] == "True" for one in status.get("conditions", ()))
     alive = not status.get("completionTime") and not body["metadata"].get("deletionTimestamp")
-    return mine and alive and not spec.get("suspend") and not stuck
+    return alive and not spec.get("suspend") and not stuck
 
 
 def _order(operation: Operation, body: Body) -> tuple[bool, bool, str, str]:
@@ -29,7 +28,7 @@ def _order(operation: Operation, body: Body) -> tuple[bool, bool, str, str]:
 
 def first_in_line(operation: Operation, namespace: str, queue: str) -> str | None:
     """The Replay that runs, or the next one to."""
-    waiting = [body for body in operation.snapshots[REPLAYS].all(namespace) if _waits(body, queue)]
+    waiting = [body for body in operation.snapshots[REPLAYS].by(QUEUE, namespace, queue) if _waits(body)]
     chosen = min(waiting, key=lambda body: _order(operation, body), default=None)
     return str(chosen["metadata"]["name"]) if chosen else None
 

@@ -1,8 +1,9 @@
 """One snapshot per kind: LIST, watch, and LIST again every minute, which notices what vanished in a gap."""
 
 import asyncio
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import aclosing
+from typing import NamedTuple
 
 import structlog
 
@@ -11,6 +12,7 @@ from deadletter.cluster import ApiError, Body, Cluster, Resource
 
 Key = tuple[str, str]
 Changed = Callable[[Resource, Body | None, Body | None], None]  # before and after; None: not there
+Indexes = Mapping[str, Callable[[Body], Iterable[Hashable]]]  # by name: under which words an object is found
 log = structlog.stdlib.get_logger("snapshots")
 
 
@@ -25,15 +27,23 @@ def version_of(body: Body | None) -> int:
     return int(text) if text.isdigit() else 0
 
 
+class Followed(NamedTuple):
+    """A kind to keep a snapshot of: which of its objects, and how they are looked up."""
+
+    resource: Resource
+    selector: str
+    indexes: Indexes
+
+
 class Snapshot:
     """All objects of one resource, as far as they were heard of."""
 
-    def __init__(self, resource: Resource, changed: Changed, selector: str = "") -> None:
-        self.resource = resource
-        self.selector = selector
+    def __init__(self, followed: Followed, changed: Changed) -> None:
+        self.resource, self.selector, self._indexes = followed
         self.listed_at = 0.0
         self._changed = changed
         self._bodies: dict[Key, Body] = {}
+        self._found: dict[tuple[str, Hashable], dict[Key, None]] = {}
         self._listed: set[str] = set()
 
     def get(self, namespace: str, name: str) -> Body | None:
@@ -43,6 +53,23 @@ class Snapshot:
     def all(self, namespace: str | None = None) -> Iterator[Body]:
         """All objects, or those of a namespace."""
         return (body for (where, _), body in list(self._bodies.items()) if namespace is None or where == namespace)
+
+    def by(self, index: str, *words: str) -> list[Body]:
+        """The objects that an index has under these words, without looking at any other."""
+        return [self._bodies[key] for key in self._found.get((index, words), ())]
+
+    def _file(self, body: Body) -> None:
+        for index, words_of in self._indexes.items():
+            for words in words_of(body):
+                self._found.setdefault((index, words), {})[key_of(body)] = None
+
+    def _unfile(self, body: Body) -> None:
+        for index, words_of in self._indexes.items():
+            for words in words_of(body):
+                kept = self._found.get((index, words), {})
+                kept.pop(key_of(body), None)
+                if not kept:
+                    self._found.pop((index, words), None)
 
     def __len__(self) -> int:
         return len(self._bodies)
@@ -58,13 +85,17 @@ class Snapshot:
         if version_of(old) >= version_of(body):
             return
         body["metadata"].pop("managedFields", None)
+        if old is not None:
+            self._unfile(old)
         self._bodies[key] = body
+        self._file(body)
         self._changed(self.resource, old, body)
 
     def drop(self, body: Body) -> None:
         """An object that is gone."""
         old = self._bodies.get(key_of(body))
         if old is not None and same(old, body):
+            self._unfile(old)
             del self._bodies[key_of(body)]
             self._changed(self.resource, old, None)
 
@@ -133,9 +164,9 @@ def same(one: Body, other: Body) -> bool:
 class Snapshots:
     """The snapshots of all kinds we look at."""
 
-    def __init__(self, resources: Sequence[tuple[Resource, str]], namespaces: Sequence[str], changed: Changed) -> None:
+    def __init__(self, kinds: Sequence[Followed], namespaces: Sequence[str], changed: Changed) -> None:
         self._scopes: list[str | None] = [*namespaces] or [None]
-        self._all = {resource: Snapshot(resource, changed, selector) for resource, selector in resources}
+        self._all = {one.resource: Snapshot(one, changed) for one in kinds}
 
     def __getitem__(self, resource: Resource) -> Snapshot:
         return self._all[resource]

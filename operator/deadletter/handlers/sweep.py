@@ -14,7 +14,7 @@ from deadletter.brokers.errors import BrokerError
 from deadletter.brokers.values import Reading, Watched
 from deadletter.cluster import CONNECTIONS, QUEUES, REPLAYS
 from deadletter.handlers.gathering import now_ms, read
-from deadletter.handlers.neighbours import named
+from deadletter.handlers.neighbours import BROKER, QUEUE
 from deadletter.handlers.operation import Operation, Thing
 from deadletter.handlers.pool import Key, Line
 from deadletter.plan.degradation import degraded, gate, living, loss_time, utilization
@@ -23,6 +23,7 @@ from deadletter.plan.queues import NUMBERS, numbers
 
 SWEEP_SECONDS = 300.0
 TOP = 10
+BREATH = 20  # queues between two turns of the event loop
 log = structlog.stdlib.get_logger("sweep")
 
 
@@ -35,25 +36,31 @@ async def sweep_for_ever(operation: Operation) -> None:
         await asyncio.sleep(max(0.2, operation.settings.sweep_seconds - (time.monotonic() - began)))
 
 
-def watched_of(operation: Operation, key: Key) -> dict[str, tuple[DeadLetterQueue, Watched]]:
+async def watched_of(operation: Operation, key: Key) -> dict[str, tuple[DeadLetterQueue, Watched]]:
     """The dead boxes of one connection, by name: those that were found to be there, each with its owner."""
     namespace, name = key
     connection = read(BrokerConnection, operation.snapshots[CONNECTIONS].get(namespace, name))
     if connection is None:
         return {}
     out = {}
-    for body in operation.snapshots[QUEUES].all(namespace):
+    for count, body in enumerate(operation.snapshots[QUEUES].by(BROKER, namespace, name)):
+        await _breathe(count)
         known = (namespace, body["metadata"]["name"]) in operation.surveys
-        if known and named(body, "brokerRef") == name and (queue := read(DeadLetterQueue, body)):
+        if known and (queue := read(DeadLetterQueue, body)):
             boxes, dead = queue.boxes(connection.spec.is_redis), queue.spec.dead
             watched = Watched(boxes.dead, boxes.ledger, boxes.retry, dead.dialect, dead.read_values, dead.origin)
             out[boxes.dead] = (queue, watched)
     return out
 
 
+async def _breathe(count: int) -> None:
+    if count % BREATH == 0:
+        await asyncio.sleep(0)
+
+
 async def sweep_line(operation: Operation, key: Key, line: Line) -> None:
     """Readings of all queues on one broker; whatever goes wrong with one concerns it alone."""
-    watched = watched_of(operation, key)
+    watched = await watched_of(operation, key)
     began = time.monotonic()
     answers: Mapping[str, Reading | BrokerError]
     try:
@@ -67,7 +74,8 @@ async def sweep_line(operation: Operation, key: Key, line: Line) -> None:
         log.warning("a sweep failed", namespace=key[0], connection=key[1], error=type(error).__name__)
         answers = dict.fromkeys(watched, BrokerError("the sweep failed"))
     metrics.SWEEP_SECONDS.observe(time.monotonic() - began)
-    for dead, (queue, _) in watched.items():
+    for count, (dead, (queue, _)) in enumerate(watched.items()):
+        await _breathe(count)
         answer = answers.get(dead)
         if isinstance(answer, Reading):
             take(operation, queue, answer)
@@ -97,8 +105,8 @@ def take(operation: Operation, queue: DeadLetterQueue, reading: Reading) -> None
     if _is_news(queue, facts, before):
         operation.work.wake(Thing(QUEUES, *key))
     if before is None or before.tallies != reading.tallies:
-        for body in operation.snapshots[REPLAYS].all(queue.namespace):
-            if named(body, "queueRef") == queue.name and not (body.get("status") or {}).get("completionTime"):
+        for body in operation.snapshots[REPLAYS].by(QUEUE, queue.namespace, queue.name):
+            if not (body.get("status") or {}).get("completionTime"):
                 operation.work.wake(Thing(REPLAYS, queue.namespace, body["metadata"]["name"]))
 
 
@@ -151,6 +159,4 @@ def _groups(where: tuple[str, str], reading: Reading) -> None:
     shown = {group.fingerprint: group.letters for group in largest[:TOP]}
     if rest := sum(group.letters for group in largest[TOP:]):
         shown["other"] = shown.get("other", 0) + rest
-    metrics.remove_beginning((metrics.GROUP_LETTERS,), *where)
-    for name, letters in shown.items():
-        metrics.GROUP_LETTERS.labels(*where, name).set(letters)
+    metrics.show(metrics.GROUP_LETTERS, where, shown)
