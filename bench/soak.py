@@ -14,6 +14,7 @@ import argparse
 import asyncio
 import json
 import os
+import signal
 import statistics
 import sys
 import time
@@ -201,12 +202,18 @@ def _cpu_seconds(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
+def _interrupt(_number: int, _frame: object) -> None:
+    raise KeyboardInterrupt
+
+
 def main() -> None:
     """A bed of our own, which ends with us."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seconds", type=float, default=3_600)
     parser.add_argument("--rate", type=int, default=50, help="messages a second on each broker")
     given = parser.parse_args()
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, _interrupt)
     bed = beds.create(f"soak-{os.getpid()}")
     try:
         asyncio.run(Soak(bed, given.seconds, given.rate).run())

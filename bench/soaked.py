@@ -69,7 +69,7 @@ class Queue:
             "boxes": self._boxes(),
             "group": f"soak-{self.name}",
             "start_from": "Earliest",
-            "policy": {"maxAttempts": 5, "backoff": backoff, "circuitBreaker": {"failureShare": 90}},
+            "policy": {"maxAttempts": 5, "backoff": backoff, "circuitBreaker": {"window": 500}},
             "delivery": {"http": {"url": url}, "inlineLimit": "1s"},
             "url": url,
             "allow": ANYWHERE,
