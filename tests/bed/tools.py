@@ -30,6 +30,7 @@ PACKAGES = {
     "buildah": "buildah",
     "mmdebstrap": "mmdebstrap",
     "promtool": "prometheus",
+    "prometheus": "prometheus",
     "nginx": "nginx-light",
 }
 _SYSTEM = "/usr/local/go/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"

@@ -16,11 +16,11 @@ from tests.demo.stage import Stage
 def main() -> int:
     """Up from outside; told within the bed's own network."""
     parser = argparse.ArgumentParser(prog="python -m tests.demo", description=__doc__)
-    parser.add_argument("verb", choices=("up", "tell"))
+    parser.add_argument("verb", choices=("up", "tell", "picture"))
     parser.add_argument("--broker", choices=("kafka", "redis"), default="kafka")
     asked = parser.parse_args()
     try:
-        return up(asked.broker) if asked.verb == "up" else tell(asked.broker)
+        return {"up": up, "tell": tell, "picture": picture}[asked.verb](asked.broker)
     except (BedError, AssertionError) as error:
         print(f"demo: {error}", file=sys.stderr)
         return 1
@@ -34,6 +34,18 @@ def up(broker: str) -> int:
     bed = beds.Bed(beds.home() / bed_door.STANDING)
     words = [sys.executable, "-m", "tests.demo", "tell", "--broker", broker]
     return subprocess.run(network.inside(bed.directory, words), check=False).returncode
+
+
+def picture(broker: str) -> int:
+    """Within the bed: tell the story before a Prometheus, and draw what it saw."""
+    from tests.demo import watching
+    from tests.demo.picture import plot
+
+    cluster = beds.Bed(beds.home() / bed_door.STANDING).cluster()
+    with watching.watching(cluster) as seen:
+        code = tell(broker)
+        plot(seen, f"shop-{broker}")
+    return code
 
 
 def tell(broker: str) -> int:

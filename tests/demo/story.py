@@ -77,9 +77,8 @@ class Story:
 
     def letters(self) -> None:
         """Flaky orders are retried until taken; bad ones become letters with a reason."""
-        self.send(traffic.orders(GOOD))
-        self.send(traffic.orders(FLAKY, 100, flaky=True))
-        self.send(traffic.orders(BAD, 200, currency="DOGE"))
+        flaky, bad = traffic.orders(FLAKY, 100, flaky=True), traffic.orders(BAD, 200, currency="DOGE")
+        self.send(traffic.mixed(traffic.orders(GOOD), flaky, bad))
         self.stage.say(
             f"    sent {GOOD} good orders, {FLAKY} that the shop stumbles over, {BAD} in a currency it refuses"
         )

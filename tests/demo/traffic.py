@@ -13,6 +13,12 @@ def orders(count: int, first: int = 0, **more: Any) -> list[dict[str, Any]]:
     ]
 
 
+def mixed(*kinds: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Orders of several kinds, each spread evenly over the whole."""
+    placed = [(place / len(kind), order) for kind in kinds for place, order in enumerate(kind)]
+    return [order for _, order in sorted(placed, key=lambda one: one[0])]
+
+
 def send(broker: str, address: str, source: str, sent: Sequence[dict[str, Any]]) -> None:
     """Send orders to a topic or stream; a topic is made when it does not exist."""
     asyncio.run(_to_kafka(address, source, sent) if broker == "kafka" else _to_redis(address, source, sent))
