@@ -1,4 +1,8 @@
-"""One committer per partition: it gathers verdicts for a moment and writes them together, never two at once."""
+"""One committer per partition: it gathers verdicts for a moment and writes them together, never two at once.
+
+After an error it finds out what is durable before it tries again. A fence is no end as long as the partition is ours:
+one that lost it a moment too late may have opened our transactional id once more.
+"""
 
 import asyncio
 import contextlib
@@ -7,11 +11,15 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from deadletter.brokers.errors import BrokerError, Fenced
+from deadletter.brokers.kafka.errors import translate
+from deadletter.brokers.kafka.membership import HEARTBEAT_MS
 from deadletter.brokers.values import Claim, Settlement
 
 GATHER = 0.05
 NOTE_AFTER = 1.0
 MOST = 1_000
+FLUSH = 4.0  # well below what the group waits for us when it forms anew
+FENCED_PAUSE = 1.5 * HEARTBEAT_MS / 1000  # by then one that is no longer in the group has heard of it
 
 
 @dataclass(slots=True)
@@ -34,8 +42,15 @@ class Writer(Protocol):
     async def write(self, verdicts: Sequence[Verdict]) -> None:
         """Make all of them durable together, or none and raise."""
 
+    @property
+    def is_ours(self) -> bool:
+        """Is the partition still assigned to us, as far as we were told?"""
+
     async def recover(self) -> None:
-        """Forget what is in memory and read what is durable, after fencing what may still be under way."""
+        """Forget what is in memory and read what is durable, after fencing what may still be under way.
+
+        Fenced: the group says that it is no longer ours.
+        """
 
     def is_settled(self, offset: int) -> bool:
         """Is it durable that this message is dealt with?"""
@@ -53,12 +68,12 @@ class Committer:
         self._wake = asyncio.Event()
         self._noted = False
         self._sound = True
-        self._closing = False
+        self._closing = asyncio.Event()
         self._task = asyncio.ensure_future(self._run())
 
     async def settle(self, claim: Claim, how: Settlement) -> None:
         """Returns when it is durable."""
-        if self._closing:
+        if self._closing.is_set():
             raise Fenced("the partition went to another courier")
         verdict = Verdict(claim, how, asyncio.get_running_loop().create_future())
         self._pending.append(verdict)
@@ -72,19 +87,19 @@ class Committer:
 
     async def close(self, flush: bool) -> None:
         """Write what is gathered, if it can still be ours, and refuse the rest."""
-        self._closing = True
+        self._closing.set()
         self._wake.set()
         if not flush:
             self._task.cancel()
         with contextlib.suppress(asyncio.CancelledError, asyncio.TimeoutError):
-            await asyncio.wait_for(self._task, 10)
+            await asyncio.wait_for(self._task, FLUSH)
         self._fail(self._pending, Fenced("the partition went to another courier"))
 
     async def _run(self) -> None:
-        while not self._closing or self._pending:
+        while not self._closing.is_set() or self._pending:
             await self._wake.wait()
             self._wake.clear()
-            if not self._closing:
+            if not self._closing.is_set():
                 await self._gather()
             batch, self._pending = self._pending[:MOST], self._pending[MOST:]
             if self._pending:
@@ -98,43 +113,59 @@ class Committer:
     async def _gather(self) -> None:
         await asyncio.sleep(GATHER)
         waited = GATHER
-        while not self._pending and self._noted and waited < NOTE_AFTER and not self._closing:
+        while not self._pending and self._noted and waited < NOTE_AFTER and not self._closing.is_set():
             await asyncio.sleep(GATHER)
             waited += GATHER
 
     async def _write(self, batch: list[Verdict]) -> None:
         try:
-            await self._once(batch)
-        except Fenced as error:
-            self._fail(batch, error)
-        except BrokerError:
+            while not await self._tried(batch):
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(self._closing.wait(), FENCED_PAUSE)
+        except Exception as error:  # noqa: BLE001  (a committer that ended would let its partition stand for ever)
             self._sound = False
-            await self._one_by_one(batch)
+            self._fail(batch, translate(error, "a settlement"))
 
-    async def _one_by_one(self, batch: list[Verdict]) -> None:
-        """One of them may be at fault: try each alone, so that only it hears of it."""
-        for verdict in batch:
-            try:
-                await self._once([verdict])
-            except BrokerError as error:
-                self._sound = self._sound and isinstance(error, Fenced)
-                self._fail([verdict], error)
+    async def _tried(self, batch: list[Verdict]) -> bool:
+        """Has everybody heard? False: we were fenced, and the partition is still ours."""
+        try:
+            await self._all_or_each([verdict for verdict in batch if not verdict.done.done()])
+        except Fenced:
+            if not self._closing.is_set() and self._writer.is_ours:
+                return False
+            raise
+        return True
+
+    async def _all_or_each(self, batch: list[Verdict]) -> None:
+        """All together; when that fails one of them may be at fault: each alone, so that only it hears of it."""
+        try:
+            await self._once(batch)
+        except Fenced:
+            raise
+        except BrokerError:
+            for verdict in batch:
+                await self._alone(verdict)
+
+    async def _alone(self, verdict: Verdict) -> None:
+        try:
+            await self._once([verdict])
+        except Fenced:
+            raise
+        except BrokerError as error:
+            self._fail([verdict], error)
 
     async def _once(self, batch: list[Verdict]) -> None:
         if not self._sound:
             await self._writer.recover()
-            self._sound = True
+        self._sound = False  # until we know better
         left = [verdict for verdict in batch if not self._writer.is_settled(verdict.offset)]
         if left:
             self._noted = False
-            try:
-                await self._writer.write(left)
-            except BrokerError as error:
-                self._sound = isinstance(error, Fenced)
-                raise
+            await self._writer.write(left)
         elif self._noted and not batch:
             self._noted = False
             await self._writer.write_notes()
+        self._sound = True
         for verdict in batch:
             if not verdict.done.done():
                 verdict.done.set_result(None)

@@ -11,9 +11,9 @@ from dataclasses import asdict
 from aiokafka import AIOKafkaConsumer, ConsumerRebalanceListener, TopicPartition
 
 from deadletter.brokers.errors import BoxMissing, BrokerError, Fenced
-from deadletter.brokers.kafka import boxes
+from deadletter.brokers.kafka import boxes, membership
 from deadletter.brokers.kafka.commits import Attempt
-from deadletter.brokers.kafka.errors import translated
+from deadletter.brokers.kafka.errors import translate, translated
 from deadletter.brokers.kafka.ledgers import ledger_parcel, write_plainly
 from deadletter.brokers.kafka.line import Line
 from deadletter.brokers.kafka.parking import RetryPartition
@@ -38,6 +38,7 @@ class KafkaDesk(ConsumerRebalanceListener):  # type: ignore[misc]
         self._left: deque[Claim] = deque()
         self._failure: BrokerError | None = None
         self._said = False
+        self._closing = False
         self._joined = asyncio.Event()
 
     async def open(self) -> None:
@@ -48,7 +49,11 @@ class KafkaDesk(ConsumerRebalanceListener):  # type: ignore[misc]
             if name not in found:
                 raise BoxMissing(f"{name}: it does not exist")
         await boxes.ensure_ledger(self._line, self._spec.ledger)
-        self._consumer = await self._line.consumer(group_id=self._spec.group, max_poll_interval_ms=2**31 - 1)
+        self._consumer = await self._line.consumer(
+            group_id=self._spec.group,
+            max_poll_interval_ms=2**31 - 1,
+            heartbeat_interval_ms=membership.HEARTBEAT_MS,
+        )
         self._consumer.subscribe([self._spec.source, self._spec.retry], listener=self)
         await self._settle_in()
 
@@ -61,7 +66,8 @@ class KafkaDesk(ConsumerRebalanceListener):  # type: ignore[misc]
 
     async def close(self) -> None:
         """Write what is gathered, leave the group, take our word back."""
-        await self._let_go(flush=True)
+        self._closing = True
+        await self._let_go()
         if self._consumer is not None:
             await self._consumer.stop()
         if self._said:
@@ -71,53 +77,59 @@ class KafkaDesk(ConsumerRebalanceListener):  # type: ignore[misc]
     async def on_partitions_revoked(self, revoked: Iterable[TopicPartition]) -> None:
         """Before the group forms anew: what is settled is written, what is in hand is no longer ours."""
         del revoked
-        await self._let_go(flush=True)
+        await self._let_go()
 
-    async def _let_go(self, flush: bool) -> None:
+    async def _let_go(self) -> None:
+        while self._openings:  # a driver may swallow a cancellation that meets its own timeout
+            for task in self._openings:
+                task.cancel()
+            await asyncio.wait(self._openings, timeout=1.0)
         works, self._works = self._works, {}
-        openings, self._openings = self._openings, set()
         self._left.clear()
-        for task in openings:
-            task.cancel()
-        await asyncio.gather(*openings, return_exceptions=True)
-        await asyncio.gather(*(work.close(flush) for work in works.values()), return_exceptions=True)
+        await asyncio.gather(*(work.close(flush=True) for work in works.values()), return_exceptions=True)
 
     async def on_partitions_assigned(self, assigned: Iterable[TopicPartition]) -> None:
         """Nothing is fetched before the partition's work is open."""
-        for tp in assigned:
+        for tp in assigned if not self._closing else ():
             self._consumer.pause(tp)
             self._consumer.seek(tp, 0)  # a position of ours, so that the driver does not look for one
             task = asyncio.ensure_future(self._begin(tp))
             self._openings.add(task)
-            task.add_done_callback(self._openings.discard)
+            task.add_done_callback(self._begun)
         self._joined.set()
+
+    def _begun(self, task: "asyncio.Task[None]") -> None:
+        self._openings.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._failure = translate(error, "a partition could not be opened")
 
     async def _begin(self, tp: TopicPartition) -> None:
         while True:
-            work = self._work(tp)
-            try:
-                start = await work.open()
-                with translated(tp.topic):
-                    self._consumer.seek(tp, start)
-                    self._consumer.resume(tp)
-                self._works[tp] = work
-            except BrokerError as error:
-                await work.close(flush=False)
-                if isinstance(error, Fenced):
-                    return
-                if not error.heals:
-                    self._failure = error
-                    return
-                await asyncio.sleep(BACKOFF)
-            except asyncio.CancelledError:
-                await asyncio.shield(work.close(flush=False))
-                raise
-            else:
+            if await self._opened(tp):
                 return
+            await asyncio.sleep(BACKOFF)
+
+    async def _opened(self, tp: TopicPartition) -> bool:
+        """Is it open, or nothing that we could open? False: try again."""
+        work = self._work(tp)
+        try:
+            start = await work.open()
+            with translated(tp.topic):
+                self._consumer.seek(tp, start)
+                self._consumer.resume(tp)
+            self._works[tp] = work
+        except BaseException as error:
+            await asyncio.shield(work.close(flush=False))
+            if isinstance(error, Fenced):
+                return not membership.is_assigned(self._consumer, tp)
+            if isinstance(error, BrokerError) and error.heals:
+                return False
+            raise
+        return True
 
     def _work(self, tp: TopicPartition) -> Partition:
         if tp.topic == self._spec.retry:
-            return RetryPartition(self._line, self._spec, tp)
+            return RetryPartition(self._line, self._consumer, self._spec, tp)
         return SourcePartition(self._line, self._consumer, self._spec, tp)
 
     @property

@@ -4,11 +4,11 @@ import asyncio
 import heapq
 from collections.abc import Sequence
 
-from aiokafka import ConsumerRecord, TopicPartition
+from aiokafka import AIOKafkaConsumer, ConsumerRecord, TopicPartition
 from aiokafka.admin import RecordsToDelete
 from pyroaring import BitMap64
 
-from deadletter.brokers.kafka import letters, parcels, reading
+from deadletter.brokers.kafka import letters, membership, parcels, reading
 from deadletter.brokers.kafka.commits import Attempt
 from deadletter.brokers.kafka.committer import Committer, Verdict
 from deadletter.brokers.kafka.dangling import clear_ledger
@@ -28,12 +28,13 @@ TRIM_AFTER = 60.0
 class RetryPartition:
     """Opened on assignment: producer, ledger, then letters from the lowest open one."""
 
-    def __init__(self, line: Line, spec: DeskSpec, tp: TopicPartition) -> None:
-        self._line, self._spec, self.tp = line, spec, tp
+    def __init__(self, line: Line, consumer: AIOKafkaConsumer, spec: DeskSpec, tp: TopicPartition) -> None:
+        self._line, self._consumer, self._spec, self.tp = line, consumer, spec, tp
         self._room: Room | None = None
         self._settled = Settlements(tp.topic, tp.partition)
         self._waiting: list[tuple[int, int]] = []
         self._open = BitMap64()
+        self._read_to = 0
         self._held: dict[int, Claim] = {}
         self._kept: dict[int, Message] = {}
         self._kept_bytes = 0
@@ -56,6 +57,7 @@ class RetryPartition:
     async def recover(self) -> None:
         """What is durable, after everything of ours that was under way is fenced."""
         await self._close_room()
+        await membership.confirm(self._consumer, self.tp)
         self._room = await Room.open(self._line, f"dlq.{self.tp.topic}.{self.tp.partition}")
         await clear_ledger(
             self._line, self._room, TopicPartition(self._spec.ledger, ledger_partition(self.tp.partition))
@@ -65,12 +67,20 @@ class RetryPartition:
         with translated(self._spec.ledger):
             for key, (_, value) in kept.items():
                 self._settled.load(key, value)
+        for offset in [offset for offset in self._held if offset in self._settled]:
+            self._let_go_of(offset)
+
+    @property
+    def is_ours(self) -> bool:
+        """Is it assigned to us?"""
+        return membership.is_assigned(self._consumer, self.tp)
 
     def _concerns(self, key: Key) -> bool:
         return (key.kind, key.subject, key.partition) == ("settled", self.tp.topic, self.tp.partition)
 
     def wait(self, record: ConsumerRecord) -> None:
         """A letter was parked here, unless it is settled already."""
+        self._read_to = record.offset + 1
         if record.offset in self._settled or record.offset in self._open:
             return
         message = reading.taken(record).message
@@ -88,7 +98,9 @@ class RetryPartition:
         """Letters whose time has come."""
         offsets: list[int] = []
         while self._waiting and self._waiting[0][0] <= now and len(offsets) < limit:
-            offsets.append(heapq.heappop(self._waiting)[1])
+            _, offset = heapq.heappop(self._waiting)
+            if offset not in self._settled:  # by one that had the partition a moment longer than it should
+                offsets.append(offset)
         try:
             found = await self._messages(offsets)
         except BaseException:
@@ -140,9 +152,12 @@ class RetryPartition:
         async with self._room.transaction() as transaction:
             await transaction.send([*packed, ledger_parcel(self._spec.ledger, self.tp.partition, entries)])
         for verdict in verdicts:
-            self._held.pop(verdict.offset, None)
-            self._open.discard(verdict.offset)
+            self._let_go_of(verdict.offset)
         await self._trim()
+
+    def _let_go_of(self, offset: int) -> None:
+        self._held.pop(offset, None)
+        self._open.discard(offset)
 
     async def write_notes(self) -> None:
         """Nothing to keep."""
@@ -150,12 +165,13 @@ class RetryPartition:
     async def _trim(self) -> None:
         """Delete what lies below the lowest open letter; it is settled for ever."""
         now = asyncio.get_running_loop().time()
-        if now - self._trimmed < TRIM_AFTER or not self._open:
+        if now - self._trimmed < TRIM_AFTER:
             return
         self._trimmed = now
         admin = await self._line.admin()
+        lowest = self._open.min() if self._open else self._read_to
         with translated(self.tp.topic):
-            await admin.delete_records({self.tp: RecordsToDelete(self._open.min())})
+            await admin.delete_records({self.tp: RecordsToDelete(lowest)})
 
     async def _close_room(self) -> None:
         room, self._room = self._room, None

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from aiokafka import AIOKafkaConsumer, ConsumerRecord, TopicPartition
 
-from deadletter.brokers.kafka import letters, parcels
+from deadletter.brokers.kafka import letters, membership, parcels
 from deadletter.brokers.kafka.commits import Attempt
 from deadletter.brokers.kafka.committer import Committer, Verdict
 from deadletter.brokers.kafka.errors import translated
@@ -33,11 +33,13 @@ class SourcePartition:
     async def recover(self) -> None:
         """What is durable, after everything of ours that was under way is fenced."""
         await self._close_room()
+        await membership.confirm(self._consumer, self.tp)
         self._room = await Room.open(self._line, f"dlq.{self._spec.source}.{self._spec.group}.{self.tp.partition}")
         offset, metadata = await self._committed()
         fresh = Progress(offset, metadata)
         fresh.carry_on(self.progress)
         self.progress = fresh
+        self._held = {offset: claim for offset, claim in self._held.items() if not fresh.is_finished(offset)}
 
     async def _committed(self) -> tuple[int, str]:
         admin = await self._line.admin()
@@ -54,6 +56,11 @@ class SourcePartition:
         # Said at once: else a restart before the first settlement would begin at another end.
         await self._commit(start, "")
         return start, ""
+
+    @property
+    def is_ours(self) -> bool:
+        """Is it assigned to us?"""
+        return membership.is_assigned(self._consumer, self.tp)
 
     def take(self, record: ConsumerRecord) -> Claim | None:
         """A claim, unless the message was finished before."""
