@@ -96,10 +96,19 @@ def test_reasons_stay_apart_and_add_up():
     settled, read = Settlements("o", 1), Settlements("o", 1)
     settled.add(Why.Replayed, [1, 70_000])
     settled.add(Why.Archived, [1, 2])
-    for key, value in settled.changed():
-        read.load(key, value)
+    fresh = [read.load(key, value) for key, value in settled.changed()]
+    assert sorted(offset for some in fresh for offset in some) == [1, 2, 70_000]  # each is new once
     assert (read.of(Why.Replayed), read.of(Why.Archived), read.of(Why.Buried)) == ([1, 70_000], [1, 2], [])
     assert (list(read), len(read)) == ([1, 2, 70_000], 3)
+
+
+def test_the_first_open_offset_lies_behind_whole_chunks():
+    settled = Settlements("o", 1)
+    assert settled.first_open(7) == 7
+    settled.add(Why.Replayed, range(10, 131_072 + 5))
+    assert [settled.first_open(start) for start in (9, 10, 70_000, 131_072, 131_077)] == [9, *[131_077] * 4]
+    settled.add(Why.Discarded, [131_078])
+    assert settled.first_open(131_078) == 131_079
 
 
 def test_contains_asks_for_offsets_only():

@@ -77,17 +77,21 @@ class Settlements:
             self._all.setdefault(chunk, BitMap()).update(bits)
             self._changed.add((why, chunk))
 
-    def load(self, key: bytes, value: bytes | None) -> None:
-        """Take in one `settled` record of the ledger; the last one of a key counts, a tombstone empties it."""
+    def load(self, key: bytes, value: bytes | None) -> list[int]:
+        """Take in one `settled` record of the ledger and give the offsets that were not settled before.
+
+        The last record of a key counts, a tombstone empties it.
+        """
         parsed = parse_key(key)
         if parsed.why is None or (parsed.subject, parsed.partition) != (self.box, self.partition):
-            return
-        place = (parsed.why, parsed.chunk)
+            return []
+        place, before = (parsed.why, parsed.chunk), self._all.get(parsed.chunk, BitMap())
         if value is None:
             self._chunks.pop(place, None)
         else:
             self._chunks[place] = decode_chunk(key, value)
         self._gather(parsed.chunk)
+        return [parsed.chunk << CHUNK_BITS | low for low in self._all.get(parsed.chunk, BitMap()) - before]
 
     def _gather(self, chunk: int) -> None:
         parts = [bits for (_, number), bits in self._chunks.items() if number == chunk]
@@ -105,6 +109,16 @@ class Settlements:
     def __iter__(self) -> Iterator[int]:
         for chunk in sorted(self._all):
             yield from (chunk << CHUNK_BITS | low for low in self._all[chunk])
+
+    def first_open(self, start: int) -> int:
+        """The lowest offset from `start` on that is not settled."""
+        while (bits := self._all.get(start >> CHUNK_BITS)) is not None:
+            chunk = start >> CHUNK_BITS
+            missing = BitMap(range(start & CHUNK_MASK, CHUNK_MASK + 1)) - bits
+            if missing:
+                return chunk << CHUNK_BITS | missing.min()
+            start = (chunk + 1) << CHUNK_BITS
+        return start
 
     def of(self, why: Why) -> list[int]:
         """The offsets settled for this reason, in order."""

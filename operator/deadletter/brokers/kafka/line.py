@@ -21,6 +21,7 @@ START_TIMEOUT = 60.0
 TRANSACTION_TIMEOUT_MS = 10_000
 MAX_BATCH = 1 << 20
 EARLIEST, LATEST = -2, -1
+MOST_NAMES, MOST_PARTITIONS = 400, 1_000  # a request: its answer is taken apart in one turn of the event loop
 _ABSENT = (driver.UnknownTopicOrPartitionError, driver.InvalidTopicError, driver.LeaderNotAvailableError)
 Credentials = Callable[[], Mapping[str, Any]]
 Guard = Callable[[Iterable[str]], Any]
@@ -105,12 +106,17 @@ class Line:
             await self._hang_up()
 
     async def lookup(self, names: Sequence[str]) -> dict[str, int | BrokerError]:
-        """Partitions of the topics among `names` that exist, or what forbids to say; one request, none is made."""
+        """Partitions of the topics among `names` that exist, or what forbids to say; none is made."""
         client = await self.client()
-        if not names:
-            return {}
+        asked = list(dict.fromkeys(names))
+        found: dict[str, int | BrokerError] = {}
+        for first in range(0, len(asked), MOST_NAMES):
+            found |= await self._lookup(client, asked[first : first + MOST_NAMES])
+        return found
+
+    async def _lookup(self, client: AIOKafkaClient, names: list[str]) -> dict[str, int | BrokerError]:
         with translated("the broker"):
-            request = MetadataRequest(list(dict.fromkeys(names)), allow_auto_topic_creation=False)
+            request = MetadataRequest(names, allow_auto_topic_creation=False)
             answer = await client.send(client.get_random_node(), request)
         await self._learn(client, answer)
         found: dict[str, int | BrokerError] = {}
@@ -152,15 +158,17 @@ class Line:
     async def offsets(
         self, wanted: Mapping[TopicPartition, int], committed: bool = False
     ) -> dict[TopicPartition, int | BrokerError]:
-        """Offsets of many partitions at EARLIEST or LATEST; one request a broker. Call `metadata` before."""
+        """Offsets of many partitions at EARLIEST or LATEST; a few requests a broker. Call `metadata` before."""
         client = await self.client()
-        by_node: dict[int, dict[str, list[tuple[int, int]]]] = {}
-        for (topic, partition), time in wanted.items():
-            node = self._leaders.get(TopicPartition(topic, partition), -1)
-            by_node.setdefault(node, {}).setdefault(topic, []).append((partition, time))
         found: dict[TopicPartition, int | BrokerError] = {}
-        for node, topics in by_node.items():
-            found |= await self._offsets_of(client, node, topics, committed)
+        asked = list(wanted.items())
+        for first in range(0, len(asked), MOST_PARTITIONS):
+            by_node: dict[int, dict[str, list[tuple[int, int]]]] = {}
+            for (topic, partition), time in asked[first : first + MOST_PARTITIONS]:
+                node = self._leaders.get(TopicPartition(topic, partition), -1)
+                by_node.setdefault(node, {}).setdefault(topic, []).append((partition, time))
+            for node, topics in by_node.items():
+                found |= await self._offsets_of(client, node, topics, committed)
         return found
 
     async def _offsets_of(

@@ -13,9 +13,24 @@ from deadletter.brokers.values import Reading, Watched
 
 BUDGET = 5.0  # seconds of tailing a sweep; the rest is read by the next one
 BATCH = 200
-BREATH = 50  # letters between two turns of the event loop
+TURN = 0.002  # seconds we work before others get a turn of the event loop
+FETCH_BYTES = 256 << 10  # a partition; what arrives at once is taken apart at once
 Offsets = Mapping[str, Mapping[int, int | BrokerError]]  # topic -> partition -> offset
 Spans = dict[TopicPartition, tuple[int, int]]
+
+
+class Turns:
+    """Lets others have the event loop when our turn took long enough."""
+
+    def __init__(self) -> None:
+        self._clock = asyncio.get_running_loop().time
+        self._ends = self._clock() + TURN
+
+    async def rest(self) -> None:
+        """Between two pieces of work."""
+        if self._clock() > self._ends:
+            await asyncio.sleep(0)
+            self._ends = self._clock() + TURN
 
 
 class KafkaRegisters:
@@ -49,9 +64,11 @@ class KafkaRegisters:
         deadline = asyncio.get_running_loop().time() + BUDGET
         for kind in ("ledger", "retry", "dead"):
             await self._tail(kind, starts, ends, found, deadline)
+        turns = Turns()
         for dead, tail in self._tails.items():
             if dead not in found:
                 found[dead] = self._read_off(tail, starts, ends, now)
+                await turns.rest()
         return found
 
     async def _keep(self, watched: Sequence[Watched]) -> None:
@@ -74,11 +91,12 @@ class KafkaRegisters:
         self, kind: str, starts: Offsets, ends: Offsets, found: dict[str, Reading | BrokerError], deadline: float
     ) -> None:
         """Read what moved in the ledgers, retry or dead boxes; together, or one by one when that fails."""
-        spans = {
-            dead: _moved(tail, getattr(tail.watched, kind), starts, ends)
-            for dead, tail in self._tails.items() if dead not in found
-        }  # fmt: skip
-        moved = {dead: span for dead, span in spans.items() if span}
+        moved: dict[str, Spans] = {}
+        turns = Turns()
+        for dead, tail in self._tails.items():
+            if dead not in found and (spans := _moved(tail, getattr(tail.watched, kind), starts, ends)):
+                moved[dead] = spans
+            await turns.rest()
         try:
             await self._read(moved, deadline)
         except BrokerError:
@@ -96,14 +114,16 @@ class KafkaRegisters:
         if not spans:
             return
         if self._consumer is None:
-            self._consumer = await self._line.consumer()
+            self._consumer = await self._line.consumer(
+                max_partition_fetch_bytes=FETCH_BYTES, fetch_max_bytes=4 * FETCH_BYTES
+            )
+        turns = Turns()
         tails = {tp: self._tails[dead] for dead, some in moved.items() for tp in some}
         async for records in reading.read_to(self._consumer, spans, BATCH):
             for tp, batch in records.items():
-                for count, record in enumerate(batch, 1):
+                for record in batch:
                     tails[tp].read(record)
-                    if count % BREATH == 0:
-                        await asyncio.sleep(0)
+                    await turns.rest()
                 tails[tp].positions[tp] = batch[-1].offset + 1
             if asyncio.get_running_loop().time() > deadline:
                 return

@@ -46,7 +46,6 @@ class Tail:
             parsed = core.parse_key(key)
             match parsed.kind:
                 case "settled":
-                    self.settlements(parsed.subject, parsed.partition).load(key, value)
                     self._settle(parsed, key, value)
                 case "mark" if parsed.subject == self.watched.dead:
                     self._put(self.marks, parsed.partition, value and core.decode_mark(key, value))
@@ -65,14 +64,13 @@ class Tail:
 
     def _settle(self, parsed: core.Key, key: bytes, value: bytes | None) -> None:
         """A chunk only grows, but for a restored archive or a reset: those are rare, so start the register anew."""
-        if parsed.subject != self.watched.dead:
-            return
-        register = self.registers.setdefault(parsed.partition, Register())
-        if value is not None:
-            base = parsed.chunk << core.CHUNK_BITS
-            register.settle(base + low for low in core.decode_chunk(key, value))
-        else:
+        fresh = self.settlements(parsed.subject, parsed.partition).load(key, value)
+        if parsed.subject == self.watched.retry:
+            self.waiting.setdefault(parsed.partition, BitMap64()).difference_update(BitMap64(fresh))
+        elif parsed.subject == self.watched.dead and value is None:
             self.restart(parsed.partition)
+        elif parsed.subject == self.watched.dead:
+            self.registers.setdefault(parsed.partition, Register()).settle(fresh)
 
     def restart(self, partition: int) -> None:
         """Read this partition of the dead box from its beginning again."""
@@ -92,7 +90,8 @@ class Tail:
 
     def read_retry(self, record: ConsumerRecord) -> None:
         """Take in one parked letter: only its place counts."""
-        self.waiting.setdefault(record.partition, BitMap64()).add(record.offset)
+        if record.offset not in self.settlements(record.topic, record.partition):
+            self.waiting.setdefault(record.partition, BitMap64()).add(record.offset)
 
     def read(self, record: ConsumerRecord) -> None:
         """Take in a record of whichever box."""
@@ -107,10 +106,7 @@ class Tail:
         """Where reading begins: at the first unsettled offset."""
         if tp.topic == self.watched.ledger:
             return start
-        settled = self.settlements(tp.topic, tp.partition)
-        while start in settled:
-            start += 1
-        return start
+        return self.settlements(tp.topic, tp.partition).first_open(start)
 
     def check(self, ends: Mapping[int, int | BrokerError]) -> None:
         """The log must not end below a mark."""
@@ -136,14 +132,10 @@ class Tail:
             groups=merge_groups(group for register in registers for group in register.groups()),
             caught_up=caught_up,
             upper_bound=self.compacted,
-            parked=sum(len(bits) - self._settled_of(p, bits) for p, bits in self.waiting.items()),
+            parked=sum(len(bits) for bits in self.waiting.values()),
             tallies={uid: tuple(parts[p] for p in sorted(parts)) for uid, parts in self.tallies.items() if parts},
             couriers=tuple(word for _, word in sorted(self.words.items()) if now - word.at <= WORD_LASTS),
         )
-
-    def _settled_of(self, partition: int, bits: BitMap64) -> int:
-        settled = self.settled.get((self.watched.retry or "", partition))
-        return 0 if settled is None else sum(offset in bits for offset in settled)
 
 
 def merge_groups(groups: Iterable[Group]) -> tuple[GroupReading, ...]:
