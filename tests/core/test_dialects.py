@@ -6,9 +6,10 @@ from operator import attrgetter
 
 import pytest
 
-from deadletter.core.dialects import NAMES, DialectError, is_pointer, original, read_envelope, read_letter
+from deadletter.core.dialects import NAMES, DialectError, glance, is_pointer, original, read_envelope, read_letter
 from deadletter.core.dialects.base import Fields
 from deadletter.core.dialects.table import TABLE, VALUE_DIALECTS
+from deadletter.core.fingerprint import fingerprint
 from deadletter.core.letters import Confidence, Message, Place
 from tests.core.fixtures import SAMPLES
 from tests.core.fixtures.base import USER_HEADERS, Sample, i64, texts
@@ -76,6 +77,20 @@ def test_no_other_dialect_steals_the_letter(sample):
     else:
         assert claimers[0] == sample.dialect
         assert set(claimers) - {sample.dialect} <= OVERLAPS.get(sample.dialect, set())
+
+
+@pytest.mark.parametrize("pin", ["", "pinned"])
+@pytest.mark.parametrize("sample", SAMPLES, ids=str)
+def test_a_glance_sees_the_same_as_a_reading(sample, pin):
+    """Repeated headers, replays and a named origin included."""
+    dialect = sample.dialect if sample.pinned or pin else "Auto"
+    for more in ((), (("dlq-replays", b"2"), *sample.headers)):
+        message = replace(sample.message, headers=(*more, *sample.headers))
+        seen = glance(message, sample.place, dialect, True, "fallback").envelope
+        read = read_envelope(message, sample.place, dialect, True, "fallback")
+        assert (seen.dialect, seen.confidence) == (read.dialect, read.confidence)
+        assert fingerprint(seen.failure) == fingerprint(read.failure)
+        assert (seen.origin.topic, seen.hop.topic, seen.replays) == (read.origin.topic, read.hop.topic, read.replays)
 
 
 @pytest.mark.parametrize("sample", SAMPLES, ids=str)

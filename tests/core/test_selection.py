@@ -141,3 +141,18 @@ def test_the_same_text_is_compiled_once():
 )
 def test_a_selection_takes_what_fits_every_part(selection, taken):
     assert selection.judge(LETTER, NOW) is taken
+
+
+@pytest.mark.parametrize(
+    ("selection", "suffices"),
+    [
+        (Selection(), True),
+        (Selection(fingerprint="0123abcd", limit=5), True),
+        (Selection(where="true"), False),
+        (Selection(since=1), False),
+        (Selection(until=1), False),
+    ],
+)
+def test_a_glance_suffices_unless_times_or_an_expression_ask_for_more(selection, suffices):
+    assert selection.takes_a_glance is suffices
+    assert selection.takes_all is (selection == Selection())

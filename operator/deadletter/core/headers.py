@@ -67,6 +67,7 @@ TOTAL_LIMIT = 8_192
 _LIMITS = {ID: 1_024, ORIGIN_TOPIC: 512, GROUP: 512, ERROR_TYPE: 512, ERROR_MESSAGE: 3_072, REASON: 256, REPLAY: 256}
 _ENTRY_ID = re.compile(rb"[0-9]{1,20}-[0-9]{1,20}")
 _OURS = frozenset(OUR_HEADERS)
+_CATEGORIES = {category.value: category for category in Category}
 _FORGEABLE = _OURS - set(REPLAY_HEADERS)
 
 
@@ -146,12 +147,19 @@ def read_fields(fields: dict[str, bytes | None]) -> Envelope:
     )
 
 
+def glance(fields: dict[str, bytes | None]) -> Envelope:
+    """Of the envelope in these headers only the origin's topic, the failure's words and the replays."""
+    origin = Origin(_text(fields, ORIGIN_TOPIC))
+    failure = Failure(_text(fields, ERROR_TYPE) or "", _text(fields, ERROR_MESSAGE) or "")
+    return Envelope("ours", Confidence.Certain, origin, origin, failure=failure, replays=read_replays(fields))
+
+
 def _failure(fields: dict[str, bytes | None]) -> Failure:
     category = _text(fields, ERROR_CATEGORY) or ""
     return Failure(
         _text(fields, ERROR_TYPE) or "",
         _text(fields, ERROR_MESSAGE) or "",
-        Category(category) if category in Category.__members__ else Category.Transient,
+        _CATEGORIES.get(category, Category.Transient),
         number(fields.get(ERROR_STATUS)),
     )
 

@@ -44,8 +44,10 @@ class Message:
     @property
     def size(self) -> int:
         """Bytes of key, value and headers."""
-        headers = sum(len(name) + len(value or b"") for name, value in self.headers)
-        return len(self.key or b"") + len(self.value or b"") + headers
+        size = len(self.key or b"") + len(self.value or b"")
+        for name, value in self.headers:  # a loop: it is asked of every letter, and sum() takes a quarter longer
+            size += len(name) + len(value or b"")
+        return size
 
 
 @dataclass(slots=True, frozen=True, order=True)

@@ -164,6 +164,16 @@ class Selection:
     def _ids(self) -> frozenset[str]:
         return frozenset(self.ids)
 
+    @property
+    def takes_all(self) -> bool:
+        """Is every letter taken?"""
+        return self.takes_a_glance and not self.ids and not self.fingerprint
+
+    @property
+    def takes_a_glance(self) -> bool:
+        """Does a glance at the letter suffice to judge it?"""
+        return self.where is None and self.since is None and self.until is None
+
     def judge(self, letter: Letter, now: int) -> bool | None:
         """Is it taken? None: `where` could not be evaluated."""
         if self._ids and letter.place.id not in self._ids:

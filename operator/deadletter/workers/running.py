@@ -1,6 +1,7 @@
 """How a worker's process begins and ends: its event loop, its signals, its exit code."""
 
 import asyncio
+import gc
 import signal
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -9,6 +10,7 @@ import uvloop
 
 CANCEL_AGAIN_S = 1.0
 STOPPING = (signal.SIGTERM, signal.SIGINT)
+ALIVE = 100_000  # objects that may come to live between two looks of the collector
 
 
 async def _until_told(work: Callable[[asyncio.Event], Awaitable[int]]) -> int:
@@ -28,7 +30,14 @@ async def end(*tasks: "asyncio.Future[Any]") -> None:
         _, left = await asyncio.wait(left, timeout=CANCEL_AGAIN_S)
 
 
+def calm_collector() -> None:
+    """Letters come and go by their counts: looking for cycles among thousands of them costs a fifth of the time."""
+    gc.freeze()
+    gc.set_threshold(ALIVE, 20, 100)
+
+
 def run(work: Callable[[asyncio.Event], Awaitable[int]]) -> int:
     """Run `work(stop)` to its end and give its exit code; SIGTERM sets `stop`, and work ends by itself."""
+    calm_collector()
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         return runner.run(_until_told(work))

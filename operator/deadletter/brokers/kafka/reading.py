@@ -12,7 +12,7 @@ from deadletter.brokers.values import Taken
 from deadletter.core.letters import Message, Place
 from deadletter.core.tallies import Span
 
-BATCH = 2_000
+BATCH = 500  # few enough that a batch is dealt with while it is still in the processor's cache
 STALL = 90.0  # a transaction left open by a dead producer ends after its own time-out
 Records = dict[TopicPartition, list[ConsumerRecord]]
 

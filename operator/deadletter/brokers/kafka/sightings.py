@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from deadletter.brokers.values import Taken
 
-KEPT = 5  # batches a partition
+KEPT = 20  # batches a partition: as many letters as a settler scans between two commits
 
 
 class Sightings:

@@ -4,6 +4,7 @@ Detection goes from the most specific marker to the generic names; keys and valu
 allows it; a queue may pin one dialect by name.
 """
 
+from collections.abc import Callable
 from dataclasses import replace
 
 from deadletter.core import headers
@@ -12,9 +13,21 @@ from deadletter.core.dialects.hygiene import kept_headers
 from deadletter.core.dialects.table import BY_NAME, GENERIC_RANK, MARKED, NAMES, NONE, TABLE, VALUE_DIALECTS
 from deadletter.core.letters import Confidence, Envelope, Letter, Message, Place
 
-__all__ = ["NAMES", "DialectError", "is_pointer", "kept_headers", "original", "read_envelope", "read_letter"]
+__all__ = [
+    "NAMES",
+    "DialectError",
+    "glance",
+    "is_pointer",
+    "kept_headers",
+    "original",
+    "read_envelope",
+    "read_letter",
+    "restored",
+]
 
 AUTO = "Auto"
+OUR_MARKERS = frozenset(headers.MARKERS)  # the first of the table, and it claims nothing more
+Reader = Callable[[Dialect, Fields], Envelope]
 
 
 def read_letter(
@@ -31,8 +44,18 @@ def read_envelope(
 
     ValueError for a dialect that is neither Auto nor one of NAMES.
     """
-    fields = Fields(message, place)
-    envelope = _detected(fields, read_values) if dialect == AUTO else _pinned(fields, dialect)
+    return _envelope(Fields(message, place), dialect, read_values, origin, _read)
+
+
+def glance(
+    message: Message, place: Place, dialect: str = AUTO, read_values: bool = False, origin: str | None = None
+) -> Letter:
+    """As `read_letter`, but only dialect, origin's topic, failure's words and replays are right: enough to count it."""
+    return Letter(message, place, _envelope(Fields(message, place), dialect, read_values, origin, _glance))
+
+
+def _envelope(fields: Fields, dialect: str, read_values: bool, origin: str | None, read: Reader) -> Envelope:
+    envelope = _detected(fields, read_values, read) if dialect == AUTO else _pinned(fields, dialect, read)
     last = fields.last
     if headers.REPLAYS in last or headers.REPLAY in last:
         envelope.replays = max(envelope.replays, headers.read_replays(last))
@@ -49,17 +72,19 @@ def _name_origin(envelope: Envelope, topic: str) -> None:
         envelope.hop = replace(envelope.hop, topic=topic)
 
 
-def _detected(fields: Fields, read_values: bool) -> Envelope:
+def _detected(fields: Fields, read_values: bool, read: Reader) -> Envelope:
     rank = _marked_rank(fields)
     if rank is None or rank == GENERIC_RANK:
         found = _sniffed(fields) if read_values else None
         if found is not None:
             return found
-    return _read(TABLE[rank] if rank is not None else NONE, fields)
+    return read(TABLE[rank] if rank is not None else NONE, fields)
 
 
 def _marked_rank(fields: Fields) -> int | None:
     """The most specific dialect whose marker is there and which claims the letter."""
+    if not OUR_MARKERS.isdisjoint(fields.last):
+        return 0
     ranks = {rank for name in fields.last if name in MARKED for rank in MARKED[name]}
     for rank in sorted(ranks):
         if TABLE[rank].is_written_in(fields):
@@ -81,14 +106,20 @@ def _read(dialect: Dialect, fields: Fields) -> Envelope:
     return dialect.read(fields)
 
 
+def _glance(dialect: Dialect, fields: Fields) -> Envelope:
+    if dialect.name == "ours":
+        return headers.glance(fields.last)
+    return _read(dialect, fields) if dialect.sniff is not None else dialect.glance(fields)
+
+
 def _is_in_headers(dialect: Dialect, fields: Fields) -> bool:
     return dialect.name != "ours" and any(marker in fields.last for marker in dialect.markers)
 
 
-def _pinned(fields: Fields, name: str) -> Envelope:
+def _pinned(fields: Fields, name: str, read: Reader) -> Envelope:
     if name not in BY_NAME:
         raise ValueError("no such dialect; `decode --list` prints their names")
-    envelope = _read(BY_NAME[name], fields)
+    envelope = read(BY_NAME[name], fields)
     if envelope.confidence is not Confidence.Unknown or name in {"none", "kafka-connect-bare"}:
         envelope.confidence = Confidence.Pinned
     return envelope
@@ -99,11 +130,16 @@ def is_pointer(message: Message, envelope: Envelope) -> bool:
     return envelope.dialect == "kafka-share-group" and message.key is None and message.value is None
 
 
+def restored(message: Message, envelope: Envelope) -> Message:
+    """Key and value as they were before it failed, headers untouched; DialectError when the letter does not hold it."""
+    dialect = BY_NAME.get(envelope.dialect, NONE)
+    return dialect.restore(message) if dialect.restore else message
+
+
 def original(message: Message, envelope: Envelope) -> Message:
     """The message as it was before it failed: key and value restored, the envelope's headers gone, all else untouched.
 
     DialectError when the letter does not hold it.
     """
-    dialect = BY_NAME.get(envelope.dialect, NONE)
-    restored = dialect.restore(message) if dialect.restore else message
-    return replace(restored, headers=kept_headers(restored.headers, dialect.name))
+    whole = restored(message, envelope)
+    return Message(whole.key, whole.value, kept_headers(whole.headers, envelope.dialect), whole.timestamp)

@@ -123,6 +123,21 @@ class Dialect:
             self.polish(fields, envelope)
         return envelope
 
+    def glance(self, fields: Fields) -> Envelope:
+        """As `read`, but only the origin's topic, the failure and the replays are right."""
+        hop = Origin(fields.text(self.topic) if self.topic else None)
+        envelope = Envelope(
+            dialect=self.name,
+            confidence=self.confidence,
+            origin=Origin(text_in(fields.first, self.topic)) if fields.repeated else hop,
+            hop=hop,
+            failure=self._failure(fields),
+            replays=max(fields.number(self.replays) or 0, 0) if self.replays else 0,
+        )
+        if self.polish:
+            self.polish(fields, envelope)
+        return envelope
+
     def _origin(self, values: dict[str, bytes | None]) -> Origin:
         return Origin(
             text_in(values, self.topic) if self.topic else None,

@@ -6,7 +6,7 @@ from deadletter.api.assignments import ReplayAssignment
 from deadletter.api.transforms import Patch
 from deadletter.brokers.base import Broker
 from deadletter.brokers.errors import NotAuthorised
-from deadletter.core.dialects import DialectError, original
+from deadletter.core.dialects import DialectError, original, restored
 from deadletter.core.fingerprint import fingerprint
 from deadletter.core.letters import Letter, Message
 from deadletter.core.tallies import Skip
@@ -69,13 +69,7 @@ class Drafter:
 
     def draft(self, letter: Letter, scanned: int) -> Outcome:
         """What becomes of the letter."""
-        outcome = Outcome(
-            letter.place.offset,
-            letter.place.id,
-            scanned,
-            letter.message.size,
-            fingerprint(letter.envelope.failure),
-        )
+        outcome = Outcome(letter.place, scanned, letter.message.size, fingerprint(letter.envelope.failure))
         if self._publishes:
             self._address(letter, outcome)
         return outcome
@@ -89,14 +83,22 @@ class Drafter:
             outcome.skip = Skip.NoOrigin
             return
         try:
-            mended = self._mend(letter)
+            if self._previews:
+                self._try_to_mend(letter)
+            else:
+                mended = self._mend(letter)
+                outcome.publication = self._target.publish(to, letter, mended, self._partitions, self._clock())
         except (DialectError, TransformError):
             outcome.skip = Skip.TransformError
-            return
-        outcome.target = to
-        if self._previews:
-            return
-        outcome.publication = self._target.publish(to, letter, mended, self._partitions, self._clock())
+        else:
+            outcome.target = to
+
+    def _try_to_mend(self, letter: Letter) -> None:
+        """A preview asks only whether it could be done; what headers would be left changes nothing about that."""
+        if self._transform is None:
+            restored(letter.message, letter.envelope)
+        else:
+            self._transform.apply(original(letter.message, letter.envelope))
 
     def _mend(self, letter: Letter) -> Message:
         message = original(letter.message, letter.envelope)

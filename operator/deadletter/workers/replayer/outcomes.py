@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from deadletter.brokers.values import Publication
+from deadletter.core.letters import Place
 from deadletter.core.tallies import Skip, Tally
 
 MOST_NAMES = 100
@@ -15,8 +16,7 @@ REST = "other"
 class Outcome:
     """What becomes of one matched letter. `scanned`: letters the batch had seen, this one counted."""
 
-    offset: int
-    id: str
+    place: Place
     scanned: int
     size: int = 0
     fingerprint: str = ""
@@ -24,6 +24,11 @@ class Outcome:
     skip: Skip | None = None
     publication: Publication | None = None
     refused: bool = False  # the service said no: sent, failed again, still open
+
+    @property
+    def offset(self) -> int:
+        """Where in its partition the letter lies."""
+        return self.place.offset
 
 
 def _count(names: dict[str, int], name: str) -> None:
@@ -55,7 +60,7 @@ def fold(tally: Tally, outcomes: Sequence[Outcome], scanned: int, following: int
         if outcome.fingerprint:
             _count(groups, outcome.fingerprint)
         if len(samples) < MOST_SAMPLES:
-            samples.append(outcome.id)
+            samples.append(outcome.place.id)
     done = {verb: getattr(tally, verb) + taken} if verb else {}
     return tally.evolve(
         next=following,

@@ -5,10 +5,11 @@ the same letters are taken whatever was interrupted in between.
 """
 
 import time
+from typing import NoReturn
 
 from deadletter.brokers.errors import TooLarge
 from deadletter.brokers.values import Taken
-from deadletter.core.dialects import read_letter
+from deadletter.core.dialects import glance, read_letter
 from deadletter.core.letters import SEQUENCE_MASK, Letter, Place
 from deadletter.core.tallies import Skip, Span, Tally
 from deadletter.workers.replayer.batches import BYTES, LETTERS, SCANNED, Batch, step_of
@@ -19,6 +20,7 @@ from deadletter.workers.replayer.outcomes import Outcome
 from deadletter.workers.replayer.seats import Seat
 
 BATCH_S = 0.5
+SCAN_S = 2.0
 SERVICE_LETTERS = 256
 
 
@@ -44,6 +46,9 @@ class Walk:
         self._roll = None if named is None else Roll.after(named.get(seat.partition, []), begun)
         told = errand.assignment
         self._reading = (told.dialect, told.read_values, told.origin)
+        self._needs_origin = errand.publishes and told.spec.on_missing_origin == "Fail"
+        self._takes_all = errand.selection.takes_all
+        self._read = glance if errand.selection.takes_a_glance and not errand.publishes else read_letter
 
     async def go(self) -> None:
         """Until the window's end, the quota's end or the stop."""
@@ -74,11 +79,14 @@ class Walk:
             if letter is not None:
                 if drafter.is_new(letter):
                     await drafter.look(letter)
-                self._batch.add(drafter.draft(letter, self._batch.scanned))
-                await self._mind(self._batch.outcomes[-1])
+                outcome = drafter.draft(letter, self._batch.scanned)
+                if self._needs_origin and outcome.skip is Skip.NoOrigin:
+                    await self._end_at(outcome)
+                self._batch.add(outcome)
             if self._is_full() and not await self._turn():
                 return False
-        is_due = bool(self._batch.outcomes) and time.monotonic() - self._since > BATCH_S
+        longest = BATCH_S if self._errand.publishes else SCAN_S
+        is_due = bool(self._batch.outcomes) and time.monotonic() - self._since > longest
         if is_due or self._errand.is_stopping:
             return await self._turn()
         return True
@@ -95,25 +103,23 @@ class Walk:
                 return None
         if not self._seat.is_open(place.offset):
             if self._roll is not None:
-                batch.add(Outcome(place.offset, place.id, batch.scanned, skip=Skip.AlreadySettled))
+                batch.add(Outcome(place, batch.scanned, skip=Skip.AlreadySettled))
             return None
-        letter = read_letter(taken.message, place, *self._reading)
-        chosen = self._errand.selection.judge(letter, self._now)
+        letter = self._read(taken.message, place, *self._reading)
+        chosen = self._takes_all or self._errand.selection.judge(letter, self._now)
         if chosen is None:
-            batch.add(Outcome(place.offset, place.id, batch.scanned, skip=Skip.SelectorError))
+            batch.add(Outcome(place, batch.scanned, skip=Skip.SelectorError))
         return letter if chosen else None
 
     def _missing(self, offset: int) -> Outcome:
         place = Place(self._errand.assignment.boxes.dead, self._span.partition, offset)
-        return Outcome(offset, place.id, self._batch.scanned, skip=Skip.Expired)
+        return Outcome(place, self._batch.scanned, skip=Skip.Expired)
 
-    async def _mind(self, outcome: Outcome) -> None:
-        fails = self._errand.publishes and self._errand.assignment.spec.on_missing_origin == "Fail"
-        if fails and outcome.skip is Skip.NoOrigin:
-            self._batch.outcomes.pop()
-            self._batch.scanned -= 1
-            await self._flush(outcome.offset)
-            raise ReplayFailed("OriginUnknown", f"Letter {outcome.id} does not say where it came from.")
+    async def _end_at(self, outcome: Outcome) -> NoReturn:
+        """Commit what came before this letter; it does not say where it belongs, and the spec wants that to end all."""
+        self._batch.scanned -= 1
+        await self._flush(outcome.offset)
+        raise ReplayFailed("OriginUnknown", f"Letter {outcome.place.id} does not say where it came from.")
 
     def _is_full(self) -> bool:
         batch = self._batch
@@ -142,7 +148,7 @@ class Walk:
     def _wanted(self) -> int:
         errand = self._errand
         if not errand.publishes:
-            return LETTERS
+            return SCANNED
         rate = errand.assignment.spec.rate
         most = SERVICE_LETTERS if errand.assignment.target.kind == "Service" else LETTERS
         if rate is not None and rate.max_in_flight is not None:
@@ -193,7 +199,7 @@ class Walk:
         if outcome is None:
             raise TooLarge("The ledger does not take a tally.")
         if self._errand.assignment.spec.on_too_large == "Fail":
-            raise ReplayFailed("TooLarge", f"Letter {outcome.id} exceeds what the target takes.")
+            raise ReplayFailed("TooLarge", f"Letter {outcome.place.id} exceeds what the target takes.")
         outcome.skip, outcome.publication, outcome.target = Skip.TooLarge, None, ""
         await self._commit(batch, following)
 
