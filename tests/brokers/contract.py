@@ -7,7 +7,7 @@ import pytest
 
 from deadletter.brokers.base import Broker
 from deadletter.brokers.errors import BoxMissing, BrokerError, Fenced
-from deadletter.brokers.values import BoxSpec, Step, Watched
+from deadletter.brokers.values import BoxSpec, CourierWord, Step, Watched
 from deadletter.core.tallies import Why
 from tests.brokers.deskcontract import DeskContract
 from tests.brokers.staging import (
@@ -160,6 +160,20 @@ class BrokerContract(DeskContract):
         async with broker.mover(boxes.dead, boxes.ledger, 0, "uid-3", archived=True) as mover:
             assert not any(mover.is_open(one.place.offset) for one in shelf)
         assert await values(broker, boxes.target) == [b"v0"]
+
+    async def test_the_word_of_a_worker_without_a_desk_is_read_until_it_is_taken_back(
+        self, broker: Broker, fresh: Fresh
+    ) -> None:
+        boxes = await make_boxes(broker, fresh("q"))
+        registers = broker.registers()
+        word = CourierWord("redrive-0", paused="ErrorBudgetSpent", message="too many", at=now())
+        try:
+            await broker.say(boxes.ledger, "redrive-0", word)
+            assert (await self.reading(registers, boxes)).couriers == (word,)
+            await broker.say(boxes.ledger, "redrive-0", None)
+            assert (await self.reading(registers, boxes)).couriers == ()
+        finally:
+            await registers.close()
 
     async def test_a_sweep_counts_what_is_open(self, broker: Broker, fresh: Fresh) -> None:
         boxes = await make_boxes(broker, fresh("q"))

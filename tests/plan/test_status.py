@@ -88,6 +88,7 @@ def test_a_clock_moves_only_when_its_status_turns() -> None:
         ({}, reading(0, couriers=(CourierWord("p", circuit="Open", at=NOW - 1000),)), "CircuitOpen"),
         ({}, reading(0, couriers=(CourierWord("p", circuit="Open", at=NOW - 100_000),)), None),
         ({}, reading(0, couriers=(CourierWord("p", paused="TargetForbidden", at=NOW),)), "TargetForbidden"),
+        ({}, reading(0, couriers=(CourierWord("p", paused="FailureShareExceeded", at=NOW),)), "FailureShareExceeded"),
         ({}, reading(0, couriers=(CourierWord("p", paused="Suspended", at=NOW),)), None),
     ],
 )

@@ -6,6 +6,7 @@ import pytest
 
 from deadletter.api.assignments import RedriveAssignment
 from deadletter.brokers.memory import MemoryBroker, MemoryServer
+from deadletter.brokers.values import CourierWord, Watched
 from deadletter.core.headers import read_fields
 from deadletter.core.letters import Category, Failure, Message
 from deadletter.workers.redrive.standing import Redriver
@@ -20,7 +21,7 @@ class Stage:
     """A scene, a clock that a test moves, and a redriver that can be restarted."""
 
     def __init__(self, scene: Scene, **told) -> None:
-        self.scene, self.now, self.gate = scene, START, ""
+        self.scene, self.now, self.gate, self.stop = scene, START, "", asyncio.Event()
         self.told = RedriveAssignment.model_validate(
             {
                 "namespace": "test",
@@ -36,11 +37,16 @@ class Stage:
         self.restart()
 
     def restart(self) -> None:
-        self.redriver = Redriver(self.told, self.scene.broker, asyncio.Event(), lambda: self.now, lambda: self.gate)
+        self.redriver = Redriver(self.told, self.scene.broker, self.stop, lambda: self.now, lambda: self.gate)
 
     async def after(self, seconds: int) -> int:
         self.now += seconds * 1_000
         return await self.redriver.turn()
+
+    async def words(self) -> tuple[CourierWord, ...]:
+        """What the operator's sweep reads."""
+        watched = Watched(self.scene.boxes.dead, self.scene.boxes.ledger)
+        return (await self.scene.broker.registers().sweep([watched], self.now))[watched.dead].couriers
 
 
 @pytest.fixture
@@ -116,6 +122,33 @@ async def test_letters_returning_faster_than_they_leave_stop_the_redrive(scene):
     assert await stage.after(61) == 25
 
 
+async def test_why_it_waits_is_in_the_reading_until_it_no_longer_does(scene):
+    stage = Stage(scene, policy={**POLICY, "errorBudget": {"letters": 2, "per": "1m"}})
+    await scene.bury(*(letter(number) for number in range(3)))
+    await stage.after(30)
+    (word,) = await stage.words()
+    assert (word.paused, word.at) == ("ErrorBudgetSpent", stage.now)
+    assert "error budget" in word.message
+    await stage.after(29)
+    assert await stage.words() == (word,)
+    await stage.after(31)
+    assert await stage.words() == ()
+
+
+async def test_a_word_is_repeated_before_it_grows_old_and_taken_back_at_the_end(scene):
+    stage = Stage(scene)
+    stage.gate = "CapacityReached"
+    await stage.after(1)
+    first = stage.now
+    await stage.after(29)
+    assert [word.at for word in await stage.words()] == [first]
+    await stage.after(1)
+    assert [word.at for word in await stage.words()] == [stage.now]
+    stage.stop.set()
+    await stage.redriver.run()
+    assert await stage.words() == ()
+
+
 async def test_a_replay_in_between_is_seen(scene):
     stage = Stage(scene)
     await scene.bury(letter(1), letter(2))
@@ -127,9 +160,7 @@ async def test_a_replay_in_between_is_seen(scene):
 
 async def test_it_stops_when_told(scene):
     stage = Stage(scene)
-    stop = asyncio.Event()
-    stage.redriver = Redriver(stage.told, scene.broker, stop, lambda: stage.now)
     task = asyncio.create_task(stage.redriver.run())
     await asyncio.sleep(0)
-    stop.set()
+    stage.stop.set()
     assert (await asyncio.wait_for(task, 60)).code == 143

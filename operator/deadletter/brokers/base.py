@@ -118,7 +118,7 @@ class Broker(Protocol):
         """Who answers. The probe of a BrokerConnection."""
 
     async def describe(self, names: Sequence[str]) -> Mapping[str, BoxState]:
-        """The boxes among `names` that exist; two requests at most, however many names."""
+        """The boxes among `names` that exist; a few requests, however many names."""
 
     async def ensure(self, spec: BoxSpec) -> BoxState:
         """Make the box as asked, or bring it there: partitions only grow, our configs are set and no other is reset.
@@ -166,6 +166,9 @@ class Broker(Protocol):
 
     async def reset_ledger(self, box: str, ledger: str) -> None:
         """A human decided after BoxRecreated: nothing of this box is settled any more."""
+
+    async def say(self, ledger: str, pod: str, word: CourierWord | None) -> None:
+        """Keep the word of a worker without a desk where the sweep reads it; None takes it back."""
 
     def registers(self) -> Registers:
         """A new, empty set of registers on this connection."""

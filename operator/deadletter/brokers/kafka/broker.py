@@ -15,7 +15,7 @@ from deadletter.brokers.kafka.mover import open_mover
 from deadletter.brokers.kafka.registers import KafkaRegisters
 from deadletter.brokers.kafka.sightings import Sightings
 from deadletter.brokers.kafka.transaction import Room
-from deadletter.brokers.values import BoxSpec, BoxState, DeskSpec, Publication, Server, Taken
+from deadletter.brokers.values import BoxSpec, BoxState, CourierWord, DeskSpec, Publication, Server, Taken
 from deadletter.core.ledger import CHUNK_BITS, Key, Settlements, decode_chunk
 from deadletter.core.tallies import Span
 
@@ -133,6 +133,11 @@ class KafkaBroker:
         for partition in range(await self._line.partitions(box)):
             await (await Room.open(self._line, f"dlq.{box}.{partition}")).close()
         await ledgers.forget(self._line, ledger, lambda key: key.kind in ("settled", "mark") and key.subject == box)
+
+    async def say(self, ledger: str, pod: str, word: CourierWord | None) -> None:
+        """Keep the word of a worker without a desk."""
+        await boxes.ensure_ledger(self._line, ledger)
+        await ledgers.write_word(self._line, ledger, pod, word)
 
     def registers(self) -> Registers:
         """A new, empty set of registers."""

@@ -6,7 +6,6 @@ import time
 from collections import deque
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
-from dataclasses import asdict
 
 from aiokafka import AIOKafkaConsumer, ConsumerRebalanceListener, TopicPartition
 
@@ -14,12 +13,11 @@ from deadletter.brokers.errors import BoxMissing, BrokerError, Fenced
 from deadletter.brokers.kafka import boxes, membership
 from deadletter.brokers.kafka.commits import Attempt
 from deadletter.brokers.kafka.errors import translate, translated
-from deadletter.brokers.kafka.ledgers import ledger_parcel, write_plainly
+from deadletter.brokers.kafka.ledgers import write_word
 from deadletter.brokers.kafka.line import Line
 from deadletter.brokers.kafka.parking import RetryPartition
 from deadletter.brokers.kafka.sources import SourcePartition
 from deadletter.brokers.values import Claim, CourierWord, DeskSpec, Settlement
-from deadletter.core.ledger import courier_key, encode_word
 
 PATIENCE = 1.0
 BACKOFF = 1.0
@@ -72,7 +70,7 @@ class KafkaDesk(ConsumerRebalanceListener):  # type: ignore[misc]
             await self._consumer.stop()
         if self._said:
             with contextlib.suppress(BrokerError):
-                await self._write_word(None)
+                await write_word(self._line, self._spec.ledger, self._spec.consumer, None)
 
     async def on_partitions_revoked(self, revoked: Iterable[TopicPartition]) -> None:
         """Before the group forms anew: what is settled is written, what is in hand is no longer ours."""
@@ -231,12 +229,7 @@ class KafkaDesk(ConsumerRebalanceListener):  # type: ignore[misc]
     async def say(self, word: CourierWord) -> None:
         """Keep this word where the sweep reads it."""
         self._said = True
-        await self._write_word(word)
-
-    async def _write_word(self, word: CourierWord | None) -> None:
-        key = courier_key(word.pod if word else self._spec.consumer)
-        value = encode_word(key, asdict(word)) if word else None
-        await write_plainly(self._line, [ledger_parcel(self._spec.ledger, 0, [(key, value)])])
+        await write_word(self._line, self._spec.ledger, word.pod, word)
 
 
 @asynccontextmanager

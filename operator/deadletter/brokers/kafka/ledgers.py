@@ -1,6 +1,7 @@
 """The ledger as it is: read to the high watermark, so that no open transaction hides a settlement."""
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict
 
 from aiokafka import TopicPartition
 
@@ -9,7 +10,8 @@ from deadletter.brokers.kafka.boxes import LEDGER_PARTITIONS
 from deadletter.brokers.kafka.errors import translated
 from deadletter.brokers.kafka.line import EARLIEST, Line, discard
 from deadletter.brokers.kafka.parcels import Parcel, Targets, send
-from deadletter.core.ledger import Key, parse_key
+from deadletter.brokers.values import CourierWord
+from deadletter.core.ledger import Key, courier_key, encode_word, parse_key
 from deadletter.core.letters import Message
 
 Wanted = Callable[[Key], bool]
@@ -67,6 +69,13 @@ async def write_plainly(line: Line, parcels: Sequence[Parcel]) -> None:
             await send(producer, parcels, Targets(line))
     finally:
         await discard(producer)
+
+
+async def write_word(line: Line, ledger: str, pod: str, word: CourierWord | None) -> None:
+    """What a worker last said; None takes it back."""
+    key = courier_key(pod)
+    value = None if word is None else encode_word(key, asdict(word))
+    await write_plainly(line, [ledger_parcel(ledger, 0, [(key, value)])])
 
 
 async def forget(line: Line, ledger: str, wanted: Wanted) -> None:

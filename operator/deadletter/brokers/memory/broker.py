@@ -8,7 +8,7 @@ from deadletter.brokers.errors import BoxConflict, BoxMissing
 from deadletter.brokers.memory.desk import MemoryDesk
 from deadletter.brokers.memory.mover import MemoryMover
 from deadletter.brokers.memory.server import Box, MemoryServer
-from deadletter.brokers.values import BoxSpec, BoxState, DeskSpec, Publication, Server, Taken
+from deadletter.brokers.values import BoxSpec, BoxState, CourierWord, DeskSpec, Publication, Server, Taken
 from deadletter.core.letters import Place
 from deadletter.core.tallies import Span
 
@@ -135,6 +135,14 @@ class MemoryBroker:
             del kept.settled[key]
         for key in [key for key in kept.born if key[0] == box]:
             del kept.born[key]
+
+    async def say(self, ledger: str, pod: str, word: CourierWord | None) -> None:
+        """Keep the word of a worker without a desk."""
+        self._server.check()
+        if word is None:
+            self._server.ledgers[ledger].couriers.pop(pod, None)
+        else:
+            self._server.ledgers[ledger].couriers[pod] = word
 
     def registers(self) -> Registers:
         """Counted anew in each sweep."""

@@ -13,7 +13,7 @@ from deadletter.brokers.redis.mover import RedisMover
 from deadletter.brokers.redis.publishing import Guard, Parcel, publish
 from deadletter.brokers.redis.reading import read_span
 from deadletter.brokers.redis.registers import RedisRegisters
-from deadletter.brokers.values import BoxSpec, BoxState, DeskSpec, Publication, Server, Taken
+from deadletter.brokers.values import BoxSpec, BoxState, CourierWord, DeskSpec, Publication, Server, Taken
 from deadletter.core.names import archive
 from deadletter.core.tallies import Span
 
@@ -116,6 +116,10 @@ class RedisBroker:
 
     async def reset_ledger(self, box: str, ledger: str) -> None:
         """Nothing is kept of settled letters: a stream made anew is never mistaken for the old one."""
+
+    async def say(self, ledger: str, pod: str, word: CourierWord | None) -> None:
+        """Keep the word of a worker without a desk."""
+        await ledgers.write_word(self._line, ledger, pod, word)
 
     def registers(self) -> Registers:
         """New, empty registers."""

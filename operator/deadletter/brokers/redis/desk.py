@@ -180,7 +180,7 @@ class RedisDesk:
     async def say(self, word: CourierWord) -> None:
         """Into the ledger's hash."""
         self._pods.add(word.pod)
-        await ledgers.write_word(self._line, self._spec.ledger, word)
+        await ledgers.write_word(self._line, self._spec.ledger, word.pod, word)
 
     async def _beat(self) -> None:
         tick = 0

@@ -62,10 +62,13 @@ async def read_tally(line: Line, ledger: str, uid: str) -> Tally | None:
         raise LedgerCorrupt(str(error)) from error
 
 
-async def write_word(line: Line, ledger: str, word: CourierWord) -> None:
-    """A courier's last word."""
-    key = courier_key(word.pod)
-    await line.call("HSET", ledger, key, encode_word(key, asdict(word)))
+async def write_word(line: Line, ledger: str, pod: str, word: CourierWord | None) -> None:
+    """What a worker last said; None takes it back."""
+    key = courier_key(pod)
+    if word is None:
+        await line.call("HDEL", ledger, key)
+    else:
+        await line.call("HSET", ledger, key, encode_word(key, asdict(word)))
 
 
 class Ranges:

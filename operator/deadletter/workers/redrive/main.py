@@ -21,7 +21,8 @@ async def _redrive(assignment: RedriveAssignment, station: Station, stop: asynci
     secrets = mounted_secrets(station.secrets)
     try:
         async with open_broker(assignment.broker, secrets, assignment.allow) as broker, following(live):
-            return await Redriver(assignment, broker, stop, wall_clock, lambda: live.current.paused).run()
+            redriver = Redriver(assignment, broker, stop, wall_clock, lambda: live.current.paused, station.pod)
+            return await redriver.run()
     except PredicateError as error:
         return Ending(HUMAN, "InvalidSpec", f"redrive.where or a rule of the policy: {error}")
     except BrokerError as error:

@@ -23,6 +23,7 @@ from deadletter.core.selection import Predicate, failed_at
 from deadletter.core.tallies import Span, Tally, Why
 from deadletter.core.verdicts import Retry
 from deadletter.workers import logs, metrics
+from deadletter.workers.redrive.pauses import Pauses
 from deadletter.workers.redrive.rounds import MOST, Rounds, closes_loop, uid
 from deadletter.workers.redrive.tides import Tide
 from deadletter.workers.replayer.drafts import Drafter
@@ -64,6 +65,7 @@ class Redriver:
         stop: asyncio.Event,
         clock: Callable[[], int],
         gate: Callable[[], str] = str,
+        pod: str = "redrive",
     ) -> None:
         self._told, self._broker, self._stop, self._clock, self._gate = assignment, broker, stop, clock, gate
         self._named = (assignment.namespace, assignment.queue)
@@ -74,8 +76,13 @@ class Redriver:
         self._next: dict[int, int] = {}
         self._waiting: dict[int, list[Waiting]] = {}
         self._reading = (assignment.dialect, assignment.read_values, assignment.origin)
+        self._pauses = Pauses(broker, assignment.boxes.ledger, pod, self._named)
         self._log = logs.get(__name__)
-        self.paused = ""
+
+    @property
+    def paused(self) -> str:
+        """Why nothing is sent back now, or nothing."""
+        return self._pauses.reason
 
     async def run(self) -> Ending:
         """Turn after turn."""
@@ -89,6 +96,7 @@ class Redriver:
                 self._log.warning("waiting for the broker", error=type(error).__name__)
                 wait = FENCED_S if isinstance(error, Fenced) else TURN_S
             await self._rest(wait)
+        await self._pauses.end()
         return Ending(STOPPED, "Stopped")
 
     async def _rest(self, seconds: float) -> None:
@@ -102,20 +110,11 @@ class Redriver:
         spans = await self._broker.window(self._told.boxes.dead)
         await self._tail(spans)
         now = self._clock()
-        self._pause(self._gate() or self._tide.holds_back(now))
+        metrics.REDRIVE_WAITING.labels(*self._named).set(sum(map(len, self._waiting.values())))
+        await self._pauses.note(self._gate() or self._tide.holds_back(now), now)
         if self.paused:
             return 0
         return sum([await self._send_due(span, now) for span in spans])
-
-    def _pause(self, reason: str) -> None:
-        if reason != self.paused:
-            self._log.info("the gate moved", paused=str(reason))
-            if self.paused:
-                metrics.REDRIVE_PAUSED.labels(*self._named, str(self.paused)).set(0)
-        if reason:
-            metrics.REDRIVE_PAUSED.labels(*self._named, str(reason)).set(1)
-        metrics.REDRIVE_WAITING.labels(*self._named).set(sum(map(len, self._waiting.values())))
-        self.paused = reason
 
     async def _tail(self, spans: Iterable[Span]) -> None:
         fresh = [replace(span, start=max(span.start, self._next.get(span.partition, 0))) for span in spans]
