@@ -171,8 +171,10 @@ def _application(service: Service) -> web.Application:
 
 
 async def _make(broker: Broker, queue: Queue) -> None:
-    for name in (queue.source, queue.dead, queue.mended):
+    for name in (queue.source, queue.mended):
         await broker.ensure(BoxSpec(name, 3))
+    # What was sent back is gone after minutes: else each Replay would have more to read than the one before.
+    await broker.ensure(BoxSpec(queue.dead, 3, retention_ms=120_000, config={"segment.ms": "60000"}))
     await broker.ensure(BoxSpec(queue.retry, 3, retention_ms=-1, parking=True))
 
 
