@@ -42,12 +42,17 @@ def until(what: str, ask: Callable[[], Any], patience: float = PATIENCE) -> Any:
         time.sleep(0.2)
 
 
-def rights(server: ApiServer, namespace: str, folder: Path) -> Path:
-    """A kubeconfig of a ServiceAccount that has the roles of the chart, in this namespace alone."""
+def roles(namespace: str, *values: str) -> str:
+    """The chart's own ServiceAccount, roles and bindings."""
     words = ["template", "dlq", str(places.REPOSITORY / "charts" / "dlq-operator"), "--namespace", namespace]
-    chosen = ["--set", f"watchNamespaces={{{namespace}}}", "--set", "rbac.aggregate=false"]
+    chosen = [word for value in ("rbac.aggregate=false", *values) for word in ("--set", value)]
     parts = ["--show-only", "templates/rbac.yaml", "--show-only", "templates/serviceaccount.yaml"]
-    manifests = tools.run([str(binaries.path("helm")), *words, *chosen, *parts], timeout=120)
+    return tools.run([str(binaries.path("helm")), *words, *chosen, *parts], timeout=120)
+
+
+def rights(server: ApiServer, namespace: str, folder: Path, *values: str) -> Path:
+    """A kubeconfig of a ServiceAccount that has the roles of the chart, in this namespace alone."""
+    manifests = roles(namespace, f"watchNamespaces={{{namespace}}}", *values)
     server.kubectl("apply", "-f", "-", stdin=manifests)
     account = next(one for one in yaml.safe_load_all(manifests) if one and one["kind"] == "ServiceAccount")
     token = server.kubectl("-n", namespace, "create", "token", account["metadata"]["name"], "--duration=2h").strip()
