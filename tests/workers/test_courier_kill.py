@@ -1,98 +1,141 @@
-"""A courier killed at any moment: nothing lost, no letter twice."""
+"""Courier, service and broker killed at any moment: nothing lost, no letter twice, order per key kept."""
 
 import asyncio
-import os
 import random
 import signal
-import sys
 import uuid
 from collections import Counter
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
-from aiohttp import web
 
-from tests.workers.couriers import QUICK, message
-from tests.workers.services import Received, serving, until
+from deadletter.api.brokerconnections import BrokerConnectionSpec
+from deadletter.brokers.connect import open_broker
+from tests.bed import beds, processes
+from tests.bed import kafka as kafka_bed
+from tests.bed import redis as redis_bed
+from tests.workers import shop
+from tests.workers.couriers import LOOPBACK, message, no_secret
+from tests.workers.pods import Book, Pod, Shop
+from tests.workers.services import until
 from tests.workers.wires import Wire
 
-REPOSITORY = Path(__file__).parents[2]
+POLICY = {
+    "maxAttempts": 20,
+    "backoff": {"strategy": "Fixed", "initial": "10ms"},
+    "circuitBreaker": {"openFor": "300ms"},
+}
 
 
-class Pod:
-    """A courier as a process of its own, with the files a pod would have."""
+class Server:
+    """A broker of this test alone, which comes back with what it had written."""
 
-    def __init__(self, folder: Path, told) -> None:
-        self.folder = folder
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / "assignment.json").write_text(told.model_dump_json(by_alias=True, exclude_none=True))
-        (folder / "live.json").write_text("{}")
-        self.process: asyncio.subprocess.Process | None = None
+    def __init__(self, bed: beds.Bed, kind: str) -> None:
+        self._bed, self._kind = bed, kind
+        self._start = kafka_bed.start if kind == "kafka" else redis_bed.start
+        self._part = beds.Part(f"killed-{kind}-{uuid.uuid4().hex[:6]}", 2 if kind == "kafka" else 1, self._start)
+        self._said = bed.part(self._part)
 
-    async def start(self) -> None:
-        environment = {
-            **os.environ,
-            "PYTHONPATH": os.pathsep.join((str(REPOSITORY / "operator"), str(REPOSITORY))),
-            "DLQ_ASSIGNMENT_DIR": str(self.folder),
-            "DLQ_SECRETS_DIR": str(self.folder),
-            "DLQ_TERMINATION_LOG": str(self.folder / "termination"),
-            "DLQ_HEALTH_PORT": "0",
-            "POD_NAME": "pod-0",
-        }
-        with (self.folder / "log").open("ab") as log:
-            self.process = await asyncio.create_subprocess_exec(
-                sys.executable, "-m", "deadletter", "courier", env=environment, stderr=log, stdout=log
-            )
+    @property
+    def spec(self) -> BrokerConnectionSpec:
+        where = f"{self._said['address']}:{self._said['ports'][0]}"
+        told = (
+            {"kafka": {"bootstrapServers": [where]}}
+            if self._kind == "kafka"
+            else {"redis": {"url": f"redis://{where}"}}
+        )
+        return BrokerConnectionSpec.model_validate(told)
 
-    async def end(self, number: signal.Signals) -> int:
-        assert self.process is not None
-        self.process.send_signal(number)
-        return await self.process.wait()
+    async def kill(self) -> None:
+        """End it at once and start it again."""
+        await asyncio.to_thread(self.end)
+        said, name = self._said, self._part.name
+        await asyncio.to_thread(self._start, self._bed.directory, name, said["address"], *said["ports"])
+
+    def end(self) -> None:
+        processes.kill(processes.of_bed(self._bed.directory, self._part.name))
+
+    @asynccontextmanager
+    async def wire(self, prefix: str) -> AsyncIterator[Wire]:
+        """A fresh connection: the last one may have died with the broker."""
+        async with open_broker(self.spec, no_secret, allow=LOOPBACK) as broker:
+            yield Wire(broker, self.spec, prefix)
 
 
-async def walk(wire: Wire, folder: Path, count: int, kills: int) -> None:
-    """`count` messages, some never delivered and some parked on their way, with `kills` kills between."""
-    delivered: set[bytes] = set()
+@pytest.fixture(params=["kafka", "redis"])
+async def server(request: pytest.FixtureRequest, bed: beds.Bed) -> AsyncIterator[Server]:
+    made = await asyncio.to_thread(Server, bed, request.param)
+    try:
+        yield made
+    finally:
+        made.end()
 
-    def answer(one: Received) -> web.Response:
-        number = int(one.body)
-        if number % 10 == 3:
-            return web.Response(status=422)
-        if number % 10 == 5 and int(one.headers["Dlq-Attempt"]) < 3:
-            return web.Response(status=503)
-        delivered.add(one.body)
-        return web.Response()
 
-    bad = {f"{number}".encode() for number in range(count) if number % 10 == 3}
-    policy = {**QUICK, "backoff": {"strategy": "Fixed", "initial": "300ms"}}
-    async with serving(answer) as service:
-        told = wire.assignment(service.url, policy=policy, delivery={"inlineLimit": "100ms"})
-        pod = Pod(folder / uuid.uuid4().hex, told)
-        await pod.start()
-        try:
-            for first in range(0, count, 1000):
-                numbers = range(first, min(first + 1000, count))
-                await wire.send(*(message(f"{number}", f"k{number % 50}") for number in numbers))
-            for kill in range(kills):
-                want = count * (kill + 1) // (kills + 2)
-                await until(lambda want=want: len(delivered) >= want, 240)
-                await asyncio.sleep(random.random() * 0.1)  # anywhere between two steps
-                await pod.end(signal.SIGKILL)
-                await pod.start()
-            await until(lambda: len(delivered) == count - len(bad), 240)
+async def walk(server: Server, folder: Path, count: int, kills: Counter[str]) -> None:
+    """`count` messages, some never delivered, some put off and some flaky, with so many kills between."""
+    prefix = f"{{{uuid.uuid4().hex[:8]}}}." if server.spec.is_redis else f"{uuid.uuid4().hex[:8]}."
+    async with server.wire(prefix) as wire:
+        await wire.make()
+        for first in range(0, count, 2000):
+            numbers = range(first, min(first + 2000, count))
+            await wire.send(*(message(f"{number}", f"k{number % 97}") for number in numbers))
+    service = Shop(folder / "shop")
+    pod = Pod(folder / "pod", wire.assignment(service.url, policy=POLICY, delivery={"inlineLimit": "5s"}))
+    await service.start()
+    await pod.start()
+    try:
+        await _kill_on(
+            service.book, count, kills, {"courier": pod.kill, "service": service.kill, "broker": server.kill}
+        )
+        bad = [number for number in range(count) if shop.is_bad(number)]
+        await until(lambda: service.book.look() == count - len(bad), 300)
+        async with server.wire(prefix) as wire:
             await wire.until_buried(len(bad))
-        finally:
-            code = await pod.end(signal.SIGTERM)
-    assert code == 0, (pod.folder / "log").read_text()[-4000:]
-    letters = Counter(taken.message.value for taken in await wire.buried())
+        code = await pod.end(signal.SIGTERM)
+        assert code == 0, pod.log
+        async with server.wire(prefix) as wire:
+            letters = Counter(int(taken.message.value or b"") for taken in await wire.buried())
+    finally:
+        await service.end()
+        await pod.end(signal.SIGKILL)
     assert letters == Counter(bad)
+    check_order(service.book)
+    print(f"{count} messages, {dict(kills)}: {len(service.book.entries)} requests, {len(bad)} letters")
 
 
-async def test_a_killed_courier_loses_nothing_and_buries_no_letter_twice(wire: Wire, tmp_path: Path):
-    await walk(wire, tmp_path, 400, 2)
+async def _kill_on(
+    book: Book, count: int, kills: Counter[str], victims: dict[str, Callable[[], Coroutine[Any, Any, None]]]
+) -> None:
+    order = list(kills.elements())
+    random.shuffle(order)
+    for turn, victim in enumerate(order):
+        want = count * (turn + 1) // (len(order) + 2)
+        await until(lambda want=want: book.look() >= want, 300)
+        await asyncio.sleep(random.random() * 0.1)  # anywhere between two steps
+        await victims[victim]()
+
+
+def check_order(book: Book) -> None:
+    """Of each key, what was never parked was taken in the order it was sent; a parked letter lets others pass."""
+    taken: dict[str, dict[int, None]] = {}
+    for one in book.entries:
+        is_inline = one.attempt == (2 if shop.is_flaky(one.number) else 1)
+        if one.status == 200 and is_inline and not shop.is_put_off(one.number):
+            taken.setdefault(one.key, {}).setdefault(one.number)
+    for key, numbers in taken.items():
+        assert list(numbers) == sorted(numbers), f"{key} out of order"
+
+
+async def test_kills_of_courier_service_and_broker_lose_nothing_and_bury_no_letter_twice(
+    server: Server, tmp_path: Path
+):
+    await walk(server, tmp_path, 3_000, Counter(courier=1, service=1, broker=1))
 
 
 @pytest.mark.kill
 @pytest.mark.timeout(1800)
-async def test_a_hundred_thousand_messages_and_many_kills(wire: Wire, tmp_path: Path):
-    await walk(wire, tmp_path, 100_000, 20)
+async def test_a_hundred_thousand_messages_and_many_kills(server: Server, tmp_path: Path):
+    await walk(server, tmp_path, 100_000, Counter(courier=8, service=6, broker=4))
