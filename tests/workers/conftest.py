@@ -1,7 +1,9 @@
 """Fixtures of the workers' tests."""
 
+import subprocess
 import uuid
 from collections.abc import AsyncIterator
+from pathlib import Path
 
 import pytest
 
@@ -22,3 +24,19 @@ async def wire(request: pytest.FixtureRequest) -> AsyncIterator[Wire]:
         made = Wire(broker, spec, prefix)
         await made.make()
         yield made
+
+
+@pytest.fixture(scope="session")
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A CA, a server certificate for localhost, a client certificate."""
+    folder = tmp_path_factory.mktemp("tls")
+    new = "req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 30"
+    signed = f"{new} -CA ca.crt -CAkey ca.key"
+    for words in (
+        f"{new} -keyout ca.key -out ca.crt -subj /CN=ca",
+        f"{signed} -keyout tls.key -out tls.crt -subj /CN=localhost -addext subjectAltName=DNS:localhost "
+        "-addext basicConstraints=critical,CA:FALSE",
+        f"{signed} -keyout client.key -out client.crt -subj /CN=courier -addext basicConstraints=critical,CA:FALSE",
+    ):
+        subprocess.run(["openssl", *words.split()], cwd=folder, check=True, capture_output=True)
+    return folder

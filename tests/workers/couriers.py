@@ -19,6 +19,7 @@ from deadletter.workers.courier.main import desk_spec
 from deadletter.workers.courier.words import Speaker
 from deadletter.workers.http.addresses import Resolver, resolve
 from deadletter.workers.running import end
+from tests.workers.services import serving, until
 
 LOOPBACK = ("127.0.0.0/8",)
 QUICK = {"backoff": {"strategy": "Fixed", "initial": "10ms", "max": "10ms"}, "circuitBreaker": {"enabled": False}}
@@ -118,3 +119,14 @@ async def running(
 
 def message(text: str = "body", key: str | None = "key", *headers: tuple[str, bytes]) -> Message:
     return Message(key.encode() if key is not None else None, text.encode(), tuple(headers), 1_700_000_000_000)
+
+
+async def buried_with(answer, policy=None, **more) -> Bench:
+    """One message to a service that answers like this, until it is settled."""
+    bench = Bench()
+    bench.send(message())
+    async with serving(answer) as service:
+        told = assignment(service.url, policy=policy or QUICK, **more)
+        async with bench.courier(told):
+            await until(lambda: bench.is_settled)
+    return bench

@@ -34,6 +34,12 @@ def ok(_: Received) -> web.Response:
     return web.Response(status=200)
 
 
+def status(code: int, **headers: str) -> Answering:
+    """Always this answer."""
+    named = {name.replace("_", "-"): value for name, value in headers.items()}
+    return lambda _: web.Response(status=code, headers=named, text="no")
+
+
 @dataclass
 class Service:
     """What arrived, in order; `answer` may be changed at any time."""

@@ -12,8 +12,8 @@ from deadletter.workers.courier import outcomes
 from deadletter.workers.courier.gates import Gate, Pass
 from deadletter.workers.courier.words import Speaker
 from tests.workers.couriers import QUICK, Bench, assignment, message
+from tests.workers.rawservers import OK, saying, server, server_tls
 from tests.workers.services import serving, until
-from tests.workers.test_http import OK, saying, server, server_tls
 
 FEW = {**QUICK, "maxAttempts": 1}
 

@@ -110,7 +110,8 @@ class Courier:
     def _room(self) -> int:
         now = self._clock()
         if self.gate.why(now)[0]:  # one claim to probe with, if there is none
-            return 1 if self.load.held == 0 and self.gate.wants_probe(now) else 0
+            is_idle = not len(self._fates.lanes) and not self._in_flight
+            return min(self.load.free, 1) if is_idle and self.gate.wants_probe(now) else 0
         return self.load.room
 
     async def _glance(self) -> None:

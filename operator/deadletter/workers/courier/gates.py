@@ -2,7 +2,9 @@
 
 In the order a user should hear it: the gate of `live.json` (capacity, suspend), a fault of the target (address, DNS,
 TLS), a box that refuses, the open circuit, the spent error budget. A fault and an open circuit let one probe out at a
-time; what fails meanwhile does not count as an attempt.
+time, each time with another message; what fails meanwhile does not count as an attempt. One exception: a probe over
+which the application itself broke (500, not 502 to 504) counts for its message. Else a queue whose head is all poison
+would stand still for ever; an application that is broken as a whole costs one attempt of one message a probe.
 """
 
 from collections.abc import Callable
@@ -92,7 +94,7 @@ class Gate:
         was_closed = self.breaker.state == "Closed"
         if was_closed or leave is Pass.Probe:
             self.breaker.record(outcome.speaks_well, outcome.is_network, now)
-        return outcome.speaks_well or was_closed
+        return outcome.speaks_well or was_closed or (leave is Pass.Probe and outcome.may_be_poison)
 
     def _blame(self, outcome: Outcome, leave: Pass, now: int) -> None:
         if self._fault is not None and leave is Pass.Usual:

@@ -23,10 +23,15 @@ class Load:
     @property
     def room(self) -> int:
         """Claims that may be taken now; none rather than a handful, which costs more than it brings."""
+        free = self.free
+        return free if free * 2 >= self.slots else 0
+
+    @property
+    def free(self) -> int:
+        """Claims that would find room."""
         if self.bytes >= MOST_BYTES or self.unsettled >= MOST_UNSETTLED:
             return 0
-        free = 2 * self.slots - self.held
-        return free if free * 2 >= self.slots else 0
+        return 2 * self.slots - self.held
 
     @property
     def free_bytes(self) -> int:

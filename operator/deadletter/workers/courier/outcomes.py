@@ -11,6 +11,7 @@ from deadletter.workers.http.errors import HttpError, TargetForbidden
 
 ASKED = frozenset({"retry", "bury", "discard"})
 MESSAGE_BYTES = 1024
+OUTAGES = frozenset({502, 503, 504})
 OF_MESSAGE = frozenset({Category.Permission, Category.Validation, Category.Permanent})
 
 
@@ -24,11 +25,6 @@ class Outcome:
     fault: str = ""
 
     @property
-    def is_done(self) -> bool:
-        """Did the service take it?"""
-        return self.failure is None
-
-    @property
     def is_network(self) -> bool:
         """Did it fail before the service could answer?"""
         return self.failure is not None and self.failure.category is Category.Network
@@ -37,6 +33,12 @@ class Outcome:
     def speaks_well(self) -> bool:
         """Does it show a service that works? One that refuses a message does."""
         return self.failure is None or self.failure.category in OF_MESSAGE
+
+    @property
+    def may_be_poison(self) -> bool:
+        """Did the application itself break over this message? Nobody can tell it from an application that is broken."""
+        status = self.failure.status if self.failure else None
+        return status is not None and status >= 500 and status not in OUTAGES
 
     @property
     def word(self) -> str:

@@ -1,0 +1,96 @@
+"""Raw servers that say exactly what a test wants, and a client to ask them."""
+
+import asyncio
+import socket
+import ssl
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
+from pathlib import Path
+
+from deadletter.workers.http import Client, Target
+from deadletter.workers.http.addresses import Guard
+
+LOOPBACK = ("127.0.0.0/8", "::1/128")
+HEAD = b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 4\r\n\r\n"
+OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
+Talk = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
+
+
+@asynccontextmanager
+async def server(talk: Talk, tls: ssl.SSLContext | None = None) -> AsyncIterator[int]:
+    """A raw server: `talk` is called for each connection."""
+    running: set[asyncio.Task[None]] = set()
+
+    async def visit(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        running.add(task)
+        with suppress(OSError, asyncio.IncompleteReadError, asyncio.CancelledError):
+            await talk(reader, writer)
+        writer.close()
+        running.discard(task)
+
+    listening = await asyncio.start_server(visit, "127.0.0.1", 0, ssl=tls)
+    try:
+        yield listening.sockets[0].getsockname()[1]
+    finally:
+        listening.close()
+        for task in tuple(running):
+            task.cancel()
+
+
+async def read_request(reader: asyncio.StreamReader) -> None:
+    await reader.readuntil(b"\r\n\r\n")
+    await reader.readexactly(4)
+
+
+def saying(*parts: bytes, forever: bool = False) -> Talk:
+    """Answers every request on a connection with these parts, then closes, or goes on for ever."""
+
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await read_request(reader)
+        for part in parts:
+            writer.write(part)
+            await writer.drain()
+            await asyncio.sleep(0)
+        while forever:
+            writer.write(parts[-1])
+            await writer.drain()
+
+    return talk
+
+
+async def ask(port: int, seconds: float = 60.0):
+    client = Client(Target.parse(f"http://127.0.0.1:{port}/"), Guard(LOOPBACK))
+    try:
+        return await client.exchange(HEAD, b"body", seconds)
+    finally:
+        await client.close()
+
+
+@contextmanager
+def nobody() -> Iterator[int]:
+    """A port that is taken and where nobody listens."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        yield taken.getsockname()[1]
+
+
+def server_tls(folder: Path, *, wants_client: bool = False) -> ssl.SSLContext:
+    made = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    made.load_cert_chain(folder / "tls.crt", folder / "tls.key")
+    if wants_client:
+        made.load_verify_locations(folder / "ca.crt")
+        made.verify_mode = ssl.CERT_REQUIRED
+    return made
+
+
+async def ask_tls(port: int, tls: ssl.SSLContext, host: str = "localhost"):
+    async def here(_: str, __: int) -> list[str]:
+        return ["127.0.0.1"]
+
+    client = Client(Target.parse(f"https://{host}:{port}/"), Guard(LOOPBACK, here), tls)
+    try:
+        return await client.exchange(HEAD, b"body", 60)
+    finally:
+        await client.close()

@@ -1,0 +1,111 @@
+"""Order per key, and what stops, restarts and rebalances do to it."""
+
+import asyncio
+from collections import defaultdict
+
+from aiohttp import web
+
+from tests.workers.couriers import Bench, assignment, message
+from tests.workers.services import Received, serving, status, until
+
+
+async def test_order_per_key_is_kept_through_inline_retries():
+    failures: dict[bytes, int] = defaultdict(int)
+
+    def flaky(one: Received) -> web.Response:
+        failures[one.body] += 1
+        return web.Response(status=503 if failures[one.body] < 3 and one.body.endswith(b"0") else 200)
+
+    bench = Bench()
+    bench.send(*(message(f"{n:03d}", f"k{n % 4}") for n in range(100)))
+    async with serving(flaky) as service, bench.courier(assignment(service.url)):
+        await until(lambda: bench.is_settled)
+    for key in range(4):
+        ofkey = [one.body for one in service.received if one.headers["Dlq-Key"] == f"k{key}"]
+        first = list(dict.fromkeys(ofkey))
+        assert first == sorted(first)
+        assert ofkey == sorted(ofkey)  # a retry comes before its successors
+
+
+async def test_one_in_flight_per_key_and_many_without_order():
+    together = {"Key": 0, "None": 0}
+    for ordering in together:
+        running = 0
+
+        async def slow(_: Received, ordering: str = ordering) -> web.Response:
+            nonlocal running
+            running += 1
+            together[ordering] = max(together[ordering], running)
+            await asyncio.sleep(0.02)
+            running -= 1
+            return web.Response()
+
+        bench = Bench()
+        bench.send(*(message(f"{n}", "same") for n in range(12)))
+        async with (
+            serving(slow) as service,
+            bench.courier(assignment(service.url, delivery={"ordering": ordering})),
+        ):
+            await until(lambda bench=bench: bench.is_settled)
+    assert together["Key"] == 1
+    assert together["None"] > 1
+
+
+async def test_a_stopped_courier_finishes_what_is_on_its_way():
+    started, gate = asyncio.Event(), asyncio.Event()
+
+    async def slow(_: Received) -> web.Response:
+        started.set()
+        await gate.wait()
+        return web.Response()
+
+    bench = Bench()
+    bench.send(message("one", "k"), message("two", "k"))
+    async with serving(slow) as service:
+        async with bench.courier(assignment(service.url)):
+            await started.wait()
+            asyncio.get_running_loop().call_later(0.3, gate.set)
+        assert service.bodies == [b"one"]
+        async with bench.courier(assignment(service.url)):
+            await until(lambda: bench.is_settled)
+    assert service.bodies == [b"one", b"two"]
+
+
+async def test_attempts_go_on_counting_after_a_restart():
+    policy = {
+        "maxAttempts": 3,
+        "backoff": {"strategy": "Fixed", "initial": "20s"},
+        "circuitBreaker": {"enabled": False},
+    }
+    bench = Bench()
+    bench.send(message())
+    async with serving(status(503)) as service:
+        told = assignment(service.url, policy=policy)
+        for attempt in (1, 2, 3):
+            async with bench.courier(told):
+                await until(lambda attempt=attempt: len(service.received) == attempt and bool(_noted(bench, attempt)))
+    assert [one.headers["Dlq-Attempt"] for one in service.received] == ["1", "2", "3"]
+    assert bench.envelopes()[0].attempts == 3
+
+
+def _noted(bench: Bench, attempt: int) -> bool:
+    notes = bench.server.groups["orders", "billing"].notes
+    return len(bench.buried()) == 1 if attempt == 3 else [one[0] for one in notes.values()] == [attempt]
+
+
+async def test_what_a_rebalance_took_away_is_dropped():
+    gate, started = asyncio.Event(), asyncio.Event()
+
+    async def slow(_: Received) -> web.Response:
+        started.set()
+        await gate.wait()
+        return web.Response(status=400)
+
+    bench = Bench()
+    bench.send(*(message(f"{n}", "k") for n in range(3)))
+    async with serving(slow) as service, bench.courier(assignment(service.url)):
+        await started.wait()
+        bench.server.expel("orders", "billing", "pod-0")
+        gate.set()
+        await until(lambda: bench.is_settled)
+    assert sorted(one.value or b"" for one in bench.buried()) == [b"0", b"1", b"2"]

@@ -1,0 +1,129 @@
+"""What pauses a courier: it says why, buries nothing for it, and goes on by itself."""
+
+import asyncio
+
+import pytest
+from aiohttp import web
+
+from deadletter.brokers.errors import BoxRefused
+from tests.workers.couriers import QUICK, Bench, assignment, message
+from tests.workers.services import Received, serving, status, until
+
+
+async def test_an_outage_pauses_and_buries_nothing():
+    policy = {"maxAttempts": 8, "backoff": {"strategy": "Immediate"}, "circuitBreaker": {"openFor": "300ms"}}
+    is_down, taken = True, set()
+
+    def answer(one: Received) -> web.Response:
+        if is_down:
+            one.hang_up()
+        else:
+            taken.add(one.id)
+        return web.Response()
+
+    bench = Bench()
+    bench.send(*(message(f"{n}", f"k{n}") for n in range(100)))
+    async with serving(answer) as service:
+        told = assignment(service.url, policy=policy, delivery={"concurrency": 2})
+        async with bench.courier(told) as courier:
+            await until(lambda: bench.words == ["CircuitOpen"])
+            for _ in range(3):  # a few probes
+                before = courier.gate.breaker.opens_until
+                await until(lambda before=before: courier.gate.breaker.opens_until > before)
+            assert not bench.buried()
+            is_down = False
+            await until(lambda: bench.is_settled)
+            await until(lambda: bench.words == [""])
+    assert len(taken) == 100
+    assert not bench.buried()
+
+
+async def test_the_gate_of_the_operator_pauses_and_opens_again():
+    paused = "CapacityReached"
+    bench = Bench()
+    async with serving() as service, bench.courier(assignment(service.url), paused=lambda: paused):
+        await until(lambda: bench.words == ["CapacityReached"])
+        bench.send(message())
+        await asyncio.sleep(0.5)
+        assert not service.received
+        paused = ""
+        await until(lambda: bench.is_settled)
+    assert len(service.received) == 1
+
+
+async def test_a_spent_error_budget_pauses_and_goes_on_when_time_has_passed():
+    bench = Bench()
+    bench.send(*(message(f"{n}", f"k{n}") for n in range(20)))
+    policy = {**QUICK, "errorBudget": {"letters": 5, "per": "2s"}}
+    async with serving(status(400)) as service, bench.courier(assignment(service.url, policy=policy)):
+        await until(lambda: bench.words == ["ErrorBudgetSpent"])
+        await until(lambda: bench.is_settled)
+    assert len(bench.buried()) == 20
+
+
+async def test_a_dead_box_that_refuses_loses_nothing_and_heals():
+    bench = Bench()
+    bench.server.refuse["dead"] = BoxRefused("the disk is full")
+    bench.send(message())
+    async with serving(status(400)) as service, bench.courier(assignment(service.url)):
+        await until(lambda: bench.words == ["BoxRefused"])
+        bench.send(message("later"))
+        assert not bench.is_settled
+        del bench.server.refuse["dead"]
+        await until(lambda: bench.is_settled)
+    assert [one.value for one in bench.buried()] == [b"body", b"later"]
+
+
+async def test_a_letter_that_fits_nowhere_is_held_and_said():
+    bench = Bench()
+    bench.send(message("x" * 2000))
+    bench.server.boxes["dead"].max_message_bytes = 1000
+    async with serving(status(400)) as service, bench.courier(assignment(service.url)):
+        await until(lambda: bench.words == ["TooLarge"])
+        assert not bench.is_settled
+        bench.server.boxes["dead"].max_message_bytes = None
+        await until(lambda: bench.is_settled)
+    assert len(bench.buried()) == 1
+
+
+OPENS_SOON = {"window": 4, "openFor": "50ms"}
+
+
+async def test_a_head_of_poison_is_buried_in_the_end_although_it_keeps_the_circuit_open():
+    policy = {**QUICK, "maxAttempts": 2, "circuitBreaker": OPENS_SOON}
+    bench, good = Bench(), {f"good-{n}".encode() for n in range(10)}
+    bench.send(*(message(f"poison-{n}", f"p{n}") for n in range(12)), *(message(one.decode(), "k") for one in good))
+    opened = False
+
+    def answer(one: Received) -> web.Response:
+        nonlocal opened
+        opened = opened or courier.gate.breaker.state != "Closed"
+        return web.Response(status=500 if one.body.startswith(b"poison") else 200)
+
+    async with serving(answer) as service:
+        told = assignment(service.url, policy=policy, delivery={"concurrency": 2})
+        async with bench.courier(told) as courier:
+            await until(lambda: bench.is_settled)
+    assert opened
+    assert {one.value for one in bench.buried()} == {f"poison-{n}".encode() for n in range(12)}
+    assert {envelope.attempts for envelope in bench.envelopes()} == {2}
+    assert good <= set(service.bodies)
+
+
+@pytest.mark.parametrize("code", [429, 503])
+async def test_a_service_that_says_it_is_down_costs_no_attempt_however_often_it_is_probed(code: int):
+    policy = {**QUICK, "maxAttempts": 3, "circuitBreaker": OPENS_SOON}
+    is_down, bench = True, Bench()
+    bench.send(*(message(f"{n}", f"k{n}") for n in range(5)))
+
+    def answer(_: Received) -> web.Response:
+        return web.Response(status=code if is_down else 200)
+
+    async with serving(answer) as service:
+        told = assignment(service.url, policy=policy, delivery={"concurrency": 2})
+        async with bench.courier(told):
+            await until(lambda: len(service.received) >= 20)  # more than all attempts of all messages
+            assert len({one.id for one in service.received}) >= 4  # probes take one after the other
+            is_down = False
+            await until(lambda: bench.is_settled)
+    assert not bench.buried()

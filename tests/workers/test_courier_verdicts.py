@@ -1,0 +1,135 @@
+"""Verdicts: what is tried again, what is parked, what is buried, what is dropped."""
+
+from collections import defaultdict
+
+import pytest
+from aiohttp import web
+
+from deadletter.core.headers import REPLAY, REPLAYS, stamp_replay
+from tests.workers.couriers import QUICK, Bench, assignment, buried_with, message
+from tests.workers.services import Received, serving, status, until
+
+
+async def test_a_flaky_service_gets_its_retries():
+    seen: dict[str, int] = defaultdict(int)
+
+    def flaky(one: Received) -> web.Response:
+        seen[one.id] += 1
+        return web.Response(status=200 if seen[one.id] == 3 else 503)
+
+    bench = Bench()
+    bench.send(*(message(f"m{n}", f"k{n}") for n in range(10)))
+    async with serving(flaky) as service, bench.courier(assignment(service.url)):
+        await until(lambda: bench.is_settled)
+    assert set(seen.values()) == {3}
+    assert sorted({one.headers["Dlq-Attempt"] for one in service.received}) == ["1", "2", "3"]
+    assert not bench.buried()
+
+
+async def test_attempts_run_out_and_the_letter_says_why():
+    bench = await buried_with(status(503), {**QUICK, "maxAttempts": 3})
+    (envelope,) = bench.envelopes()
+    assert envelope.reason == "AttemptsExhausted"
+    assert envelope.attempts == 3
+    assert (envelope.failure.type, envelope.failure.status, envelope.failure.message) == ("Http503", 503, "no")
+    assert (envelope.origin.topic, envelope.origin.partition, envelope.origin.offset) == ("orders", 0, 0)
+    assert envelope.group == "billing"
+    assert envelope.id == "orders/0/0"
+
+
+@pytest.mark.parametrize("code", [301, 302, 307, 400, 401, 404, 422])
+async def test_what_time_does_not_heal_is_buried_at_once(code: int):
+    bench = await buried_with(status(code, Location="http://127.0.0.1:1/"))
+    (envelope,) = bench.envelopes()
+    assert (envelope.attempts, envelope.failure.status, envelope.reason) == (1, code, "Refused")
+
+
+@pytest.mark.parametrize("code", [408, 425, 429, 500, 502, 503])
+async def test_what_time_may_heal_is_tried_again(code: int):
+    policy = {**QUICK, "maxAttempts": 2}
+    (envelope,) = (await buried_with(status(code), policy)).envelopes()
+    assert envelope.attempts == 2
+
+
+async def test_the_service_may_say_what_becomes_of_its_message():
+    (envelope,) = (await buried_with(status(200, Dlq_Action="bury", Dlq_Error_Type="BadOrder"))).envelopes()
+    assert (envelope.reason, envelope.failure.type, envelope.attempts) == ("ServiceAsked", "BadOrder", 1)
+    assert not (await buried_with(status(500, Dlq_Action="discard"))).buried()
+    answers = iter((web.Response(status=400, headers={"Dlq-Action": "retry"}), web.Response()))
+    assert not (await buried_with(lambda _: next(answers))).buried()
+
+
+async def test_rules_override_the_status():
+    rules = [{"name": "teapot", "match": "error.status == 418", "action": "Discard"}]
+    assert not (await buried_with(status(418), {**QUICK, "rules": rules})).buried()
+
+
+async def test_a_long_retry_after_parks_the_letter_and_frees_its_key():
+    bench = Bench()
+    bench.send(message("first", "k"), message("second", "k"))
+
+    def answer(one: Received) -> web.Response:
+        return web.Response(status=429, headers={"Retry-After": "120"}) if one.body == b"first" else web.Response()
+
+    async with serving(answer) as service, bench.courier(assignment(service.url)):
+        await until(lambda: len(bench.parked) == 1 and b"second" in service.bodies)
+        (waiting,) = bench.server.boxes["retry"].waiting.values()
+        assert waiting.due_at - bench.server.clock() > 60_000
+    assert not bench.buried()
+
+
+async def test_a_parked_letter_keeps_its_name_attempts_and_origin():
+    policy = {
+        "maxAttempts": 3,
+        "backoff": {"strategy": "Fixed", "initial": "100ms"},
+        "circuitBreaker": {"enabled": False},
+    }
+    bench = Bench()
+    bench.send(message())
+    async with (
+        serving(status(503)) as service,
+        bench.courier(assignment(service.url, policy=policy, delivery={"inlineLimit": "0s"})),
+    ):
+        await until(lambda: bench.is_settled)
+    assert [one.headers["Dlq-Attempt"] for one in service.received] == ["1", "2", "3"]
+    assert {one.id for one in service.received} == {"orders/0/0"}
+    assert {one.headers["Dlq-Topic"] for one in service.received} == {"orders"}
+    (envelope,) = bench.envelopes()
+    assert (envelope.attempts, envelope.origin.topic, envelope.due_at) == (3, "orders", None)
+
+
+async def test_a_replayed_letter_starts_again_at_no_attempts_and_keeps_its_replay():
+    bench = Bench()
+    sent = stamp_replay(message(), "replay-uid", 1)
+    bench.server.boxes["retry"].park(sent, 0)
+    async with serving(status(503)) as service, bench.courier(assignment(service.url)):
+        await until(lambda: bench.is_settled)
+    assert [one.headers["Dlq-Attempt"] for one in service.received] == ["1", "2", "3", "4", "5"]
+    assert len({one.id for one in service.received}) == 1
+    (letter,) = bench.buried()
+    assert dict(letter.headers)[REPLAY] == b"replay-uid"
+    assert dict(letter.headers)[REPLAYS] == b"1"
+
+
+async def test_when_half_of_the_slots_wait_the_longest_is_parked():
+    policy = {"backoff": {"strategy": "Fixed", "initial": "20s"}, "circuitBreaker": {"enabled": False}}
+    bench = Bench()
+    bench.send(*(message(f"{n}", f"k{n}") for n in range(12)))
+    async with (
+        serving(status(503)) as service,
+        bench.courier(assignment(service.url, policy=policy, delivery={"concurrency": 4})),
+    ):
+        await until(lambda: len(bench.parked) == 10)
+    assert not bench.buried()
+
+
+async def test_discarded_messages_leave_no_letter():
+    policy = {**QUICK, "maxAttempts": 2, "onExhausted": "Discard"}
+    bench = await buried_with(status(500), policy)
+    assert not bench.buried()
+
+
+async def test_a_letter_too_old_is_expired():
+    policy = {"maxAge": "50ms", "backoff": {"strategy": "Fixed", "initial": "200ms"}, "maxAttempts": 100}
+    (envelope,) = (await buried_with(status(503), policy)).envelopes()
+    assert envelope.reason == "Expired"

@@ -1,0 +1,65 @@
+"""TLS towards a service: trusted by its authority, or a fault of the queue."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+import uvloop
+
+from deadletter.workers.http.errors import (
+    TlsFault,
+)
+from deadletter.workers.http.tls import context
+from tests.workers.rawservers import OK, ask_tls, saying, server, server_tls
+
+
+async def test_tls_with_an_authority_and_a_client_certificate(certificates: Path):
+    ca, pair = (certificates / "ca.crt").read_bytes(), ("client.crt", "client.key")
+    own = context(ca, *((certificates / name).read_bytes() for name in pair))
+    async with server(saying(OK), server_tls(certificates, wants_client=True)) as port:
+        assert (await ask_tls(port, own)).body == b"ok"
+
+
+async def test_a_certificate_that_is_not_trusted_is_a_fault_of_the_queue(certificates: Path):
+    async with server(saying(OK), server_tls(certificates)) as port:
+        with pytest.raises(TlsFault):
+            await ask_tls(port, context())
+
+
+async def test_a_certificate_for_another_name_is_a_fault(certificates: Path):
+    ca = (certificates / "ca.crt").read_bytes()
+    async with server(saying(OK), server_tls(certificates)) as port:
+        with pytest.raises(TlsFault):
+            await ask_tls(port, context(ca), "other.test")
+        assert (await ask_tls(port, context(ca, verify=False), "other.test")).status == 200
+
+
+async def test_plain_http_where_tls_is_expected_is_a_fault(certificates: Path):
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(10)
+        writer.write(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+        await writer.drain()
+        await reader.read()
+
+    async with server(talk) as port:
+        with pytest.raises(TlsFault):
+            await ask_tls(port, context())
+
+
+def test_a_broken_certificate_is_a_fault():
+    with pytest.raises(TlsFault):
+        context(b"no certificate")
+    with pytest.raises(TlsFault):
+        context(None, b"no certificate", b"no key")
+
+
+def test_tls_on_uvloop(certificates: Path):
+    async def walk() -> None:
+        ca = (certificates / "ca.crt").read_bytes()
+        async with server(saying(OK), server_tls(certificates)) as port:
+            assert (await ask_tls(port, context(ca))).body == b"ok"
+            with pytest.raises(TlsFault):
+                await ask_tls(port, context())
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(walk())
