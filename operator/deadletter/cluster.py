@@ -58,6 +58,7 @@ POD_MONITORS = Resource("monitoring.coreos.com/v1", "podmonitors", "PodMonitor")
 PODS = Resource("v1", "pods", "Pod")
 SERVICES = Resource("v1", "services", "Service")
 SECRETS = Resource("v1", "secrets", "Secret")
+NAMESPACES = Resource("v1", "namespaces", "Namespace")
 EVENTS = Resource("v1", "events", "Event")
 CHILDREN = (CONFIG_MAPS, ACCOUNTS, DEPLOYMENTS, JOBS, NETWORK_POLICIES, POD_MONITORS)
 RESOURCES = {one.kind: one for one in (CONNECTIONS, POLICIES, QUEUES, REPLAYS, *CHILDREN)}

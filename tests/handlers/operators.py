@@ -54,6 +54,11 @@ def rights(server: ApiServer, namespace: str, folder: Path, *values: str) -> Pat
     """A kubeconfig of a ServiceAccount that has the roles of the chart, in this namespace alone."""
     manifests = roles(namespace, f"watchNamespaces={{{namespace}}}", *values)
     server.kubectl("apply", "-f", "-", stdin=manifests)
+    return kubeconfig_of(server, manifests, namespace, folder)
+
+
+def kubeconfig_of(server: ApiServer, manifests: str, namespace: str, folder: Path) -> Path:
+    """A kubeconfig of the ServiceAccount among these manifests."""
     account = next(one for one in yaml.safe_load_all(manifests) if one and one["kind"] == "ServiceAccount")
     token = server.kubectl("-n", namespace, "create", "token", account["metadata"]["name"], "--duration=2h").strip()
     config = yaml.safe_load(server.kubeconfig.read_text())

@@ -90,3 +90,9 @@ def live_every_life(place: Place, redis: str) -> None:
     place.apply("Replay", "short", short)
     until("it ended and went", lambda: not place.get("rply", "short"))
     place.kubectl("delete", "dlq", "orders", "--timeout=120s")
+    place.apply("DeadLetterQueue", "plain", plain | {"deletionPolicy": "Delete"})
+    until("it holds on", lambda: place.get("dlq", "plain")["metadata"].get("finalizers"))
+    place.redis("redis://127.0.0.1:1/0")  # nobody listens there
+    place.kubectl("delete", "dlq", "plain", "--wait=false")
+    place.until_condition("dlq", "plain", "Ready", "False", "DeletionBlocked")
+    place.kubectl("annotate", "dlq", "plain", "deadletter.dev/force-delete=true")

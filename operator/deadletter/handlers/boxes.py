@@ -13,7 +13,6 @@ from deadletter.handlers.pool import Line, within
 from deadletter.plan.boxes import PlannedBox, owned_boxes, plan_boxes
 from deadletter.plan.findings import BOXES, Finding
 
-FRESH_SECONDS = 120.0
 SENTENCES = {
     Reason.BrokerUnreachable: "Nobody answers at the broker's addresses.",
     Reason.AuthenticationFailed: "The broker refuses the credentials.",
@@ -34,7 +33,8 @@ async def bring_about(operation: Operation, queue: DeadLetterQueue, connection: 
     key, planned = (queue.namespace, queue.name), plan_boxes(queue, connection.spec)
     known = operation.surveys.get(key)
     line = await operation.pool.line(connection)
-    if known and known.planned == planned and time.monotonic() - known.at < FRESH_SECONDS and not line.trouble:
+    fresh = known is not None and time.monotonic() - known.at < operation.settings.rejudge_seconds / 2
+    if known and known.planned == planned and fresh and not line.trouble:
         return None
     # After a restart a look is enough; what changed, or was not looked at for long, is compared config by config.
     thorough = known is not None or queue.status.observed_generation != queue.generation
@@ -79,11 +79,15 @@ def _fitting(box: PlannedBox, source: str | None, states: dict[str, BoxState]) -
     return BoxSpec(**asdict(replace(box, partitions=partitions)))
 
 
-async def drop(operation: Operation, queue: DeadLetterQueue, connection: BrokerConnection) -> Finding | None:
-    """Delete what `deletionPolicy: Delete` gives us to delete."""
+async def drop(operation: Operation, queue: DeadLetterQueue, connection: BrokerConnection | None) -> Finding | None:
+    """Delete what `deletionPolicy: Delete` gives us to delete; by the open line when its connection is gone."""
+    broker = queue.spec.broker_ref.name
     try:
-        line = await operation.pool.line(connection)
-        await within(line.broker.drop(owned_boxes(queue, connection.spec.is_redis)))
+        line = await operation.pool.line(connection) if connection else operation.pool.known(queue.namespace, broker)
+        if line is None:
+            sentence = f"BrokerConnection {broker} is gone, so its boxes cannot be deleted."
+            return Finding(Reason.DeletionBlocked, sentence, True, BOXES)
+        await within(line.broker.drop(owned_boxes(queue, line.spec.is_redis)))
     except BrokerError as error:
         found = finding(error)
         return replace(found, reason=Reason.DeletionBlocked, heals=True)

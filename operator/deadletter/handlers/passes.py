@@ -15,6 +15,7 @@ from deadletter.cluster import CONNECTIONS, POLICIES, QUEUES, REPLAYS, ApiError,
 from deadletter.core.reasons import Reason
 from deadletter.handlers import queues, references, replays, statuses
 from deadletter.handlers.gathering import MODELS, now_ms
+from deadletter.handlers.neighbours import BROKER
 from deadletter.handlers.operation import Operation, Thing
 from deadletter.plan.conditions import claim, put
 
@@ -105,7 +106,16 @@ async def forget(operation: Operation, thing: Thing) -> None:
         operation.readings.pop(key, None)
         operation.surveys.pop(key, None)
         metrics.forget_queue(*key)
+        await close_unused(operation)
     elif thing.resource is REPLAYS:
         metrics.forget_replay(*key)
     elif thing.resource is CONNECTIONS:
-        await operation.pool.close(*key)
+        await close_unused(operation)
+
+
+async def close_unused(operation: Operation) -> None:
+    """A line goes with its connection, or with the last queue that had boxes to drop through it."""
+    for key, _ in operation.pool.all():
+        gone = operation.snapshots[CONNECTIONS].get(*key) is None
+        if gone and not operation.snapshots[QUEUES].by(BROKER, *key):
+            await operation.pool.close(*key)

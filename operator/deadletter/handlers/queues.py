@@ -3,11 +3,12 @@
 from dataclasses import replace
 from typing import Any
 
+import structlog
+
 from deadletter import metrics
 from deadletter.api.deadletterqueues import DeadLetterQueue
 from deadletter.brokers.errors import BrokerError
-from deadletter.cluster import QUEUES, Body
-from deadletter.core.reasons import Reason
+from deadletter.cluster import NAMESPACES, QUEUES, Body
 from deadletter.handlers import boxes, children, statuses
 from deadletter.handlers.gathering import confirm, gather_outside, gather_queue, now_ms, owner_of
 from deadletter.handlers.operation import Operation, Thing
@@ -17,10 +18,11 @@ from deadletter.handlers.termination import last_words
 from deadletter.plan.boxes import owned_boxes
 from deadletter.plan.couriers import plan_children, role_of
 from deadletter.plan.facts import QueueFacts
-from deadletter.plan.findings import BOXES, Finding, first
+from deadletter.plan.findings import Finding, first
 from deadletter.plan.queues import queue_status
 from deadletter.plan.references import GRAPH_CHECKS, box_is_free, secrets_exist, service_exists
 
+log = structlog.stdlib.get_logger("queues")
 FINALIZER = "deadletter.dev/boxes"
 FORCE = "deadletter.dev/force-delete"
 RELEASED = "deadletter.dev/released"  # when, in milliseconds since the epoch
@@ -124,7 +126,7 @@ async def _release(operation: Operation, thing: Thing, queue: DeadLetterQueue, f
     if not forced and owned_boxes(queue, redis=False):
         await confirm(operation, queue)
         found = await _drop(operation, queue, facts)
-    if found is None:
+    if found is None or await _namespace_goes(operation, queue):
         await _finalizers(operation, queue, body, None)
         return False
     await statuses.write(operation, thing, queue, body, queue_status(queue, facts, found))
@@ -133,13 +135,19 @@ async def _release(operation: Operation, thing: Thing, queue: DeadLetterQueue, f
 
 async def _drop(operation: Operation, queue: DeadLetterQueue, facts: QueueFacts) -> Finding | None:
     advice = f" To let it go without deleting boxes, annotate it with {FORCE}=true."
-    if facts.connection is None:
-        sentence = f"BrokerConnection {queue.spec.broker_ref.name} is gone, so its boxes cannot be deleted."
-        return Finding(Reason.DeletionBlocked, sentence + advice, True, BOXES)
-    for name in facts.connection.spec.secret_names:
+    for name in facts.connection.spec.secret_names if facts.connection else ():
         await operation.secrets.fact(queue.namespace, name)
     found = await boxes.drop(operation, queue, facts.connection)
     return replace(found, message=found.message + advice) if found else None
+
+
+async def _namespace_goes(operation: Operation, queue: DeadLetterQueue) -> bool:
+    """Its connection and Secrets go with it and cannot be made again: what could not be dropped by now stays."""
+    namespace = await operation.cluster.get(NAMESPACES, "", queue.namespace)
+    goes = namespace is None or "deletionTimestamp" in namespace["metadata"]
+    if goes:
+        log.warning("a namespace goes and leaves boxes behind", namespace=queue.namespace, queue=queue.name)
+    return goes
 
 
 async def _pod_says(operation: Operation, queue: DeadLetterQueue, facts: QueueFacts) -> str:
