@@ -1,7 +1,7 @@
 # Every command that a person or CI runs. `make help` lists them.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help setup lint test test-kill crds image bed-up bed-down bed-status demo demo-down bench soak
+.PHONY: help setup lint test test-kill test-sieve crds image bed-up bed-down bed-status demo demo-down bench soak
 
 CACHE := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/dlq-operator
 VENV := $(CACHE)/venv/$(shell sha256sum requirements-dev.txt | cut -c1-16)
@@ -9,7 +9,7 @@ PY := PYTHONPATH=operator:. $(VENV)/bin/python
 PROVIDER ?= processes
 BROKER ?= kafka
 SECONDS_OF_SOAK ?= 3600
-BENCHES := core brokers redis_streams operator courier replay
+BENCHES := core brokers redis_streams operator admission courier replay
 # Two workers; a file stays with one of them, and tests on the node take turns.
 PYTEST := -m pytest -n 2 --dist loadfile
 
@@ -42,6 +42,10 @@ test: setup lint ## lint and every test but the long kill runs, on real parts (n
 test-kill: setup ## the long kill runs (minutes)
 	@echo "test-kill: workers, brokers and pods are killed over and over"
 	@$(PY) -m tests.bed run -- $(VENV)/bin/python -m pytest -m kill --timeout 1800 $(ARGS)
+
+test-sieve: setup ## the operator is killed after every single write, and walks through random specs (about 15 min)
+	@echo "test-sieve: one life per write of the operator, 40 random walks, two minutes without an API server"
+	@$(PY) -m tests.bed run -- $(VENV)/bin/python -m pytest -n 2 --dist load -m kill tests/handlers $(ARGS)
 
 crds: setup ## write CRDs, their copy in the chart and the reference from the models
 	@echo "crds: from the models"
