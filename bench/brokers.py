@@ -28,6 +28,7 @@ from deadletter.brokers.errors import BrokerError
 from deadletter.brokers.values import BoxSpec, Publication, Step, Taken, Watched
 from deadletter.core.letters import Message, Place
 from deadletter.core.tallies import Span, Tally, Why
+from deadletter.workers.running import calm_collector
 from tests.bed import beds
 from tests.workers.replaying import Scene
 from tests.workers.replaying import letter as dead_letter
@@ -216,6 +217,7 @@ async def kafka_sweep(broker: Broker, queues: int) -> None:
 
 async def main(letters: int, rounds: int, queues: int) -> None:
     """Every part on a bed of its own."""
+    calm_collector()  # as every worker does
     bed = beds.create()
     try:
         servers = await asyncio.to_thread(peers.full_kafka, bed)

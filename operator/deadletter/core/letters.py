@@ -5,6 +5,7 @@ They are values and never changed in place; not frozen, because freezing costs a
 
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import NamedTuple
 
 Headers = tuple[tuple[str, bytes | None], ...]
 SEQUENCE_BITS = 64
@@ -50,8 +51,7 @@ class Message:
         return size
 
 
-@dataclass(slots=True, frozen=True, order=True)
-class Place:
+class Place(NamedTuple):
     """Where a message lies: box, partition, offset.
 
     A Redis entry id `ms-seq` is partition 0 and offset `ms << 64 | seq`: one ordered number on both brokers.

@@ -9,7 +9,7 @@ from deadletter.brokers.kafka import reading
 from deadletter.brokers.kafka.boxes import LEDGER_PARTITIONS
 from deadletter.brokers.kafka.errors import translated
 from deadletter.brokers.kafka.line import EARLIEST, Line, discard
-from deadletter.brokers.kafka.parcels import Parcel, Targets, send
+from deadletter.brokers.kafka.parcels import Parcel, Targets, send, size_of
 from deadletter.brokers.values import CourierWord
 from deadletter.core.ledger import Key, courier_key, encode_word, parse_key
 from deadletter.core.letters import Message
@@ -58,7 +58,8 @@ def _keep(kept: Kept, key: bytes, value: bytes | None, wanted: Wanted) -> None:
 
 def ledger_parcel(ledger: str, partition: int, entries: Entries) -> Parcel:
     """Records for the ledger partition of a box partition."""
-    return Parcel(ledger, ledger_partition(partition), [Message(key, value) for key, value in entries])
+    messages = [Message(key, value) for key, value in entries]
+    return Parcel(ledger, ledger_partition(partition), messages, [size_of(message) for message in messages])
 
 
 async def write_plainly(line: Line, parcels: Sequence[Parcel]) -> None:

@@ -21,11 +21,17 @@ PER_HEADER = 10
 
 @dataclass(slots=True)
 class Parcel:
-    """Messages for one topic partition, in order."""
+    """Messages for one topic partition, in order, and what each needs at most in a batch."""
 
     topic: str
     partition: int
     messages: list[Message] = field(default_factory=list)
+    sizes: list[int] = field(default_factory=list)
+
+    def add(self, message: Message, size: int) -> None:
+        """One more; its size is known by now, and asking for it is dear."""
+        self.messages.append(message)
+        self.sizes.append(size)
 
 
 @dataclass(slots=True, frozen=True)
@@ -84,12 +90,13 @@ async def pack(publications: Sequence[Publication], targets: Targets) -> list[Pa
         message = publication.message
         if publication.due_at is not None:
             message = with_due_time(message, publication.due_at)
-        if size_of(message) > target.limit:
+        size = size_of(message)
+        if size > target.limit:
             raise TooLarge(f"{publication.to}: letter {publication.letter.id} exceeds its {target.limit} bytes")
         parcel = parcels.get(where)
         if parcel is None:
             parcel = parcels[where] = Parcel(*where)
-        parcel.messages.append(message)
+        parcel.add(message, size)
     return list(parcels.values())
 
 
@@ -113,7 +120,7 @@ async def send(producer: AIOKafkaProducer, parcels: Sequence[Parcel], targets: T
 
 async def _send(producer: AIOKafkaProducer, parcel: Parcel, limit: int) -> list[int]:
     acknowledged: list[tuple[int, Any]] = []
-    for batch in _batches(producer, parcel.messages, limit):
+    for batch in _batches(producer, parcel, min(limit, MAX_BATCH)):
         count = batch.record_count()
         acknowledged.append((count, await producer.send_batch(batch, parcel.topic, partition=parcel.partition)))
     offsets: list[int] = []
@@ -123,11 +130,10 @@ async def _send(producer: AIOKafkaProducer, parcel: Parcel, limit: int) -> list[
     return offsets
 
 
-def _batches(producer: AIOKafkaProducer, messages: Sequence[Message], limit: int) -> Any:
-    limit = min(limit, MAX_BATCH)
+def _batches(producer: AIOKafkaProducer, parcel: Parcel, limit: int) -> Any:
     batch = producer.create_batch()
-    for message in messages:
-        if batch.record_count() and batch.size() + size_of(message) > limit:
+    for message, size in zip(parcel.messages, parcel.sizes, strict=True):
+        if batch.record_count() and batch.size() + size > limit:
             batch.close()
             yield batch
             batch = producer.create_batch()
