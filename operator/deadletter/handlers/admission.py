@@ -17,7 +17,7 @@ from deadletter.cluster import CONNECTIONS, POLICIES, QUEUES, REPLAYS, Body, Res
 from deadletter.core.selection import PredicateError
 from deadletter.handlers.events import GROUP, VERSION
 from deadletter.handlers.gathering import gather_queue
-from deadletter.handlers.neighbours import named, routed
+from deadletter.handlers.neighbours import BROKER, POLICY, ROUTES, named
 from deadletter.handlers.operation import Operation
 from deadletter.handlers.replays import gather_replay
 from deadletter.plan.findings import Finding, every
@@ -28,6 +28,7 @@ Judge = Callable[[Operation, Body], Awaitable[list[Finding]]]
 REFUSED = 422
 IN_USE = 409
 NAMED = 5
+INDEX = {CONNECTIONS: BROKER, POLICIES: POLICY, QUEUES: ROUTES}
 
 
 def register(registry: kopf.OperatorRegistry, settings: kopf.OperatorSettings, running: Operation) -> None:
@@ -125,11 +126,21 @@ def _leave(running: Operation, resource: Resource, body: Body, warnings: list[st
 
 
 def users(running: Operation, resource: Resource, namespace: str, name: str) -> Iterator[str]:
-    """Who names it, as `Kind name`."""
-    field = {CONNECTIONS: "brokerRef", POLICIES: "retryPolicyRef"}.get(resource)
-    for body in running.snapshots[QUEUES].all(namespace):
-        if (field and named(body, field) == name) or (resource is QUEUES and name in routed(body)):
-            yield f"DeadLetterQueue {body['metadata']['name']}"
-    for body in running.snapshots[REPLAYS].all(namespace) if resource is QUEUES else ():
-        if named(body, "queueRef") == name and not (body.get("status") or {}).get("completionTime"):
-            yield f"Replay {body['metadata']['name']}"
+    """Who names it and stays, as `Kind name`; a Replay that ended needs nothing more."""
+    bodies = [*running.snapshots[QUEUES].by(INDEX[resource], namespace, name)] if resource in INDEX else []
+    if resource is QUEUES:
+        replays = running.snapshots[REPLAYS].all(namespace)
+        bodies += [body for body in replays if name in queues_of(body) and "completionTime" not in status_of(body)]
+    for body in bodies:
+        if not body["metadata"].get("deletionTimestamp"):
+            yield f"{body['kind']} {body['metadata']['name']}"
+
+
+def queues_of(replay: Body) -> set[str]:
+    """The queues that a Replay names: whose letters go, and where to."""
+    return {named(replay, "queueRef"), named({"spec": replay["spec"].get("to") or {}}, "queueRef")}
+
+
+def status_of(body: Body) -> Body:
+    """What we said about it, if anything."""
+    return body.get("status") or {}

@@ -25,10 +25,12 @@ from deadletter.cluster import (
 from deadletter.core import names
 from deadletter.handlers.neighbours import DEAD, ROUTES
 from deadletter.handlers.operation import Operation
+from deadletter.handlers.snapshots import key_of
 from deadletter.plan.couriers import role_of, secrets_of
 from deadletter.plan.facts import Owner, QueueFacts
 
 Model = TypeVar("Model", bound=Kind)
+NAMED = 5  # of many that route to a queue
 MODELS: dict[Resource, type[Kind]] = {
     CONNECTIONS: BrokerConnection,
     POLICIES: RetryPolicy,
@@ -101,7 +103,9 @@ async def _neighbours(operation: Operation, queue: DeadLetterQueue, confirm: boo
         target = await find(operation, DeadLetterQueue, QUEUES, queue.namespace, name, confirm)
         if target is not None:
             found[name] = target
-    for body in operation.snapshots[QUEUES].by(ROUTES, queue.namespace, queue.name):
+    # Who routes to it matters only when it routes on, and then a few names are enough.
+    users = operation.snapshots[QUEUES].by(ROUTES, queue.namespace, queue.name) if targets else ()
+    for body in sorted(users, key=key_of)[:NAMED]:
         if (other := read(DeadLetterQueue, body)) and other.name != queue.name:
             found[other.name] = other
     return found

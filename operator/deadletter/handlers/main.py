@@ -1,6 +1,7 @@
 """`python -m deadletter operator`: list, watch, judge, sweep, until told to stop."""
 
 import asyncio
+import gc
 import signal
 import time
 from contextlib import suppress
@@ -18,6 +19,7 @@ from deadletter.settings import Settings
 log = structlog.stdlib.get_logger("operator")
 FAREWELL_SECONDS = 20.0
 KOPF_SECONDS = 5.0
+GARBAGE = 10_000  # objects made before the youngest are looked through
 
 
 def count(verb: str, path: str, code: int) -> None:
@@ -28,13 +30,22 @@ def count(verb: str, path: str, code: int) -> None:
 
 PLURALS = frozenset(
     {"brokerconnections", "retrypolicies", "deadletterqueues", "replays", "configmaps", "serviceaccounts"}
-    | {"deployments", "jobs", "networkpolicies", "podmonitors", "pods", "services", "secrets", "events"}
+    | {"deployments", "jobs", "networkpolicies", "podmonitors", "pods", "services", "secrets", "events", "namespaces"}
 )
+
+
+def settle_memory() -> None:
+    """What is known stays for long: looked through once, else each look of the collector stops all for 100 ms."""
+    gc.unfreeze()
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(GARBAGE)
 
 
 async def rejudge(operation: Operation) -> None:
     """Everything is judged again slowly, spread over the interval: the last net under every missed event."""
     while True:
+        settle_memory()
         things = [
             Thing(resource, body["metadata"]["namespace"], body["metadata"]["name"])
             for resource in KINDS

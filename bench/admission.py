@@ -1,0 +1,201 @@
+"""The webhook at 1,000 queues: how long its answer takes, and how long the whole write through the API server."""
+
+import argparse
+import asyncio
+import http.client
+import json
+import os
+import ssl
+import tempfile
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from functools import partial
+from itertools import count, islice
+from pathlib import Path
+from statistics import median, quantiles
+from typing import Any
+
+import yaml
+
+from bench import lines
+from bench.operator import SETTINGS, all_of, body, until_ready
+from deadletter.cluster import CONNECTIONS, POLICIES, QUEUES, Cluster, connect
+from tests.api.server import Server
+from tests.bed import beds, places, ports
+from tests.bed.control import ApiServer
+from tests.handlers.operators import Operator, rights, until
+from tests.handlers.webhooks import HOST, certify, configured
+
+MILLISECONDS = 50
+PLURALS = {"queues": "deadletterqueues", "policies": "retrypolicies", "replays": "replays"}
+RULES = [{"name": f"r{at}", "match": f"error.status == {400 + at} && attempts < 9"} for at in range(32)]
+
+
+def queue(name: str, **more: Any) -> dict[str, Any]:
+    return {"brokerRef": {"name": "broker"}, "retryPolicyRef": {"name": "standard"}, "dead": {"name": name}} | more
+
+
+def routes(*targets: str) -> list[dict[str, Any]]:
+    return [{"match": "attempts > 3", "queueRef": {"name": name}} for name in targets]
+
+
+async def scene(cluster: Cluster, namespace: str, redis: str, queues: int) -> None:
+    """One target that half of the queues route to, and queues that follow one policy."""
+    await cluster.create(
+        CONNECTIONS, namespace, body(namespace, "broker", "BrokerConnection", {"redis": {"url": redis}})
+    )
+    await cluster.create(POLICIES, namespace, body(namespace, "standard", "RetryPolicy", {}))
+    specs = {"target": queue(f"{namespace}.target")}
+    for at in range(queues - 1):
+        way = {"routes": routes("target")} if at % 2 else {}
+        specs[f"q-{at}"] = queue(f"{namespace}.q-{at}", **way)
+    made = [body(namespace, name, "DeadLetterQueue", spec) for name, spec in specs.items()]
+    await all_of(cluster.create(QUEUES, namespace, one) for one in made)
+
+
+Story = tuple[str, str, dict[str, Any], dict[str, Any] | None]
+
+
+def stories(namespace: str) -> Iterator[Story]:
+    """What people write, in turn: the webhook's path, the operation, the object, and what it was before."""
+
+    def made(kind: str, name: str, spec: dict[str, Any]) -> dict[str, Any]:
+        return body(namespace, name, kind, spec)
+
+    target = made("DeadLetterQueue", "target", queue(f"{namespace}.target"))
+    for at in count(1):
+        box = f"{namespace}.new-{at}"
+        yield "queues", "CREATE", made("DeadLetterQueue", f"new-{at}", queue(box, routes=routes("target"))), None
+        yield "queues", "CREATE", made("DeadLetterQueue", f"bad-{at}", queue(box, routes=routes("q-1"))), None
+        yield "queues", "CREATE", made("DeadLetterQueue", f"rival-{at}", queue(f"{namespace}.q-7")), None
+        changed = queue(f"{namespace}.target", alerts={"depth": at}, routes=routes("q-2") if at % 2 else [])
+        yield "queues", "UPDATE", made("DeadLetterQueue", "target", changed), target
+        yield "policies", "CREATE", made("RetryPolicy", f"new-{at}", {"rules": RULES}), None
+        replay = {"queueRef": {"name": "q-3"}, "select": {"where": f"attempts < {at} && error.status == 503"}}
+        yield "replays", "CREATE", made("Replay", f"new-{at}", replay), None
+        yield "policies", "DELETE", made("RetryPolicy", "standard", {}), None
+
+
+class Webhook:
+    """The operator's webhook, asked as the API server asks it."""
+
+    def __init__(self, port: int, certificates: Path) -> None:
+        context = ssl.create_default_context(cafile=str(certificates / "tls.crt"))
+        self._connection = http.client.HTTPSConnection(HOST, port, context=context, timeout=60)
+
+    def ask(self, path: str, operation: str, whole: dict[str, Any], before: dict[str, Any] | None) -> None:
+        """One review; an answer that is none is an error."""
+        uid = uuid.uuid4().hex
+        old, new = (whole, None) if operation == "DELETE" else (before, whole)
+        kind = {"group": "deadletter.dev", "version": "v1alpha1"}
+        request = {
+            "uid": uid,
+            "kind": kind | {"kind": whole["kind"]},
+            "resource": kind | {"resource": PLURALS[path]},
+            "operation": operation,
+            "name": whole["metadata"]["name"],
+            "namespace": whole["metadata"]["namespace"],
+            "userInfo": {"username": "bench", "uid": "bench", "groups": []},
+            "object": new,
+            "oldObject": old,
+            "dryRun": True,
+            "options": {},
+        }
+        review = {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": request}
+        self._connection.request("POST", f"/{path}", json.dumps(review), {"Content-Type": "application/json"})
+        answer = json.loads(self._connection.getresponse().read())
+        if answer["response"]["uid"] != uid:
+            raise RuntimeError("the webhook answered another question")
+
+
+def through(server: Server, path: str, operation: str, whole: dict[str, Any], _: dict[str, Any] | None) -> None:
+    """The same through the API server, which asks the webhook and writes nothing."""
+    namespace, name = whole["metadata"]["namespace"], whole["metadata"]["name"]
+    where = f"/apis/deadletter.dev/v1alpha1/namespaces/{namespace}/{PLURALS[path]}"
+    if operation == "CREATE":
+        status, _said = server.request("POST", f"{where}?dryRun=All", whole)
+    elif operation == "UPDATE":
+        kind = "application/merge-patch+json"
+        status, _said = server.request("PATCH", f"{where}/{name}?dryRun=All", {"spec": whole["spec"]}, kind)
+    else:
+        status, _said = server.request("DELETE", f"{where}/{name}?dryRun=All")
+    if status not in (200, 201, 422):
+        raise RuntimeError(f"the API server answered {status}")
+
+
+def timed(ask: Callable[..., None], namespace: str, asked: int, pause: float) -> tuple[float, float]:
+    """Median and 99th percentile in milliseconds; pauses spread the questions over sweeps and passes."""
+    took: dict[str, list[float]] = {}
+    for story in islice(stories(namespace), asked):
+        began = time.perf_counter()
+        ask(*story)
+        took.setdefault(" ".join(story[:2]), []).append((time.perf_counter() - began) * 1000)
+        time.sleep(pause)
+    for story_name, times in took.items():
+        lines.progress(f"  {story_name}: median {median(times):.1f} ms, longest {max(times):.1f} ms")
+    cuts = quantiles([one for times in took.values() for one in times], n=100)
+    return cuts[49], cuts[98]
+
+
+def measure(server: ApiServer, namespace: str, port: int, certificates: Path, asked: argparse.Namespace) -> None:
+    webhook, api = Webhook(port, certificates), Server(server.kubeconfig)
+    name = f"dlq-{namespace}"
+    for what, ask in (("answer", webhook.ask), ("write", partial(through, api))):
+        if what == "write":
+            whole = configured(name, namespace, str(port), certificates, failurePolicy="Fail")
+            server.kubectl("apply", "-f", "-", stdin=yaml.safe_dump(whole))
+        lines.progress(f"{what}: {asked.asked} questions")
+        timed(ask, namespace, 60, 0.01)
+        half, late = timed(ask, namespace, asked.asked, asked.pause)
+        lines.bound(f"admission-{what}-p50-{asked.queues}", "ms", half, MILLISECONDS)
+        lines.bound(f"admission-{what}-p99-{asked.queues}", "ms", late, MILLISECONDS)
+    server.kubectl("delete", "validatingwebhookconfiguration", name)
+
+
+async def prepare(
+    server: ApiServer, redis: str, folder: Path, queues: int, port: int, settle: float
+) -> tuple[str, Operator]:
+    """A namespace with its queues, all Ready and at rest, and the operator that knows them."""
+    namespace = f"bench-{uuid.uuid4().hex[:8]}"
+    server.kubectl("create", "namespace", namespace)
+    async with connect(10_000, 10_000) as cluster:
+        lines.progress(f"{queues} queues")
+        await scene(cluster, namespace, redis, queues)
+        more = SETTINGS | {"DLQ_WEBHOOK_CERTIFICATES": str(folder), "DLQ_WEBHOOK_PORT": str(port)}
+        operator = Operator(rights(server, namespace, folder), namespace, folder / "operator.log", **more)
+        operator.start()
+        await until_ready(cluster, namespace, queues)
+    lines.progress(f"{settle:.0f} s until the first numbers are written")
+    await asyncio.sleep(settle)
+    until("webhook", lambda: ports.answers(HOST, port))
+    return namespace, operator
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--queues", type=int, default=1000)
+    parser.add_argument("--asked", type=int, default=1200)
+    parser.add_argument("--pause", type=float, default=0.02, help="seconds between two questions")
+    parser.add_argument("--settle", type=float, default=45.0, help="seconds between Ready and the first question")
+    asked = parser.parse_args()
+    bed = beds.create()
+    try:
+        server, redis, port = bed.api_server(), bed.redis(), ports.free(HOST)[0]
+        os.environ["KUBECONFIG"] = str(server.kubeconfig)
+        crds = str(places.REPOSITORY / "crds")
+        server.kubectl("apply", "--server-side", "--force-conflicts", "-f", crds)
+        server.kubectl("wait", "--for=condition=Established", "--timeout=120s", "-f", crds)
+        with tempfile.TemporaryDirectory() as name:
+            folder = certify(Path(name))
+            namespace, operator = asyncio.run(prepare(server, redis, folder, asked.queues, port, asked.settle))
+            try:
+                measure(server, namespace, port, folder, asked)
+            finally:
+                operator.stop()
+    finally:
+        bed.down()
+
+
+if __name__ == "__main__":
+    main()
