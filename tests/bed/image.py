@@ -42,7 +42,8 @@ def fingerprint() -> str:
 def _inputs() -> list[Path]:
     sources = (places.REPOSITORY / "operator" / "deadletter").rglob("*")
     files = [path for path in sources if path.is_file() and "__pycache__" not in path.parts]
-    return sorted([*files, places.REPOSITORY / "Dockerfile", places.REPOSITORY / "requirements.txt"])
+    others = (places.REPOSITORY / name for name in ("Dockerfile", "requirements.txt", "operator/sbom.py"))
+    return sorted([*files, *others])
 
 
 def _build(aside: Path) -> None:

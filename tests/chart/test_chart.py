@@ -1,61 +1,30 @@
 """The chart without a cluster: every value is documented and known, and every switch shows in what is rendered."""
 
-import json
 import re
-import subprocess
-from collections.abc import Iterator
-from typing import Any
+import tomllib
 
 import pytest
-import yaml
 
-from tests.bed import binaries, places
+from tests.bed import binaries, places, tools
 from tests.bed.processes import BedError
-
-CHART = places.REPOSITORY / "charts" / "dlq-operator"
-Manifest = dict[str, Any]
-
-
-def render(*words: str) -> list[Manifest]:
-    """What helm makes of the chart with these values."""
-    command = [str(binaries.path("helm")), "template", "release", str(CHART), "--namespace", "dlq", *words]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
-    if done.returncode:
-        raise BedError(done.stderr)
-    return [manifest for manifest in yaml.safe_load_all(done.stdout) if manifest]
+from tests.chart import readme
+from tests.chart.rendering import CHART, environment, of_kind, operator, render, sets
 
 
-def sets(**values: str) -> list[str]:
-    return [word for path, value in values.items() for word in ("--set", f"{path.replace('__', '.')}={value}")]
+def test_helm_finds_nothing_to_say() -> None:
+    tools.run([binaries.path("helm"), "lint", "--strict", CHART], timeout=120)
 
 
-def of_kind(manifests: list[Manifest], kind: str) -> list[Manifest]:
-    return [manifest for manifest in manifests if manifest["kind"] == kind]
-
-
-def operator(manifests: list[Manifest]) -> Manifest:
-    (deployment,) = of_kind(manifests, "Deployment")
-    return deployment["spec"]["template"]["spec"]
-
-
-def environment(manifests: list[Manifest]) -> dict[str, str]:
-    (container,) = operator(manifests)["containers"]
-    return {variable["name"]: variable["value"] for variable in container["env"]}
-
-
-def leaves(schema: Manifest, path: str = "") -> Iterator[tuple[str, Manifest]]:
-    for name, node in schema.get("properties", {}).items():
-        where = f"{path}.{name}" if path else name
-        if "properties" in node:
-            yield from leaves(node, where)
-        elif name != "global":
-            yield where, node
+def test_the_version_is_the_projects() -> None:
+    project = tomllib.loads((places.REPOSITORY / "pyproject.toml").read_text())["project"]["version"]
+    chart = (CHART / "Chart.yaml").read_text()
+    assert f"\nversion: {project}\nappVersion: {project}\n" in chart
+    assert f"## [{project}]" in (places.REPOSITORY / "CHANGELOG.md").read_text()
 
 
 def test_every_value_is_in_the_schema_with_the_comment_above_it() -> None:
-    schema = json.loads((CHART / "values.schema.json").read_text())
     text = (CHART / "values.yaml").read_text()
-    for path, node in leaves(schema):
+    for path, node, _ in readme.every():
         name = path.rsplit(".", 1)[-1]
         assert node.get("description"), f"{path} has no description"
         first = node["description"].split(". ")[0][:40]
@@ -123,49 +92,8 @@ def test_the_kinds_are_kept_at_an_uninstall_unless_asked_otherwise() -> None:
     assert not of_kind(render(*sets(crds__enabled="false")), "CustomResourceDefinition")
 
 
-@pytest.mark.parametrize(
-    ("values", "kind"),
-    [
-        ({"networkPolicy__enabled": "true"}, "NetworkPolicy"),
-        ({"podDisruptionBudget__enabled": "true"}, "PodDisruptionBudget"),
-        ({"monitoring__serviceMonitor__enabled": "true"}, "ServiceMonitor"),
-        ({"monitoring__prometheusRule__enabled": "true"}, "PrometheusRule"),
-        ({"monitoring__dashboard__enabled": "true"}, "ConfigMap"),
-        ({"webhook__certManager__enabled": "true"}, "Certificate"),
-    ],
-)
-def test_a_switch_adds_its_object(values: dict[str, str], kind: str) -> None:
-    assert not of_kind(render(), kind)
-    assert of_kind(render(*sets(**values)), kind)
-
-
-@pytest.mark.parametrize(
-    ("values", "name", "wanted"),
-    [
-        ({"operator__logLevel": "debug"}, "DLQ_LOG_LEVEL", "debug"),
-        ({"operator__sweepSeconds": "3"}, "DLQ_SWEEP_SECONDS", "3"),
-        ({"allowAddresses": "{127.0.0.0/8}"}, "DLQ_ALLOW_ADDRESSES", "127.0.0.0/8"),
-        ({"secrets__requireLabel": "true"}, "DLQ_SECRETS_REQUIRE_LABEL", "true"),
-        ({"workers__networkPolicy": "true"}, "DLQ_WORKER_NETWORK_POLICY", "true"),
-        ({"workers__podMonitor": "true"}, "DLQ_WORKER_POD_MONITOR", "true"),
-        ({"webhook__missingReferences": "Deny"}, "DLQ_WEBHOOK_MISSING_REFERENCES", "Deny"),
-        ({"webhook__deleteInUse": "Deny"}, "DLQ_WEBHOOK_DELETE_IN_USE", "Deny"),
-        ({"image__tag": "9.9.9"}, "DLQ_IMAGE", "deadletter.dev/dlq-operator:9.9.9"),
-        ({"imagePullSecrets[0].name": "pull"}, "DLQ_IMAGE_PULL_SECRETS", "pull"),
-    ],
-)
-def test_a_value_reaches_the_operator(values: dict[str, str], name: str, wanted: str) -> None:
-    assert environment(render(*sets(**values)))[name] == wanted
-
-
 def test_every_variable_is_one_the_operator_reads() -> None:
     from deadletter.settings import Settings
 
     known = {f"DLQ_{name.upper()}" for name in Settings.model_fields}
     assert set(environment(render())) <= known
-
-
-def test_the_pod_takes_what_a_cluster_wants_of_it() -> None:
-    pod = operator(render(*sets(**{"operator__priorityClassName": "high", "operator__nodeSelector.disk": "ssd"})))
-    assert pod["priorityClassName"] == "high"
-    assert pod["nodeSelector"] == {"disk": "ssd"}

@@ -1,6 +1,7 @@
 """The story in chapters; each ends when the cluster shows what it tells."""
 
 from collections.abc import Callable
+from pathlib import Path
 
 from tests.bed import places
 from tests.bed.node import Cluster
@@ -25,11 +26,11 @@ def namespaces(cluster: Cluster, *names: str) -> None:
         cluster.kubectl("label", "--overwrite", "namespace", name, RESTRICTED)
 
 
-def install(cluster: Cluster, *words: str) -> None:
+def install(cluster: Cluster, *words: str, chart: Path = CHART) -> None:
     """Install or upgrade the operator with Helm and wait until it is ready."""
     namespaces(cluster, SYSTEM)
     cluster.helm(
-        "upgrade", "--install", "dlq", str(CHART), "--namespace", SYSTEM, "--wait", "--timeout", "240s",
+        "upgrade", "--install", "dlq", str(chart), "--namespace", SYSTEM, "--wait", "--timeout", "240s",
         "--set", "operator.sweepSeconds=2,operator.extraEnv[0].name=DLQ_STATUS_SECONDS",
         "--set-string", "operator.extraEnv[0].value=2", *words,
     )  # fmt: skip

@@ -13,6 +13,7 @@ from tests.bed.beds import Bed
 from tests.bed.node import Cluster
 from tests.demo import story, traffic
 from tests.demo.stage import Stage
+from tests.e2e import previous
 
 pytestmark = [pytest.mark.node, pytest.mark.timeout(1200)]
 
@@ -50,7 +51,7 @@ def taken(stage: Stage) -> int:
 def test_no_order_is_lost_while_couriers_scale_roll_and_pause_and_the_operator_is_upgraded(
     cluster: Cluster, bed: Bed
 ) -> None:
-    story.install(cluster)
+    previous.install(cluster)
     stage = Stage(cluster, "flow")
     told = story.Story(stage, "kafka", bed.kafka(), source="flow")
     try:

@@ -6,10 +6,12 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.bed import image
 from tests.bed.beds import Bed
 from tests.bed.node import Cluster
 from tests.demo import story
 from tests.demo.stage import Stage
+from tests.e2e import previous
 
 pytestmark = [pytest.mark.node, pytest.mark.timeout(1200)]
 
@@ -43,19 +45,32 @@ def uninstall(cluster: Cluster, release: str, namespace: str) -> None:
     cluster.helm("uninstall", release, "--namespace", namespace, "--wait", "--timeout", "240s")
 
 
+def run_the_notes(cluster: Cluster) -> None:
+    """The three commands that an install ends with are run as they stand there."""
+    notes = cluster.helm("get", "notes", "dlq", "--namespace", story.SYSTEM)
+    commands = [line.split("  #")[0].split() for line in notes.splitlines() if line.startswith("  ")]
+    assert len(commands) == 3
+    for program, *words in commands:
+        assert (cluster.helm if program == "helm" else cluster.kubectl)(*words)
+
+
 def is_ready(stage: Stage) -> bool:
     return stage.condition("dlq/plain", "Ready").get("status") == "True"
 
 
 def test_a_release_is_upgraded_rolled_back_and_removed_and_queues_stay(stage: Stage, bed: Bed) -> None:
     cluster = stage.cluster
-    story.install(cluster)
+    cluster.helm("uninstall", "dlq", "--namespace", story.SYSTEM, "--ignore-not-found", "--wait", "--timeout", "240s")
+    previous.install(cluster)
     apply_queue(stage, bed)
     stage.until("the queue to be Ready", lambda: is_ready(stage))
-    cluster.helm("test", "dlq", "--namespace", story.SYSTEM, "--timeout", "180s")
-    story.install(cluster, "--set", "operator.logLevel=debug")
-    cluster.helm("rollback", "dlq", "--namespace", story.SYSTEM, "--wait", "--timeout", "240s")
+    story.install(cluster)
+    assert f"dlq-operator-{image.version()}" in cluster.helm("list", "--namespace", story.SYSTEM)
     assert is_ready(stage)
+    run_the_notes(cluster)
+    cluster.helm("rollback", "dlq", "--namespace", story.SYSTEM, "--wait", "--timeout", "240s")
+    assert f"dlq-operator-{previous.VERSION}" in cluster.helm("list", "--namespace", story.SYSTEM)
+    stage.until("the queue to be Ready", lambda: is_ready(stage))
     uninstall(cluster, "dlq", story.SYSTEM)
     assert is_ready(stage)
     assert "deadletterqueues.deadletter.dev" in cluster.kubectl("get", "crds", "-o", "name")

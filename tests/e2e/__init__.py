@@ -1,0 +1,1 @@
+"""The product in a cluster, as people use it."""
