@@ -9,7 +9,7 @@ PY := PYTHONPATH=operator:. $(VENV)/bin/python
 PROVIDER ?= processes
 BROKER ?= kafka
 SECONDS_OF_SOAK ?= 3600
-BENCHES := core brokers redis_streams operator admission courier replay
+BENCHES := core brokers redis_streams operator admission courier replay image
 # Two workers; a file stays with one of them, and tests on the node take turns.
 PYTEST := -m pytest -n 2 --dist loadfile
 

@@ -1,0 +1,1 @@
+"""The docs are true: every link, manifest, command and printed sample."""
