@@ -19,7 +19,6 @@ class Reason(StrEnum):
     # Ready
     Reconciled = "Reconciled", "Everything is as asked."
     Adopted = "Adopted", "The dead box exists already and is watched; it is never changed."
-    WaitingForBroker = "WaitingForBroker", "The broker connection is not ready yet."
     WaitingForCourier = "WaitingForCourier", "The courier's pods are not available yet."
     BrokerUnreachable = "BrokerUnreachable", "Nobody answers at the broker's addresses."
     AuthenticationFailed = "AuthenticationFailed", "The broker refuses the credentials."
@@ -38,7 +37,6 @@ class Reason(StrEnum):
     Pending = "Pending", "Not judged yet."
     CourierAvailable = "CourierAvailable", "The courier's pods are available."
     NoCourierNeeded = "NoCourierNeeded", "The queue has no delivery, so no courier."
-    Deleting = "Deleting", "The object is being deleted."
     DeletionBlocked = "DeletionBlocked", "Boxes should be deleted and the broker does not let us."
     ApplyRefused = "ApplyRefused", "The API server refuses a child object."
     # ReferencesResolved
@@ -82,7 +80,6 @@ class Reason(StrEnum):
     FailureShareExceeded = "FailureShareExceeded", "More letters failed again than the share allows."
     DeadlineExceeded = "DeadlineExceeded", "The Replay took longer than its deadline."
     WindowExpired = "WindowExpired", "Retention ate the frozen window."
-    Cancelled = "Cancelled", "The Replay was cancelled."
     QueueNotReady = "QueueNotReady", "The queue is not ready."
     RedriveDisabled = "RedriveDisabled", "The queue only observes; an Apply is refused."
     Fenced = "Fenced", "Another settler of the same box took over."

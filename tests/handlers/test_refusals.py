@@ -1,0 +1,53 @@
+"""What a broker or the API server refuses is said by its own reason."""
+
+import json
+import uuid
+
+import pytest
+
+from deadletter.brokers import errors
+from deadletter.core.reasons import Reason
+from deadletter.handlers.boxes import finding
+from tests.handlers.operators import Operator, Place, until
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (errors.LedgerCorrupt("mark/x: bad checksum"), Reason.LedgerCorrupt),
+        (errors.NotSupported("no"), Reason.NotSupported),
+        (errors.NotAuthorised("no"), Reason.NotAuthorised),
+        (errors.BoxRecreated("no"), Reason.BoxRecreated),
+        (errors.BoxConflict("x: it has 5 partitions; Kafka cannot shrink to 3"), Reason.PartitionShrinkRefused),
+        (errors.BoxConflict("x: another kind"), Reason.BoxConflict),
+        (errors.BrokerError("whatever"), Reason.BoxRefused),
+    ],
+)
+def test_a_brokers_objection_in_our_words(error: errors.BrokerError, reason: Reason) -> None:
+    found = finding(error)
+    assert (found.reason, found.message, found.heals) == (reason, str(error), error.heals)
+
+
+def test_of_a_broker_that_is_away_only_that_it_is() -> None:
+    assert "10.0.0.7" not in finding(errors.BrokerUnreachable("10.0.0.7:9092 refused")).message
+
+
+def test_what_is_not_built_yet_is_said(place: Place, operator: Operator, redis: str) -> None:
+    place.apply("BrokerConnection", "many", {"redis": {"url": redis, "mode": "Cluster"}})
+    found = place.until_condition("bkc", "many", "Stalled", "True", "NotSupportedYet")
+    assert "spec.redis.mode" in found["message"]
+
+
+def test_a_child_that_the_api_server_refuses(place: Place, operator: Operator, redis: str) -> None:
+    quota = {"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "none"}}
+    quota |= {"spec": {"hard": {"count/deployments.apps": "0"}}}
+    place.kubectl("apply", "-f", "-", stdin=json.dumps(quota))
+    until("the quota holds", lambda: place.get("resourcequota", "none").get("status", {}).get("hard"))
+    place.redis(redis)
+    source = {"name": f"orders-{uuid.uuid4().hex[:8]}", "group": "billing"}
+    http = {"http": {"url": "http://billing.example/"}}
+    place.apply("DeadLetterQueue", "orders", {"brokerRef": {"name": "broker"}, "source": source, "delivery": http})
+    found = place.until_condition("dlq", "orders", "CourierAvailable", "False", "ApplyRefused")
+    assert "exceeded quota" in found["message"]
+    place.kubectl("delete", "resourcequota", "none")
+    place.until_condition("dlq", "orders", "CourierAvailable", "False", "WaitingForCourier")
