@@ -1,16 +1,17 @@
-"""What is left behind: traces of deleted Replays in ledgers, Secrets nobody names any more. Best effort."""
+"""What is left behind: traces of deleted Replays in ledgers, Secrets that changed or that nobody names any more."""
 
 import asyncio
+from collections.abc import Iterable
 
 import structlog
 
 from deadletter.api.brokerconnections import BrokerConnection
 from deadletter.api.deadletterqueues import DeadLetterQueue
 from deadletter.brokers.errors import BrokerError
-from deadletter.cluster import CONNECTIONS, QUEUES, Body
+from deadletter.cluster import CONNECTIONS, QUEUES, ApiError, Body
 from deadletter.handlers.gathering import read
 from deadletter.handlers.neighbours import named
-from deadletter.handlers.operation import Operation
+from deadletter.handlers.operation import Operation, Thing
 from deadletter.handlers.pool import within
 from deadletter.plan.couriers import secrets_of
 
@@ -25,7 +26,22 @@ async def clean_for_ever(operation: Operation) -> None:
         gone, operation.gone = operation.gone, []
         for body in gone:
             await forget_replay(operation, body)
-        operation.secrets.forget_unused(used_secrets(operation))
+        used = used_secrets(operation)
+        operation.secrets.forget_unused(used.keys())
+        for (namespace, name), users in used.items():
+            if await has_changed(operation, namespace, name):
+                for thing in users:
+                    operation.work.wake(thing)
+
+
+async def has_changed(operation: Operation, namespace: str, name: str) -> bool:
+    """Does a Secret hold something else than when it was last read? It is read again when that is long ago."""
+    before = operation.secrets.known(namespace, name)
+    try:
+        await operation.secrets.fact(namespace, name)
+    except ApiError:
+        return False
+    return before is not None and before != operation.secrets.known(namespace, name)
 
 
 async def forget_replay(operation: Operation, body: Body) -> None:
@@ -43,18 +59,22 @@ async def forget_replay(operation: Operation, body: Body) -> None:
         log.info("traces of a Replay stay in the ledger", namespace=namespace, reason=type(error).__name__)
 
 
-def used_secrets(operation: Operation) -> set[tuple[str, str]]:
-    """Every Secret that a connection or a queue names."""
-    used: set[tuple[str, str]] = set()
+def used_secrets(operation: Operation) -> dict[tuple[str, str], list[Thing]]:
+    """Every Secret that a connection or a delivery names, and who does."""
+    used: dict[tuple[str, str], list[Thing]] = {}
+
+    def use(thing: Thing, names: Iterable[str]) -> None:
+        for name in names:
+            used.setdefault((thing.namespace, name), []).append(thing)
+
     for body in operation.snapshots[CONNECTIONS].all():
-        connection = read(BrokerConnection, body)
-        used |= {(connection.namespace, name) for name in connection.spec.secret_names} if connection else set()
+        if connection := read(BrokerConnection, body):
+            use(Thing(CONNECTIONS, connection.namespace, connection.name), connection.spec.secret_names)
     for body in operation.snapshots[QUEUES].all():
-        if "delivery" not in body.get("spec", {}):
-            continue
-        queue = read(DeadLetterQueue, body)
-        connection = read(BrokerConnection, operation.snapshots[CONNECTIONS].get(*_broker(body)))
-        used |= {(queue.namespace, name) for name in secrets_of(queue, connection)} if queue and connection else set()
+        queue = read(DeadLetterQueue, body) if "delivery" in body["spec"] else None
+        connection = read(BrokerConnection, operation.snapshots[CONNECTIONS].get(*_broker(body))) if queue else None
+        if queue and connection:
+            use(Thing(QUEUES, queue.namespace, queue.name), secrets_of(queue, connection))
     return used
 
 

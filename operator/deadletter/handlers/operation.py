@@ -89,6 +89,8 @@ class Operation:
         """Wake whom it concerns."""
         body = new or old or {}
         if resource not in KINDS:
+            if new is None:
+                self.applied.pop((resource.plural, body["metadata"]["namespace"], body["metadata"]["name"]), None)
             self._wake_owner(body)
             return
         meta = body["metadata"]

@@ -4,6 +4,7 @@ import base64
 import binascii
 import time
 from collections.abc import Callable
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 
 from deadletter.cluster import SECRETS, ApiError, Cluster
@@ -67,7 +68,12 @@ class SecretStore:
 
         return read
 
-    def forget_unused(self, used: set[tuple[str, str]]) -> None:
+    def known(self, namespace: str, name: str) -> object:
+        """What was read last, only to be compared; None: never read."""
+        kept = self._kept.get((namespace, name))
+        return (kept.fact, kept.content) if kept else None
+
+    def forget_unused(self, used: AbstractSet[tuple[str, str]]) -> None:
         """Nobody names them any more: their content leaves our memory."""
         for key in self._kept.keys() - used:
             del self._kept[key]

@@ -21,19 +21,24 @@ from deadletter.plan.degradation import degraded, gate, living, loss_time, utili
 from deadletter.plan.facts import QueueFacts
 from deadletter.plan.queues import NUMBERS, numbers
 
-SWEEP_SECONDS = 300.0
+SWEEP_SECONDS = 120.0
 TOP = 10
 BREATH = 20  # queues between two turns of the event loop
 log = structlog.stdlib.get_logger("sweep")
 
 
 async def sweep_for_ever(operation: Operation) -> None:
-    """Sweep, rest, sweep."""
-    while True:
-        began = time.monotonic()
-        await asyncio.gather(*(sweep_line(operation, key, line) for key, line in operation.pool.all()))
-        operation.pulse.swept_at = time.monotonic()
-        await asyncio.sleep(max(0.2, operation.settings.sweep_seconds - (time.monotonic() - began)))
+    """Sweep, rest, sweep; one broker that does not answer holds back no other."""
+    swept: dict[Key, asyncio.Task[None]] = {}
+    async with asyncio.TaskGroup() as group:
+        while True:
+            lines = dict(operation.pool.all())
+            swept = {key: task for key, task in swept.items() if key in lines and not task.done()}
+            for key in lines.keys() - swept.keys():
+                swept[key] = group.create_task(sweep_line(operation, key, lines[key]))
+            if not lines:
+                operation.pulse.swept_at = time.monotonic()
+            await asyncio.sleep(operation.settings.sweep_seconds)
 
 
 async def watched_of(operation: Operation, key: Key) -> dict[str, tuple[DeadLetterQueue, Watched]]:
@@ -81,6 +86,7 @@ async def sweep_line(operation: Operation, key: Key, line: Line) -> None:
             take(operation, queue, answer)
         elif answer is not None:
             fail(operation, queue, answer)
+    operation.pulse.swept_at = time.monotonic()
 
 
 def fail(operation: Operation, queue: DeadLetterQueue, error: BrokerError) -> None:
