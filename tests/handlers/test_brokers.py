@@ -4,6 +4,7 @@ import subprocess
 import sys
 import uuid
 from collections.abc import Iterator
+from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
@@ -11,6 +12,7 @@ import redis as driver
 
 from tests.bed import places
 from tests.handlers.operators import Operator, Place, until
+from tests.handlers.watches import watching
 from tests.handlers.wires import Wire
 
 
@@ -24,6 +26,31 @@ def wire(redis: str) -> Iterator[Wire]:
 
 def queue(dead: str, **more: object) -> dict[str, object]:
     return {"brokerRef": {"name": "broker"}, "dead": {"name": dead}} | more
+
+
+def test_a_watch_tells_the_story_of_an_outage(
+    place: Place, operator: Operator, redis: str, wire: Wire, tmp_path: Path
+) -> None:
+    dead = f"dead-{uuid.uuid4().hex[:8]}"
+    with watching(place.server, place.namespace, tmp_path / "watch", "-o", "wide") as transcript:
+        place.redis(f"redis://127.0.0.1:{wire.port}/0")
+        place.apply("DeadLetterQueue", "orders", queue(dead, alerts={"depth": 1}))
+        transcript.tells(("True", "AsExpected", "Reconciled"))
+        with driver.Redis.from_url(redis) as client:
+            first, second = (client.xadd(dead, {"value": b"x"}) for _ in range(2))
+            transcript.tells(("True", "DepthHigh", "Reconciled"))
+            wire.cut()
+            transcript.tells(("False", "DepthHigh", "BrokerUnreachable"))
+            wire.mend()
+            place.until_condition("dlq", "orders", "Ready", "True")
+            client.xdel(dead, first, second)
+        transcript.tells(
+            ("True", "AsExpected", "Reconciled"),
+            ("True", "DepthHigh", "Reconciled"),
+            ("False", "DepthHigh", "BrokerUnreachable"),
+            ("True", "DepthHigh", "Reconciled"),
+            ("True", "AsExpected", "Reconciled"),
+        )
 
 
 def test_an_outage_is_told_and_heals(place: Place, operator: Operator, redis: str, wire: Wire) -> None:
