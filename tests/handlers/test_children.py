@@ -83,6 +83,21 @@ def test_a_courier_is_deployed_and_kept(place: Place, operator: Operator, redis:
     until("collected", lambda: not place.get("deployment", "orders-courier"))
 
 
+def test_the_last_good_policy_is_kept_and_a_pause_still_works(place: Place, operator: Operator, redis: str) -> None:
+    spec = delivered(place, redis) | {"retryPolicyRef": {"name": "standard"}}
+    place.apply("RetryPolicy", "standard", {"maxAttempts": 4})
+    place.apply("DeadLetterQueue", "orders", spec)
+    place.until_condition("dlq", "orders", "CourierAvailable", "False", "WaitingForCourier")
+    before = digest(place)
+    place.kubectl("delete", "rtp", "standard")
+    place.until_condition("dlq", "orders", "ReferencesResolved", "False", "RetryPolicyNotFound")
+    place.apply("DeadLetterQueue", "orders", spec | {"suspend": True})
+    until("paused", lambda: live(place)["paused"] == "Suspended")
+    assert assignment(place)["policy"]["max_attempts"] == 4
+    assert digest(place) == before
+    assert place.get("dlq", "orders")["status"]["policy"]["name"] == "standard"
+
+
 def test_an_automatic_queue_gets_a_redrive(place: Place, operator: Operator, redis: str) -> None:
     place.redis(redis)
     spec = {"brokerRef": {"name": "broker"}, "dead": {"name": f"dead-{uuid.uuid4().hex[:8]}"}}

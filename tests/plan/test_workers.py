@@ -10,6 +10,7 @@ from deadletter.api.retrypolicies import RetryPolicy
 from deadletter.plan.boxes import owned_boxes, plan_boxes
 from deadletter.plan.couriers import Workers, plan_children
 from deadletter.plan.facts import QueueFacts, ReplayFacts
+from deadletter.plan.gates import plan_gate
 from deadletter.plan.jobs import plan_replay, target
 from deadletter.plan.pods import Image
 from tests.plan.things import connection, delivered, meta, plain, reading, replay, routes
@@ -91,6 +92,16 @@ def test_the_gate_is_live() -> None:
     facts = QueueFacts(connection=connection(), reading=reading(9))
     queue = delivered(capacity={"maxLetters": 9})
     assert json.loads(told(plan_children(queue, facts, WORKERS), "live.json"))["paused"] == "CapacityReached"
+
+
+def test_a_queue_pauses_although_its_policy_is_missing() -> None:
+    queue = delivered(retryPolicyRef={"name": "gone"}, suspend=True)
+    before = [one for one in plan_children(delivered(), SEEN, WORKERS) if one["kind"] == "ConfigMap"]
+    (gated,) = plan_gate(queue, SEEN, before, redriving=True)
+    assert json.loads(gated["data"]["live.json"])["paused"] == "Suspended"
+    assert gated["data"]["assignment.json"] == told(before)
+    assert plan_gate(queue, SEEN, [], redriving=True) == []
+    assert plan_gate(plain(), SEEN, before, redriving=True) == []
 
 
 def test_a_redrive_waits_for_an_apply() -> None:

@@ -8,9 +8,10 @@ import structlog
 from deadletter import metrics
 from deadletter.api.deadletterqueues import DeadLetterQueue
 from deadletter.brokers.errors import BrokerError
-from deadletter.cluster import NAMESPACES, QUEUES, Body
+from deadletter.cluster import CONFIG_MAPS, NAMESPACES, QUEUES, Body
 from deadletter.handlers import boxes, children, statuses
 from deadletter.handlers.gathering import confirm, gather_outside, gather_queue, now_ms, owner_of
+from deadletter.handlers.neighbours import OWNER
 from deadletter.handlers.operation import Operation, Thing
 from deadletter.handlers.pool import within
 from deadletter.handlers.running import running_replay
@@ -19,6 +20,7 @@ from deadletter.plan.boxes import owned_boxes
 from deadletter.plan.couriers import plan_children, role_of
 from deadletter.plan.facts import QueueFacts
 from deadletter.plan.findings import Finding, first
+from deadletter.plan.gates import plan_gate
 from deadletter.plan.queues import queue_status
 from deadletter.plan.references import GRAPH_CHECKS, box_is_free, secrets_exist, service_exists
 
@@ -37,6 +39,9 @@ async def reconcile(operation: Operation, thing: Thing, queue: DeadLetterQueue, 
         return await _release(operation, thing, queue, facts, body)
     facts, found = await _judge(operation, queue, facts)
     found = found or await _carry_out(operation, queue, facts, body)
+    if found is not None:
+        told = operation.snapshots[CONFIG_MAPS].by(OWNER, queue.uid)
+        await children.keep(operation, plan_gate(queue, facts, told, running_replay(operation, queue) is None))
     facts = replace(await gather_queue(operation, queue), secrets=facts.secrets, services=facts.services)
     facts = replace(facts, pod_says=await _pod_says(operation, queue, facts))
     status = queue_status(queue, facts, found)

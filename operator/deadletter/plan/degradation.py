@@ -49,6 +49,12 @@ def gate(queue: DeadLetterQueue, reading: Reading | None) -> str:
     return ""
 
 
+def pause(queue: DeadLetterQueue, reading: Reading | None, redriving: bool) -> str:
+    """What the worker is told: the gate, or that a standing redrive waits for a Replay. `redriving`: none runs."""
+    waits = not redriving and queue.spec.delivery is None
+    return gate(queue, reading) or (Reason.Queued.value if waits else "")
+
+
 def degraded(queue: DeadLetterQueue, facts: QueueFacts) -> Saying:
     """The worst of what is bad; without a reading what was said last."""
     last = queue.status.condition("Degraded")

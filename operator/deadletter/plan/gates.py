@@ -1,0 +1,27 @@
+"""The gate of a worker that runs on while something its queue names is missing or away."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from deadletter.api.assignments import Live
+from deadletter.api.deadletterqueues import DeadLetterQueue
+from deadletter.core import names
+from deadletter.plan import pods
+from deadletter.plan.couriers import role_of
+from deadletter.plan.degradation import pause
+from deadletter.plan.facts import QueueFacts
+from deadletter.plan.pods import Manifest
+
+
+def plan_gate(
+    queue: DeadLetterQueue, facts: QueueFacts, told: Sequence[Mapping[str, Any]], redriving: bool
+) -> list[Manifest]:
+    """What its worker was told, with the pause of now: a queue pauses whatever else is wrong with it."""
+    role = role_of(queue)
+    name = names.child(queue.name, role) if role else ""
+    kept: Mapping[str, str] = next((one["data"] for one in told if role and one["metadata"]["name"] == name), {})
+    if role is None or pods.ASSIGNMENT not in kept:
+        return []
+    live = pods.written(Live(paused=pause(queue, facts.reading, redriving)))
+    head = pods.owned("ConfigMap", "v1", queue, name, names.labels(queue.name, role))
+    return [head | {"data": {pods.ASSIGNMENT: kept[pods.ASSIGNMENT], pods.LIVE: live}}]
