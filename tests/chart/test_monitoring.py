@@ -51,6 +51,7 @@ def test_every_alert_has_a_runbook_and_a_promtool_test() -> None:
     for rule in RULES:
         assert f"## {rule['alert']}\n" in runbooks
         assert f"alertname: {rule['alert']}\n" in tested
+        assert f"alertname: {rule['alert']}, exp_alerts: []" in tested, "it is silent before"
         assert rule["annotations"]["runbook_url"] == f"RUNBOOKS#{rule['alert'].lower()}"
 
 

@@ -71,6 +71,8 @@ def test_every_reason_that_asks_for_something_is_in_the_troubleshooting() -> Non
     page = (places.REPOSITORY / "docs" / "operations" / "troubleshoot.md").read_text()
     missing = [reason for reason in Reason if reason not in CALM and not re.search(rf"\b{reason}\b", page)]
     assert missing == []
+    rows = re.findall(r"^\| ([A-Z][A-Za-z, ]+) \|", page, re.MULTILINE)
+    assert {word for row in rows for word in row.split(", ")} <= {str(reason) for reason in Reason}
 
 
 def test_the_pictures_of_the_readme_are_small() -> None:
