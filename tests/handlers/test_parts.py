@@ -9,6 +9,7 @@ import pytest
 
 from deadletter.cluster import QUEUES, Body, Bucket
 from deadletter.handlers import sweep
+from deadletter.handlers.health import not_live
 from deadletter.handlers.neighbours import BROKER, DEAD, OF_QUEUES, ROUTES
 from deadletter.handlers.snapshots import Followed, Snapshot
 from deadletter.handlers.work import Work
@@ -95,6 +96,21 @@ async def test_a_thing_that_is_woken_during_its_pass_is_looked_at_once_more() ->
     await asyncio.sleep(0.05)
     task.cancel()
     assert seen == ["a", "a"]
+
+
+def test_the_probes_tell_what_is_stuck() -> None:
+    def operation(swept: float, judged: float, passed: float, waiting: int) -> Any:
+        return SimpleNamespace(
+            settings=SimpleNamespace(sweep_seconds=10, rejudge_seconds=300),
+            pulse=SimpleNamespace(swept_at=swept, judged_at=judged, passed_at=passed),
+            work=range(waiting),
+        )
+
+    assert not_live(operation(1000, 1000, 0, 0), 1000) == ""
+    assert not_live(operation(1000, 1000, 990, 5), 1000) == ""
+    assert "no pass" in not_live(operation(1000, 1000, 0, 5), 1000)
+    assert "no sweep" in not_live(operation(0, 1000, 1000, 0), 1000)
+    assert "judged" in not_live(operation(1000, 0, 1000, 0), 1000)
 
 
 async def test_a_broker_that_does_not_answer_holds_back_no_other(monkeypatch: pytest.MonkeyPatch) -> None:

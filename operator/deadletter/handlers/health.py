@@ -15,6 +15,8 @@ def not_live(operation: Operation, now: float) -> str:
     """What is wrong so that a restart would help, or nothing."""
     if now - operation.pulse.swept_at > STUCK_SECONDS + operation.settings.sweep_seconds:
         return "no sweep was finished for five minutes"
+    if len(operation.work) and now - operation.pulse.passed_at > STUCK_SECONDS:
+        return "objects wait and no pass was finished for five minutes"
     if now - operation.pulse.judged_at > STUCK_SECONDS + operation.settings.rejudge_seconds:
         return "nothing was judged for longer than it should be"
     return ""

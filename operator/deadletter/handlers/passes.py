@@ -48,7 +48,8 @@ async def look(operation: Operation, thing: Thing) -> None:
         _trouble(operation, thing, type(error).__name__, "")
     except Exception as error:  # noqa: BLE001 - one object must never end the operator; the text may hold a secret
         _trouble(operation, thing, type(error).__name__, "".join(traceback.format_tb(error.__traceback__)[-3:]))
-    operation.pulse.passed_at = time.monotonic()
+    finally:
+        operation.pulse.passed_at = time.monotonic()
     metrics.RECONCILE_SECONDS.labels(thing.resource.kind).observe(time.monotonic() - began)
 
 

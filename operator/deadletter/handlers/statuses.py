@@ -9,7 +9,7 @@ from deadletter.cluster import EVENTS, ApiError, Body
 from deadletter.core import times
 from deadletter.handlers.operation import Operation, Thing
 from deadletter.plan.conditions import turned
-from deadletter.plan.queues import NUMBERS
+from deadletter.plan.queues import NUMBERS, conditions_of
 
 SLOW = frozenset(
     {*NUMBERS, "matched", "replayed", "archived", "discarded", "skipped", "failedAgain", "remaining", "skippedBy"}
@@ -36,9 +36,7 @@ async def write(operation: Operation, thing: Thing, kind: Kind, body: Body, stat
     written = await operation.cluster.patch(thing.resource, thing.namespace, thing.name, whole, "status")
     operation.written_at[thing] = time.monotonic()
     operation.snapshots[thing.resource].take(written)
-    after = [Condition.model_validate(one) for one in status.get("conditions", ())]
-    before = [Condition.model_validate(one) for one in (body.get("status") or {}).get("conditions", ())]
-    await tell(operation, thing, kind, turned(before, after))
+    await tell(operation, thing, kind, turned(conditions_of(body.get("status") or {}), conditions_of(status)))
 
 
 def _wait(operation: Operation, thing: Thing) -> float:

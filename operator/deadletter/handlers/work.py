@@ -21,6 +21,10 @@ class Work(Generic[Thing]):
         self._timers: dict[Thing, asyncio.TimerHandle] = {}
         self._tries: dict[Thing, int] = {}
 
+    def __len__(self) -> int:
+        """How many wait."""
+        return len(self._waiting)
+
     def wake(self, thing: Thing) -> None:
         """Look at it soon."""
         if (timer := self._timers.pop(thing, None)) is not None:
