@@ -138,7 +138,12 @@ class BrokerContract(DeskContract):
             await mover.commit(Step(tally_of(letters), selected=chosen[:1]))
             await mover.commit(Step(tally_of(letters), selected=chosen[1:]))
         assert sorted((await broker.selected(boxes.ledger, "dry"))[0]) == chosen
+        counted = await broker.tallies(boxes.ledger)
+        assert {uid: [tally.next for tally in found] for uid, found in counted.items()} == {
+            "dry": [tally_of(letters).next]
+        }
         await broker.forget(boxes.ledger, "dry")
+        assert await broker.tallies(boxes.ledger) == {}
         assert not any((await broker.selected(boxes.ledger, "dry")).values())
         assert not any((await broker.selected(boxes.ledger, "never")).values())
         async with broker.mover(boxes.dead, boxes.ledger, 0, "dry") as mover:

@@ -6,9 +6,10 @@ import pytest
 
 from deadletter.api.assignments import RedriveAssignment
 from deadletter.brokers.memory import MemoryBroker, MemoryServer
-from deadletter.brokers.values import CourierWord, Watched
+from deadletter.brokers.values import CourierWord, Step, Watched
 from deadletter.core.headers import read_fields
 from deadletter.core.letters import Category, Failure, Message
+from deadletter.core.tallies import Tally
 from deadletter.workers.redrive.standing import Redriver
 from tests.workers.replaying import Scene, letter
 from tests.workers.test_replay_returns import Application
@@ -81,6 +82,18 @@ async def test_rounds_are_counted_even_when_the_application_drops_our_headers(sc
     assert await scene.open_letters() == [7]
 
 
+async def test_rounds_are_counted_when_the_application_passes_letters_on_and_drops_our_headers(scene):
+    stage = Stage(scene)
+    application = Application(scene, {7}, keeps_headers=False, passes_on=True)
+    await scene.bury(letter(7))
+    sent = []
+    for _ in range(6):
+        sent.append(await stage.after(30))
+        await application.consume()
+    assert sum(sent) == 2
+    assert await scene.open_letters() == [7]
+
+
 async def test_letters_that_are_not_retryable_or_not_selected_stay(scene):
     stage = Stage(scene, where="payload.n != 3")
     invalid = Failure("Invalid", "no such field", Category.Validation)
@@ -136,8 +149,8 @@ async def test_why_it_waits_is_in_the_reading_until_it_no_longer_does(scene):
 
 
 async def test_a_word_is_repeated_before_it_grows_old_and_taken_back_at_the_end(scene):
-    stage = Stage(scene)
-    stage.gate = "CapacityReached"
+    stage = Stage(scene, policy={**POLICY, "errorBudget": {"letters": 2, "per": "10m"}})
+    await scene.bury(*(letter(number) for number in range(3)))
     await stage.after(1)
     first = stage.now
     await stage.after(29)
@@ -149,6 +162,29 @@ async def test_a_word_is_repeated_before_it_grows_old_and_taken_back_at_the_end(
     assert await stage.words() == ()
 
 
+async def test_it_makes_way_for_a_replay_before_the_gate_tells(scene):
+    stage = Stage(scene)
+    await scene.bury(letter(1))
+    span = (await scene.broker.window(scene.boxes.dead))[0]
+    tally = Tally(span, stage.now, 0, updated_at=stage.now + 50_000)
+    async with scene.broker.mover(scene.boxes.dead, scene.boxes.ledger, 0, "a-replay") as mover:
+        await mover.commit(Step(tally))
+        assert await stage.after(60) == 0
+        assert (stage.redriver.paused, await stage.words()) == ("Queued", ())
+        await mover.commit(Step(tally.evolve(phase="Finished")))
+    assert await stage.after(1) == 1
+
+
+async def test_a_replay_that_was_left_alone_holds_nothing_back_for_ever(scene):
+    stage = Stage(scene)
+    await scene.bury(letter(1))
+    span = (await scene.broker.window(scene.boxes.dead))[0]
+    async with scene.broker.mover(scene.boxes.dead, scene.boxes.ledger, 0, "a-replay") as mover:
+        await mover.commit(Step(Tally(span, stage.now, 0, updated_at=stage.now)))
+    assert await stage.after(60) == 0
+    assert await stage.after(180) == 1
+
+
 async def test_a_replay_in_between_is_seen(scene):
     stage = Stage(scene)
     await scene.bury(letter(1), letter(2))
@@ -156,6 +192,15 @@ async def test_a_replay_in_between_is_seen(scene):
     await scene.replay(select={"ids": ["0-0"]})
     assert await stage.after(60) == 1
     assert sorted(await scene.numbers()) == [1, 2]
+
+
+async def test_letters_that_a_replay_took_while_they_waited_are_left_alone(scene):
+    stage = Stage(scene)
+    await scene.bury(letter(1), letter(2))
+    await stage.after(1)
+    await scene.replay()
+    assert await stage.after(60) == 0
+    assert await scene.numbers() == [1, 2]
 
 
 async def test_it_stops_when_told(scene):

@@ -7,8 +7,9 @@ import pytest
 
 from deadletter.brokers.memory import MemoryBroker, MemoryServer
 from deadletter.core.headers import read_fields, stamp
-from deadletter.core.letters import SEQUENCE_MASK, Failure, Message, Origin
+from deadletter.core.letters import SEQUENCE_MASK, Envelope, Failure, Message, Origin
 from deadletter.workers.replayer import endings
+from deadletter.workers.replayer.returns import was_sent
 from tests.workers.replaying import Scene, adds_up, letter, number_of
 
 SPRING = "kafka_dlt-original-topic"
@@ -22,8 +23,11 @@ async def scene():
 class Application:
     """Consumes what is replayed and lets some of it fail again, with or without our headers."""
 
-    def __init__(self, scene: Scene, fails: set[int], keeps_headers: bool, partition: int = 1) -> None:
+    def __init__(
+        self, scene: Scene, fails: set[int], keeps_headers: bool, partition: int = 1, passes_on: bool = False
+    ) -> None:
         self.scene, self.fails, self.keeps_headers, self.partition = scene, fails, keeps_headers, partition
+        self.passes_on = passes_on  # through a retry topic of its own, as Spring's retryable topics do
         self.seen: set[tuple[int, int]] = set()
 
     async def consume(self) -> None:
@@ -49,6 +53,8 @@ class Application:
             ("kafka_dlt-original-offset", place.offset.to_bytes(8, "big")),
             ("kafka_dlt-exception-fqcn", b"java.net.SocketTimeoutException"),
         )
+        if self.passes_on:
+            origin += ((SPRING, b"a-retry-topic"), ("kafka_dlt-original-offset", (7).to_bytes(8, "big")))
         return Message(taken.message.key, taken.message.value, (*old, *origin), 1)
 
 
@@ -77,6 +83,39 @@ async def test_letters_that_fail_again_are_counted_exactly(scene, monkeypatch, k
     assert sum(tally.replayed for tally in tallies) == 10
     assert sorted(await scene.open_letters()) == [2, 5, 7]
     assert adds_up(tallies)
+
+
+async def test_letters_passed_on_through_another_topic_are_known_by_where_they_first_came_from(scene, monkeypatch):
+    live(monkeypatch, Application(scene, {2, 5}, keeps_headers=False, passes_on=True))
+    await scene.bury(*(letter(number) for number in range(10)))
+    ending = await scene.replay(verify=VERIFY)
+    assert (ending.code, ending.reason) == (endings.FINISHED, "AllReplayed")
+    assert sum(tally.failed_again for tally in await scene.tallies()) == 2
+
+
+class Places(set):
+    """Where a Replay published."""
+
+    def holds(self, topic, partition, offset):
+        return (topic, partition, offset) in self
+
+
+@pytest.mark.parametrize(
+    ("envelope", "known"),
+    [
+        (Envelope(replay="uid-1"), True),
+        (Envelope(replay="another"), False),
+        (Envelope(hop=Origin("orders", 1, 5)), True),
+        (Envelope(hop=Origin("orders-retry", 1, 5), origin=Origin("orders", 1, 5)), True),
+        (Envelope(hop=Origin("orders-retry", 1, 5), origin=Origin("orders-retry", 1, 5)), False),
+        (Envelope(hop=Origin("orders", 1, None)), False),
+        (Envelope(hop=Origin(None, 1, 5)), False),
+        (Envelope(), False),
+    ],
+)
+def test_what_is_known_to_be_a_return(envelope, known):
+    produced = Places({("orders", 1, 5)})
+    assert was_sent(envelope, "uid-1", produced) is known
 
 
 @pytest.mark.parametrize("keeps_headers", [True, False])

@@ -161,6 +161,9 @@ class Broker(Protocol):
     async def produced(self, ledger: str, uid: str) -> Produced:
         """Where the Replay `uid` published."""
 
+    async def tallies(self, ledger: str) -> Mapping[str, Sequence[Tally]]:
+        """What every Replay and redrive round has counted so far, by its uid; without a ledger none."""
+
     async def forget(self, ledger: str, uid: str) -> None:
         """Remove selection, produced and tally of a deleted Replay."""
 

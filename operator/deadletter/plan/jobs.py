@@ -12,8 +12,8 @@ from deadletter.plan.couriers import Workers, secrets_of
 from deadletter.plan.facts import ReplayFacts
 from deadletter.plan.pods import Manifest
 
-# 3: ended badly, 4: fenced, 5: a human decides. Another pod would find the same.
-NO_USE = [3, 4, 5]
+# 3: ended badly, 5: a human decides. Another pod would find the same; one that was fenced (4) goes on from the ledger.
+NO_USE = [3, 5]
 
 
 def plan_replay(replay: Replay, facts: ReplayFacts, workers: Workers, hold: bool) -> list[Manifest]:

@@ -16,8 +16,8 @@ from deadletter.brokers.kafka.registers import KafkaRegisters
 from deadletter.brokers.kafka.sightings import Sightings
 from deadletter.brokers.kafka.transaction import Room
 from deadletter.brokers.values import BoxSpec, BoxState, CourierWord, DeskSpec, Publication, Server, Taken
-from deadletter.core.ledger import CHUNK_BITS, Key, Settlements, decode_chunk
-from deadletter.core.tallies import Span
+from deadletter.core.ledger import CHUNK_BITS, Key, Settlements, decode_chunk, decode_tally
+from deadletter.core.tallies import Span, Tally
 
 
 class KafkaProduced:
@@ -122,6 +122,15 @@ class KafkaBroker:
                 (parsed, [parsed.chunk << CHUNK_BITS | low for low in decode_chunk(key, value)])
                 for key, (parsed, value) in kept.items()
             ]
+
+    async def tallies(self, ledger: str) -> Mapping[str, Sequence[Tally]]:
+        """What every Replay has counted."""
+        found: dict[str, list[Tally]] = {}
+        kept = await ledgers.read_ledger(self._line, ledger, lambda key: key.kind == "tally")
+        with translated(ledger):
+            for key, (parsed, value) in kept.items():
+                found.setdefault(parsed.subject, []).append(decode_tally(key, value))
+        return found
 
     async def forget(self, ledger: str, uid: str) -> None:
         """Remove selection, produced and tally of a deleted Replay."""

@@ -10,7 +10,7 @@ from deadletter.brokers.memory.mover import MemoryMover
 from deadletter.brokers.memory.server import Box, MemoryServer
 from deadletter.brokers.values import BoxSpec, BoxState, CourierWord, DeskSpec, Publication, Server, Taken
 from deadletter.core.letters import Place
-from deadletter.core.tallies import Span
+from deadletter.core.tallies import Span, Tally
 
 _BATCH = 100
 
@@ -120,6 +120,11 @@ class MemoryBroker:
         """Where a Replay published."""
         self._server.check()
         return MemoryProduced(frozenset(self._server.ledgers[ledger].produced.get(uid, ())))
+
+    async def tallies(self, ledger: str) -> Mapping[str, Sequence[Tally]]:
+        """What every Replay has counted."""
+        self._server.check()
+        return {uid: list(parts.values()) for uid, parts in self._server.ledgers[ledger].tallies.items()}
 
     async def forget(self, ledger: str, uid: str) -> None:
         """Remove what a deleted Replay left."""

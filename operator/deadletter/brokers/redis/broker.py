@@ -15,7 +15,7 @@ from deadletter.brokers.redis.reading import read_span
 from deadletter.brokers.redis.registers import RedisRegisters
 from deadletter.brokers.values import BoxSpec, BoxState, CourierWord, DeskSpec, Publication, Server, Taken
 from deadletter.core.names import archive
-from deadletter.core.tallies import Span
+from deadletter.core.tallies import Span, Tally
 
 _IDENTITY = "{dlq-operator}.server"
 
@@ -109,6 +109,10 @@ class RedisBroker:
     async def produced(self, ledger: str, uid: str) -> ledgers.Ranges:
         """Where a Replay published."""
         return ledgers.Ranges(await ledgers.read_list(self._line, names.produced(ledger, uid)))
+
+    async def tallies(self, ledger: str) -> Mapping[str, Sequence[Tally]]:
+        """What every Replay has counted."""
+        return ledgers.read_entries(await self._line.call("HGETALL", ledger)).tallies
 
     async def forget(self, ledger: str, uid: str) -> None:
         """Remove what a deleted Replay left."""

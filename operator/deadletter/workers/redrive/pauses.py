@@ -31,8 +31,8 @@ class Pauses:
         if reason:
             metrics.REDRIVE_PAUSED.labels(*self._where, str(reason)).set(1)
         self.reason = reason
-        if reason:
-            await self._say(CourierWord(self._pod, paused=str(reason), message=SENTENCES.get(reason, ""), at=now))
+        if reason in SENTENCES:  # of the others the operator knows before us
+            await self._say(CourierWord(self._pod, paused=str(reason), message=SENTENCES[reason], at=now))
         else:
             await self.end()
 

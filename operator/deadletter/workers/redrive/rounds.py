@@ -1,22 +1,25 @@
-"""Which round a letter is in: 1 + the highest round that published where it was last consumed from.
+"""Which round a letter is in: 1 + the highest round that published where it was last consumed or first came from.
 
 An application that keeps our headers tells it by `dlq-replays`; the greater of both counts.
 """
 
 from deadletter.brokers.base import Broker, Produced
 from deadletter.core.letters import Envelope
+from deadletter.workers.replayer.returns import lies_in
 
+PREFIX = "redrive-"
 MOST = 32  # later rounds share the last name: a policy that retries for ever needs no more
 
 
 def uid(round_: int) -> str:
     """The name under which a round publishes."""
-    return f"redrive-{min(round_, MOST)}"
+    return f"{PREFIX}{min(round_, MOST)}"
 
 
 def closes_loop(envelope: Envelope) -> bool:
     """Can a return of this letter be recognised?"""
-    return envelope.replay is not None or (envelope.hop.topic is not None and envelope.hop.offset is not None)
+    places = (envelope.hop, envelope.origin)
+    return envelope.replay is not None or any(place.topic is not None and place.offset is not None for place in places)
 
 
 class Rounds:
@@ -40,9 +43,5 @@ class Rounds:
 
     def of(self, envelope: Envelope) -> int:
         """The round the letter would be sent in now; 1: it was never sent back."""
-        hop, highest = envelope.hop, 0
-        if hop.topic is not None and hop.offset is not None:
-            for round_, produced in self._produced.items():
-                if round_ > highest and produced.holds(hop.topic, hop.partition or 0, hop.offset):
-                    highest = round_
+        highest = max((round_ for round_, found in self._produced.items() if lies_in(envelope, found)), default=0)
         return 1 + max(highest, envelope.replays)

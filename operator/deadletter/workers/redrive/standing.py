@@ -7,7 +7,7 @@ mover is held only while letters are sent, so that a Replay of the same box may 
 import asyncio
 import heapq
 import random
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 from deadletter.api.assignments import RedriveAssignment, ReplayAssignment, Target
@@ -19,12 +19,13 @@ from deadletter.brokers.values import Publication, Step
 from deadletter.core.dialects import read_letter
 from deadletter.core.letters import Letter
 from deadletter.core.policy import decide
+from deadletter.core.reasons import Reason
 from deadletter.core.selection import Predicate, failed_at
 from deadletter.core.tallies import Span, Tally, Why
 from deadletter.core.verdicts import Retry
 from deadletter.workers import logs, metrics
 from deadletter.workers.redrive.pauses import Pauses
-from deadletter.workers.redrive.rounds import MOST, Rounds, closes_loop, uid
+from deadletter.workers.redrive.rounds import MOST, PREFIX, Rounds, closes_loop, uid
 from deadletter.workers.redrive.tides import Tide
 from deadletter.workers.replayer.drafts import Drafter
 from deadletter.workers.replayer.endings import STOPPED, Ending, of_broker
@@ -32,6 +33,8 @@ from deadletter.workers.replayer.outcomes import Outcome, fold
 
 TURN_S = 5.0
 FENCED_S = 30.0
+GATE_MS = 180_000  # a gate that the operator shuts is known to the pod by then
+ENDED = ("Finished", "Failed")
 LETTERS = 2_000
 WAITING = 100_000
 Waiting = tuple[int, int, int]  # due, offset, round
@@ -111,10 +114,19 @@ class Redriver:
         await self._tail(spans)
         now = self._clock()
         metrics.REDRIVE_WAITING.labels(*self._named).set(sum(map(len, self._waiting.values())))
-        await self._pauses.note(self._gate() or self._tide.holds_back(now), now)
+        await self._pauses.note(self._gate() or self._tide.holds_back(now) or await self._makes_way(now), now)
         if self.paused:
             return 0
         return sum([await self._send_due(span, now) for span in spans])
+
+    async def _makes_way(self, now: int) -> str:
+        """A Replay that began lately would be fenced by us; of one that goes on for long the gate tells."""
+        if not any(waiting and waiting[0][0] <= now for waiting in self._waiting.values()):
+            return ""
+        counted = await self._broker.tallies(self._told.boxes.ledger)
+        others = (tally for uid_, found in counted.items() if not uid_.startswith(PREFIX) for tally in found)
+        runs = any(tally.phase not in ENDED and now - tally.updated_at < GATE_MS for tally in others)
+        return Reason.Queued if runs else ""
 
     async def _tail(self, spans: Iterable[Span]) -> None:
         fresh = [replace(span, start=max(span.start, self._next.get(span.partition, 0))) for span in spans]
@@ -160,10 +172,8 @@ class Redriver:
         due = self._take_due(span.partition, now)
         sent = 0
         try:
-            letters = await self._read(span, {offset for _, offset, _ in due}) if due else {}
             for round_ in sorted({one[2] for one in due}):
-                offsets = sorted(offset for _, offset, its in due if its == round_ and offset in letters)
-                sent += await self._send(span, round_, [letters[offset] for offset in offsets])
+                sent += await self._send(span, round_, {offset for _, offset, its in due if its == round_})
         except BrokerError:
             for one in due:  # the ledger knows which of them are sent
                 heapq.heappush(self._waiting[span.partition], one)
@@ -177,21 +187,21 @@ class Redriver:
             due.append(heapq.heappop(waiting))
         return due
 
-    async def _read(self, span: Span, offsets: set[int]) -> dict[int, Letter]:
+    async def _read(self, span: Span, offsets: set[int]) -> list[Letter]:
+        if not offsets:
+            return []
         part = Span(span.partition, max(span.start, min(offsets)), max(offsets) + 1)
-        found = {}
-        async for batch in self._broker.read(self._told.boxes.dead, [part]):
-            for taken in batch:
-                if taken.place.offset in offsets:
-                    found[taken.place.offset] = read_letter(taken.message, taken.place, *self._reading)
-        return found
+        read = self._broker.read(self._told.boxes.dead, [part])
+        found = [taken async for batch in read for taken in batch if taken.place.offset in offsets]
+        return [read_letter(taken.message, taken.place, *self._reading) for taken in found]
 
-    async def _send(self, span: Span, round_: int, letters: Sequence[Letter]) -> int:
+    async def _send(self, span: Span, round_: int, offsets: set[int]) -> int:
+        """Read behind the fence: what another settled before is seen as settled, or is gone."""
         boxes, now = self._told.boxes, self._clock()
         drafter = Drafter(as_replay(self._told, round_), self._broker, self._clock)
         async with self._broker.mover(boxes.dead, boxes.ledger, span.partition, uid(round_)) as mover:
-            still = [letter for letter in letters if mover.is_open(letter.place.offset)]
-            outcomes = [await self._draft(drafter, letter, round_) for letter in still]
+            letters = await self._read(span, {offset for offset in offsets if mover.is_open(offset)})
+            outcomes = [await self._draft(drafter, letter, round_) for letter in letters]
             published = [one.publication for one in outcomes if one.publication is not None]
             if published:
                 tally = mover.tally or Tally(span, now, span.start)

@@ -3,7 +3,7 @@
 0    finished: the tallies say Finished
 1    a broker or a service does not answer: another pod may go on from the tallies
 3    finished badly: the tallies say Failed and why; another pod would find the same
-4    fenced: another settler took over; stop
+4    fenced: another settler took over; if none of this Replay runs, the Job starts another pod
 5    a human decides: the assignment, the ledger or the box is not as it should be
 143  asked to stop: the step is done, the tallies are whole, another pod goes on
 """

@@ -12,11 +12,15 @@ from deadletter.core.tallies import Span
 
 def was_sent(envelope: Envelope, uid: str, produced: Produced) -> bool:
     """Did the Replay `uid` send it? By its header, or, where the application drops headers, by where it published."""
-    if envelope.replay == uid:
-        return True
-    hop = envelope.hop
-    return (
-        hop.topic is not None and hop.offset is not None and produced.holds(hop.topic, hop.partition or 0, hop.offset)
+    return envelope.replay == uid or lies_in(envelope, produced)
+
+
+def lies_in(envelope: Envelope, produced: Produced) -> bool:
+    """Was the letter published there: where it was last consumed from, or, passed on since then, first came from?"""
+    return any(
+        produced.holds(place.topic, place.partition or 0, place.offset)
+        for place in (envelope.hop, envelope.origin)
+        if place.topic is not None and place.offset is not None
     )
 
 
