@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from deadletter.api.assignments import ReplayAssignment
+from deadletter.api.replays import Rate
 from deadletter.brokers.base import Broker
 from deadletter.core.selection import Selection
 from deadletter.core.tallies import Tally, Why
@@ -64,6 +65,7 @@ class Errand:
     selection: Selection
     drafter: Drafter
     pace: Pace
+    rate: Callable[[], Rate | None]
     carrier: Carrier | None
     quota: Quota
     named: Named | None

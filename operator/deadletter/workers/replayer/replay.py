@@ -51,9 +51,12 @@ async def _errand(
     rate: Callable[[], Rate | None],
     stop: asyncio.Event,
 ) -> Errand:
+    def now() -> Rate | None:
+        return rate() or assignment.spec.rate
+
     def per_second() -> int | None:
-        now = rate() or assignment.spec.rate
-        return None if now is None else now.per_second
+        current = now()
+        return None if current is None else current.per_second
 
     selection = selection_of(assignment)
     if selection.where:
@@ -64,6 +67,7 @@ async def _errand(
         selection=selection,
         drafter=Drafter(assignment, broker, wall_clock),
         pace=Pace(per_second, stop),
+        rate=now,
         carrier=carrier,
         quota=Quota(seats, selection.limit),
         named=await names(assignment, broker, [seat.partition for seat in seats]),

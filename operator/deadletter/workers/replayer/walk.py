@@ -149,7 +149,7 @@ class Walk:
         errand = self._errand
         if not errand.publishes:
             return SCANNED
-        rate = errand.assignment.spec.rate
+        rate = errand.rate()
         most = SERVICE_LETTERS if errand.assignment.target.kind == "Service" else LETTERS
         if rate is not None and rate.max_in_flight is not None:
             most = min(most, max(1, rate.max_in_flight // errand.assignment.spec.parallelism))

@@ -1,0 +1,146 @@
+"""How a replay on the memory broker deals with what goes wrong, and how it ends."""
+
+import asyncio
+
+import pytest
+
+from deadletter.brokers.errors import BrokerUnreachable
+from deadletter.brokers.memory import MemoryBroker, MemoryServer
+from deadletter.brokers.values import Step
+from deadletter.core.letters import Message
+from deadletter.core.tallies import Span, Tally
+from deadletter.workers.replayer import endings
+from tests.workers.replaying import Scene, adds_up, letter
+
+
+@pytest.fixture
+def server():
+    return MemoryServer()
+
+
+@pytest.fixture
+async def scene(server):
+    return await Scene(MemoryBroker(server)).build()
+
+
+async def test_letters_over_the_loop_cap_or_without_origin_stay(scene):
+    nowhere = Message(b"key-3", b"{}", (("x-dlq-reason", b"broken"),))
+    await scene.bury(letter(1, replays=3), letter(2), nowhere, letter(4, origin="gone"))
+    await scene.replay()
+    (tally,) = await scene.tallies()
+    assert tally.skipped == {"LoopCap": 1, "NoOrigin": 2}
+    assert (tally.matched, tally.replayed) == (4, 1)
+    assert await scene.open_letters() == [1, 3, 4]
+    assert adds_up([tally])
+
+
+async def test_a_missing_origin_may_end_the_replay(scene):
+    await scene.bury(letter(1), letter(2, origin="gone"), letter(3))
+    ending = await scene.replay(onMissingOrigin="Fail")
+    assert (ending.code, ending.reason) == (endings.FAILED, "OriginUnknown")
+    (tally,) = await scene.tallies()
+    assert (tally.replayed, tally.matched, tally.phase) == (1, 1, "Failed")
+    assert await scene.open_letters() == [2, 3]
+    again = await scene.replay(onMissingOrigin="Fail")
+    assert again.code == endings.FAILED
+    assert await scene.numbers() == [1]
+
+
+async def test_a_letter_too_large_is_found_and_skipped(scene, server):
+    letters = [letter(number) for number in range(40)]
+    letters[17].value = b"x" * 2_000
+    letters[31].value = b"x" * 2_000
+    await scene.bury(*letters)
+    server.boxes["orders"].max_message_bytes = 1_000
+    await scene.replay()
+    (tally,) = await scene.tallies()
+    assert (tally.scanned, tally.matched, tally.replayed, tally.skipped) == (40, 40, 38, {"TooLarge": 2})
+    assert await scene.open_letters() == [17, 31]
+    assert await scene.numbers() == [number for number in range(40) if number not in (17, 31)]
+
+
+async def test_a_letter_too_large_may_end_the_replay(scene, server):
+    letters = [letter(number) for number in range(9)]
+    letters[4].value = b"x" * 2_000
+    await scene.bury(*letters)
+    server.boxes["orders"].max_message_bytes = 1_000
+    ending = await scene.replay(onTooLarge="Fail")
+    assert (ending.code, ending.reason) == (endings.FAILED, "TooLarge")
+    assert await scene.numbers() == [0, 1, 2, 3]
+    assert adds_up(await scene.tallies())
+
+
+async def test_retention_that_ate_the_window_fails_the_replay_and_is_counted(scene, server):
+    await scene.bury(*(letter(number) for number in range(6)))
+    stop = asyncio.Event()
+    assignment = scene.assignment(rate={"maxInFlight": 4})
+    stop.set()
+    assert (await scene.run(assignment, stop=stop)).code == endings.STOPPED
+    frozen = await scene.run(scene.assignment(select={"limit": 1}, uid="other"))
+    assert frozen.code == 0
+    async with scene.broker.mover("orders.dlq", "orders.dlq.ledger", 0, "uid-1") as mover:
+        await mover.commit(Step(Tally(Span(0, 0, 6), 1, 1)))
+    for offset in (0, 1, 2):
+        del server.boxes["orders.dlq"].partitions[0][offset]
+    ending = await scene.run(assignment)
+    assert (ending.code, ending.reason) == (endings.FAILED, "WindowExpired")
+    (tally,) = await scene.tallies()
+    assert (tally.replayed, tally.skipped) == (3, {"Expired": 2})
+    assert adds_up([tally])
+
+
+async def test_a_broker_that_comes_back_is_waited_for(scene, server, monkeypatch):
+    async def come_back(self, seconds):
+        server.refuse.clear()
+
+    monkeypatch.setattr("deadletter.workers.replayer.course.Course._wait", come_back)
+    await scene.bury(letter(1))
+    server.refuse["orders"] = BrokerUnreachable("nobody answers")
+    assert (await scene.replay()).code == endings.FINISHED
+    assert await scene.numbers() == [1]
+
+
+async def test_a_broker_that_stays_away_ends_the_pod_and_another_goes_on(scene, server, monkeypatch):
+    monkeypatch.setattr("deadletter.workers.replayer.course.FIRST_WAIT_S", 0.001)
+    await scene.bury(letter(1))
+    server.refuse["orders"] = BrokerUnreachable("nobody answers")
+    ending = await scene.replay()
+    assert (ending.code, ending.reason) == (endings.TRY_AGAIN, "BrokerUnreachable")
+    server.refuse.clear()
+    assert (await scene.replay()).code == endings.FINISHED
+    assert await scene.numbers() == [1]
+
+
+async def test_a_second_settler_fences_the_first(scene):
+    await scene.bury(*(letter(number) for number in range(300)))
+
+    async def steal(self, wanted):
+        async with scene.broker.mover("orders.dlq", "orders.dlq.ledger", 0, "thief"):
+            return wanted
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("deadletter.workers.replayer.pace.Pace.take", steal)
+        ending = await scene.replay()
+    assert (ending.code, ending.reason) == (endings.FENCED, "Fenced")
+    assert await scene.numbers() == []
+
+
+async def test_a_stop_leaves_whole_tallies_and_the_next_pod_goes_on(scene, monkeypatch):
+    monkeypatch.setattr("deadletter.workers.replayer.walk.LETTERS", 10)
+    await scene.bury(*(letter(number) for number in range(100)))
+    stop = asyncio.Event()
+    turns = []
+
+    class Stopping:
+        async def carry(self, outcomes):
+            turns.append(len(outcomes))
+            if len(turns) == 3:
+                stop.set()
+
+    ending = await scene.run(scene.assignment(), stop=stop, carrier=Stopping())
+    assert ending.code == endings.STOPPED
+    (tally,) = await scene.tallies()
+    assert (tally.replayed, tally.next, tally.phase) == (30, 30, "Running")
+    assert (await scene.replay()).code == endings.FINISHED
+    assert await scene.numbers() == list(range(30, 100))
+    assert (await scene.tallies())[0].replayed == 100

@@ -1,0 +1,116 @@
+"""Which letters a replay on the memory broker takes: by selection, by name, by a preview."""
+
+import pytest
+
+from deadletter.brokers.memory import MemoryBroker, MemoryServer
+from deadletter.core.letters import Category, Failure
+from deadletter.workers.replayer import endings
+from tests.workers.replaying import Scene, adds_up, letter
+
+
+@pytest.fixture
+def server():
+    return MemoryServer()
+
+
+@pytest.fixture
+async def scene(server):
+    return await Scene(MemoryBroker(server)).build()
+
+
+@pytest.mark.parametrize(
+    ("select", "taken"),
+    [
+        ({"where": "attempts == 5 && headers['trace'] == 't3'"}, [3]),
+        ({"where": "payload.n >= 8"}, [8, 9]),
+        ({"ids": ["0-2", "0-5"]}, [2, 5]),
+        ({"ids": ["0-2", "0-5"], "where": "payload.n == 5"}, [5]),
+        ({"limit": 4}, [0, 1, 2, 3]),
+        ({"where": "payload.n > 4", "limit": 2}, [5, 6]),
+        ({"since": "2023-11-14T22:13:20.007Z"}, [7, 8, 9]),
+        ({"until": "2023-11-14T22:13:20.002Z"}, [0, 1]),
+        ({"fingerprint": "00000000"}, []),
+    ],
+)
+async def test_a_selection_takes_exactly_its_letters(scene, select, taken):
+    await scene.bury(*(letter(number) for number in range(10)))
+    ending = await scene.replay(select=select)
+    assert ending.reason == ("AllReplayed" if taken else "NothingMatched")
+    assert await scene.numbers() == taken
+    assert sorted(await scene.open_letters() + taken) == list(range(10))
+    assert adds_up(await scene.tallies())
+
+
+async def test_a_limit_goes_through_partitions_in_their_order(server):
+    scene = await Scene(MemoryBroker(server), partitions=3).build()
+    for partition in range(3):
+        await scene.bury(*(letter(10 * partition + number) for number in range(4)), partition=partition)
+    await scene.replay(select={"limit": 6})
+    assert sorted(await scene.numbers()) == [0, 1, 2, 3, 10, 11]
+
+
+async def test_an_expression_that_fails_selects_nothing_and_is_counted(scene):
+    poison = letter(1)
+    poison.value = b"not json"
+    await scene.bury(letter(0), poison)
+    await scene.replay(select={"where": "payload.n >= 0"})
+    (tally,) = await scene.tallies()
+    assert (tally.matched, tally.replayed, tally.skipped) == (1, 1, {"SelectorError": 1})
+    assert await scene.open_letters() == [1]
+
+
+async def test_a_preview_publishes_nothing_and_its_selection_is_taken_exactly(scene):
+    await scene.bury(*(letter(number) for number in range(6)))
+    ending = await scene.replay("dry", mode="DryRun", select={"where": "payload.n % 2 == 0"})
+    (tally,) = await scene.tallies("dry")
+    assert ending.reason == "DryRunFinished"
+    assert (tally.matched, tally.replayed, tally.targets) == (3, 0, {"orders": 3})
+    assert tally.bytes > 0
+    assert await scene.numbers() == []
+    await scene.bury(letter(8))
+    await scene.replay("apply", preview_uid="dry")
+    assert await scene.numbers() == [0, 2, 4]
+
+
+async def test_what_a_preview_named_is_accounted_for(scene, server):
+    await scene.bury(*(letter(number) for number in range(4)))
+    await scene.replay("dry", mode="DryRun")
+    await scene.replay("first", select={"ids": ["0-2"]})
+    del server.boxes["orders.dlq"].partitions[0][0]
+    await scene.replay("apply", preview_uid="dry")
+    (tally,) = await scene.tallies("apply")
+    assert tally.skipped == {"Expired": 1, "AlreadySettled": 1}
+    assert (tally.matched, tally.replayed) == (4, 2)
+    assert await scene.numbers() == [2, 1, 3]
+    assert adds_up([tally])
+
+
+async def test_ids_that_are_nowhere_count_as_expired(scene):
+    await scene.bury(letter(0))
+    await scene.replay(select={"ids": ["0-0", "0-99", "7-1"]})
+    (tally,) = await scene.tallies()
+    assert (tally.matched, tally.replayed, tally.skipped) == (3, 1, {"Expired": 2})
+
+
+async def test_an_observed_queue_answers_by_its_last_word_and_writes_nothing(scene, server):
+    await scene.bury(*(letter(number) for number in range(5)))
+    ending = await scene.replay(mode="DryRun", observe=True, select={"where": "payload.n < 3"})
+    assert (ending.code, ending.reason, ending.counts["matched"]) == (0, "DryRunFinished", 3)
+    assert ending.counts["samples"] == ["0-0", "0-1", "0-2"]
+    assert not server.ledgers["orders.dlq.ledger"].tallies
+
+
+async def test_a_bad_expression_is_a_humans_matter(scene):
+    ending = await scene.replay(select={"where": "nonsense =="})
+    assert (ending.code, ending.reason) == (endings.HUMAN, "InvalidSpec")
+
+
+async def test_groups_are_counted_by_cause(scene):
+    other = Failure("Refused", "card 12 is blocked", Category.Validation)
+    await scene.bury(letter(1), letter(2), letter(3, failure=other))
+    await scene.replay("dry", mode="DryRun")
+    (tally,) = await scene.tallies("dry")
+    assert sorted(tally.groups.values()) == [1, 2]
+    fingerprint = next(name for name, count in tally.groups.items() if count == 1)
+    await scene.replay(select={"fingerprint": fingerprint})
+    assert await scene.numbers() == [3]
