@@ -19,9 +19,11 @@ KAFKA = {"kafka": {"bootstrapServers": ["kafka.test:9092"]}}
 REDIS = {"redis": {"url": "redis://redis.test:6379/0"}}
 
 
-def letter(number: int, origin: str = "orders", failure: Failure | None = None, **envelope: Any) -> Message:
+def letter(
+    number: int, origin: str = "orders", failure: Failure | None = None, partition: int = 0, **envelope: Any
+) -> Message:
     failure = failure or Failure("Timeout", f"no answer for order {number}", Category.Transient)
-    place = Origin(origin, 0, number, 1_700_000_000_000 + number)
+    place = Origin(origin, partition, number, 1_700_000_000_000 + number)
     known = Envelope(origin=place, hop=place, group="billing", attempts=5, failed_at=1_700_000_000_000 + number)
     for name, value in envelope.items():
         setattr(known, name, value)

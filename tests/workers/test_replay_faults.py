@@ -1,6 +1,7 @@
 """What Kafka does to a replay under way: retention, missing and smaller targets, a broker that is bounced."""
 
 import asyncio
+import signal
 import uuid
 from contextlib import asynccontextmanager
 
@@ -9,6 +10,7 @@ from aiokafka import TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient, RecordsToDelete
 
 from deadletter.brokers.connect import open_broker
+from deadletter.brokers.kafka.line import LATEST, Line
 from deadletter.brokers.values import BoxSpec
 from deadletter.core import headers
 from deadletter.core.letters import Envelope, Message, Origin
@@ -87,6 +89,82 @@ async def test_a_target_that_is_missing_is_named_and_waited_for(scene, monkeypat
     assert (ending.code, ending.reason) == (endings.FINISHED, "AllReplayed")
     assert await scene.numbers(box) == list(range(6))
     assert [tally.replayed for tally in await scene.tallies()] == [6]
+
+
+async def test_a_letter_too_large_for_its_target_is_skipped_or_ends_the_replay(scene):
+    box = f"{scene.name}-small"
+    await scene.broker.ensure(BoxSpec(box, 1, config={"max.message.bytes": "3000"}))
+    await scene.bury(letter(0, scene.name), padded(1, scene), letter(2, scene.name))
+    target = {"kind": "Box", "box": box}
+    ending = await scene.replay(target=target, onTooLarge="Fail")
+    assert (ending.code, ending.reason) == (endings.FAILED, "TooLarge")
+    assert 1 in await scene.open_letters()
+    ending = await scene.replay("uid-2", target=target)
+    assert (ending.code, ending.reason) == (endings.FINISHED, "AllReplayed")
+    assert await scene.numbers(box) == [0, 2]
+    assert await scene.open_letters() == [1]
+    assert [tally.skipped for tally in await scene.tallies("uid-2")] == [{"TooLarge": 1}]
+
+
+async def test_letters_whose_origin_is_gone_stay_or_end_the_replay(scene):
+    await scene.bury(letter(0, scene.name), letter(1, f"{scene.name}-gone"), letter(2, scene.name))
+    ending = await scene.replay(onMissingOrigin="Fail")
+    assert (ending.code, ending.reason) == (endings.FAILED, "OriginUnknown")
+    assert await scene.numbers() == [0]
+    ending = await scene.replay("uid-2")
+    assert (ending.code, ending.reason) == (endings.FINISHED, "AllReplayed")
+    assert sorted(await scene.numbers()) == [0, 2]
+    assert await scene.open_letters() == [1]
+    assert [tally.skipped for tally in await scene.tallies("uid-2")] == [{"NoOrigin": 1}]
+
+
+async def anyone(_hosts) -> None:
+    """Every address may be dialled."""
+
+
+class Stability:
+    """Tells whether a transaction is open in the origin: its last stable offset lies below its end."""
+
+    def __init__(self, scene: Scene) -> None:
+        self.line = Line(scene.connection["kafka"]["bootstrapServers"], dict, anyone)
+        self.name = scene.name
+
+    async def is_open(self) -> bool:
+        wanted = {TopicPartition(self.name, p): LATEST for p in range(await self.line.partitions(self.name))}
+        return await self.line.offsets(wanted, committed=True) != await self.line.offsets(wanted)
+
+
+async def stop_in_a_transaction(process: asyncio.subprocess.Process, stability: Stability) -> None:
+    """Put the replayer to sleep while a transaction of its is open."""
+    async with asyncio.timeout(PATIENCE):
+        while process.returncode is None:
+            process.send_signal(signal.SIGSTOP)
+            if await stability.is_open():
+                return
+            process.send_signal(signal.SIGCONT)
+            await asyncio.sleep(0.01)
+
+
+async def test_a_transaction_that_timed_out_loses_and_repeats_nothing(scene, tmp_path):
+    """The broker aborts what a sleeping pod left open; awake, the pod must not believe that it was committed."""
+    await bury(scene, 20_000)
+    pod, stability = Pod(tmp_path, scene, rate={"maxInFlight": 200}), Stability(scene)
+    process = await pod.start()
+    try:
+        await arrived(scene, 100, process)
+        await stop_in_a_transaction(process, stability)
+        async with asyncio.timeout(PATIENCE):
+            while await stability.is_open():
+                await asyncio.sleep(0.2)
+    finally:
+        await stability.line.close()
+        if process.returncode is None:
+            process.send_signal(signal.SIGCONT)
+    code = await asyncio.wait_for(process.wait(), PATIENCE)
+    while code in (endings.TRY_AGAIN, endings.FENCED):  # as the Job does
+        code = await pod.finish()
+    assert code == endings.FINISHED, (tmp_path / "log").read_text()[-2_000:]
+    await check_all_once(scene, 20_000)
 
 
 def of_partition(partition: int, number: int, scene: Scene) -> Message:
