@@ -1,4 +1,7 @@
-"""A Kafka that wants to know who we are: SASL over TLS, certificates, and access rights."""
+"""A Kafka that wants to know who we are: SASL over TLS, certificates, and access rights.
+
+It takes the client's word for what belongs to a transaction, so that tests can make markers get lost.
+"""
 
 import subprocess
 from dataclasses import dataclass
@@ -24,6 +27,7 @@ listener.name.login.plain.sasl.jaas.config={plain}.PlainLoginModule required \\
 listener.name.login.scram-sha-256.sasl.jaas.config={scram}.ScramLoginModule required;
 listener.name.login.scram-sha-512.sasl.jaas.config={scram}.ScramLoginModule required;
 listener.name.cert.ssl.client.auth=required
+transaction.partition.verification.enable=false
 authorizer.class.name=org.apache.kafka.metadata.authorizer.StandardAuthorizer
 super.users=User:ANONYMOUS;User:admin;User:CN=courier
 """

@@ -3,7 +3,7 @@
 A coordinator that cannot find a partition's leader while brokers restart takes the partition for deleted and skips its
 marker (seen on 4.3: "likely deleted already and hence can be skipped"). The records stay open, readers of committed
 messages stand still before them, and the next commit of the same id would commit them although they were given up.
-So a new settler first ends what is open, the way the ledger says it ended.
+So a new settler first ends what is open, the way the coordinator or the ledger says it ended.
 """
 
 import asyncio
@@ -16,6 +16,8 @@ from deadletter.brokers.kafka import reading
 from deadletter.brokers.kafka.errors import translated
 from deadletter.brokers.kafka.line import LATEST, TRANSACTION_TIMEOUT_MS, Line
 from deadletter.brokers.kafka.transaction import Room
+from deadletter.brokers.kafka.words import offset_waits
+from deadletter.brokers.values import DeskSpec
 from deadletter.core.ledger import CHUNK_BITS, decode_chunk, parse_key
 
 OTHERS_TAKE = TRANSACTION_TIMEOUT_MS / 1000 + 5  # whoever else has a transaction open ends it, or its broker does
@@ -37,6 +39,29 @@ async def open_from(line: Line, tps: Iterable[TopicPartition]) -> dict[TopicPart
     return found
 
 
+async def usual_places(line: Line, spec: DeskSpec, partition: int) -> list[TopicPartition]:
+    """Where the letters of a claimed partition go, but for routes."""
+    counts = await line.metadata([spec.dead, spec.retry])
+    return [TopicPartition(name, partition % count) for name, count in counts.items()]
+
+
+async def say_again(
+    line: Line, room: Room, places: Iterable[TopicPartition], group: str = "", source: TopicPartition | None = None
+) -> None:
+    """Once a place: if something is open there, repeat how the last transaction before us ended.
+
+    What is open may be another's: a marker of ours changes nothing for it.
+    """
+    new = [place for place in places if place not in room.cleared]
+    room.cleared.update(new)
+    if room.last_word is None or not (new or source):
+        return
+    found = await open_from(line, new) if new else {}
+    waits = source is not None and await offset_waits(line, group, source)
+    if found or waits:
+        await room.end(found, room.last_word, group if waits else None)
+
+
 async def clear_ledger(
     line: Line, room: Room, tp: TopicPartition, was_committed: Callable[[int], Awaitable[bool]] | None = None
 ) -> None:
@@ -45,8 +70,8 @@ async def clear_ledger(
     await line.ends(tp.topic, [tp.partition])
     while tp in (found := await open_from(line, [tp])):
         if asyncio.get_running_loop().time() > deadline:
-            committed = was_committed is not None and await was_committed(found[tp])
-            await room.end(tp, committed)
+            committed = room.last_word is True if was_committed is None else await was_committed(found[tp])
+            await room.end([tp], committed)
             return
         await asyncio.sleep(0.1)
 

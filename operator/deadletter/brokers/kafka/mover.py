@@ -96,9 +96,9 @@ class KafkaMover:
 
     async def _clear(self, packed: Iterable[parcels.Parcel]) -> None:
         """Before the first message to a partition: end what an earlier one of us left open there."""
-        new = {TopicPartition(parcel.topic, parcel.partition) for parcel in packed} - self._cleared
+        new = {parcel.place for parcel in packed} - self._cleared
         for tp, first in (await dangling.open_from(self._line, new)).items() if new else ():
-            await self._room.end(tp, self._has_produced(tp, first))
+            await self._room.end([tp], self._has_produced(tp, first))
         self._cleared |= new
 
     def _has_produced(self, tp: TopicPartition, first: int) -> bool:

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from aiokafka import AIOKafkaProducer
+from aiokafka import AIOKafkaProducer, TopicPartition
 from aiokafka.partitioner import murmur2
 
 from deadletter.brokers.errors import BoxMissing, TooLarge
@@ -27,6 +27,11 @@ class Parcel:
     partition: int
     messages: list[Message] = field(default_factory=list)
     sizes: list[int] = field(default_factory=list)
+
+    @property
+    def place(self) -> TopicPartition:
+        """Where it goes."""
+        return TopicPartition(self.topic, self.partition)
 
     def add(self, message: Message, size: int) -> None:
         """One more; its size is known by now, and asking for it is dear."""

@@ -8,10 +8,9 @@ from aiokafka import AIOKafkaConsumer, ConsumerRecord, TopicPartition
 from aiokafka.admin import RecordsToDelete
 from pyroaring import BitMap64
 
-from deadletter.brokers.kafka import letters, membership, parcels, reading
+from deadletter.brokers.kafka import dangling, letters, membership, parcels, reading
 from deadletter.brokers.kafka.commits import Attempt
 from deadletter.brokers.kafka.committer import Committer, Verdict
-from deadletter.brokers.kafka.dangling import clear_ledger
 from deadletter.brokers.kafka.errors import translated
 from deadletter.brokers.kafka.ledgers import ledger_parcel, ledger_partition, read_ledger
 from deadletter.brokers.kafka.line import EARLIEST, Line
@@ -59,9 +58,11 @@ class RetryPartition:
         await self._close_room()
         await membership.confirm(self._consumer, self.tp)
         self._room = await Room.open(self._line, f"dlq.{self.tp.topic}.{self.tp.partition}")
-        await clear_ledger(
-            self._line, self._room, TopicPartition(self._spec.ledger, ledger_partition(self.tp.partition))
-        )
+        ledger = TopicPartition(self._spec.ledger, ledger_partition(self.tp.partition))
+        await self._line.metadata([ledger.topic])
+        places = await dangling.usual_places(self._line, self._spec, self.tp.partition)
+        await dangling.say_again(self._line, self._room, [*places, ledger])
+        await dangling.clear_ledger(self._line, self._room, ledger)
         kept = await read_ledger(self._line, self._spec.ledger, self._concerns, [ledger_partition(self.tp.partition)])
         self._settled = Settlements(self.tp.topic, self.tp.partition)
         with translated(self._spec.ledger):
@@ -146,6 +147,7 @@ class RetryPartition:
         names = letters.targets_of(verdicts, self._spec)
         counts = {name: target.partitions for name, target in (await self._room.targets.of(names)).items()}
         packed = await parcels.pack(letters.publications(verdicts, self._spec, counts), self._room.targets)
+        await dangling.say_again(self._line, self._room, (parcel.place for parcel in packed))
         for verdict in verdicts:
             self._settled.add(_why(verdict), [verdict.offset])
         entries = list(self._settled.changed())

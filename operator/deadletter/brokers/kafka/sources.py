@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from aiokafka import AIOKafkaConsumer, ConsumerRecord, TopicPartition
 
-from deadletter.brokers.kafka import letters, membership, parcels
+from deadletter.brokers.kafka import dangling, letters, membership, parcels
 from deadletter.brokers.kafka.commits import Attempt
 from deadletter.brokers.kafka.committer import Committer, Verdict
 from deadletter.brokers.kafka.errors import translated
@@ -35,6 +35,8 @@ class SourcePartition:
         await self._close_room()
         await membership.confirm(self._consumer, self.tp)
         self._room = await Room.open(self._line, f"dlq.{self._spec.source}.{self._spec.group}.{self.tp.partition}")
+        places = await dangling.usual_places(self._line, self._spec, self.tp.partition)
+        await dangling.say_again(self._line, self._room, places, self._spec.group, self.tp)
         offset, metadata = await self._committed()
         fresh = Progress(offset, metadata)
         fresh.carry_on(self.progress)
@@ -88,18 +90,25 @@ class SourcePartition:
         """Plainly when nothing was buried or parked, else in one transaction with the letters."""
         offsets = {verdict.offset for verdict in verdicts}
         names = letters.targets_of(verdicts, self._spec)
-        if not names or self._room is None:
+        if not names:
             await self._commit(*self.progress.snapshot(offsets))
         else:
-            counts = {name: target.partitions for name, target in (await self._room.targets.of(names)).items()}
-            packed = await parcels.pack(letters.publications(verdicts, self._spec, counts), self._room.targets)
-            offset, metadata = self.progress.snapshot(offsets)
-            async with self._room.transaction() as transaction:
-                await transaction.send(packed)
-                await transaction.commit_offset(self._spec.group, self.tp, offset, metadata)
+            await self._write_with(names, verdicts, offsets)
         self.progress.finish(offsets)
         for offset in offsets:
             self._held.pop(offset, None)
+
+    async def _write_with(self, names: Sequence[str], verdicts: Sequence[Verdict], offsets: set[int]) -> None:
+        if self._room is None:
+            await self.recover()
+        assert self._room is not None  # noqa: S101  (recover opened it, or raised)
+        counts = {name: target.partitions for name, target in (await self._room.targets.of(names)).items()}
+        packed = await parcels.pack(letters.publications(verdicts, self._spec, counts), self._room.targets)
+        await dangling.say_again(self._line, self._room, (parcel.place for parcel in packed))
+        offset, metadata = self.progress.snapshot(offsets)
+        async with self._room.transaction() as transaction:
+            await transaction.send(packed)
+            await transaction.commit_offset(self._spec.group, self.tp, offset, metadata)
 
     async def write_notes(self) -> None:
         """Keep the attempts."""

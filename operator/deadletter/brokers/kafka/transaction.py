@@ -6,10 +6,11 @@ error its producer is thrown away, for it would go on with wrong sequence number
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
 
 from aiokafka import AIOKafkaProducer, TopicPartition
+from aiokafka.conn import AIOKafkaConnection
 from aiokafka.structs import OffsetAndMetadata
 
 from deadletter.brokers.errors import BrokerUnreachable
@@ -17,9 +18,11 @@ from deadletter.brokers.kafka import parcels
 from deadletter.brokers.kafka.errors import EXPECTED, translate
 from deadletter.brokers.kafka.line import TRANSACTION_TIMEOUT_MS, Line, discard
 from deadletter.brokers.kafka.parcels import Parcel, Targets
+from deadletter.brokers.kafka.words import last_word
 
 LONGEST = TRANSACTION_TIMEOUT_MS / 1000 * 0.9
 ABORT_TIMEOUT = 3.0
+IDLE = 500.0  # the driver drops connections that were idle a little longer
 
 
 class Transaction:
@@ -28,29 +31,40 @@ class Transaction:
     def __init__(self, producer: AIOKafkaProducer, targets: Targets) -> None:
         self._producer = producer
         self._targets = targets
+        self.places: set[TopicPartition] = set()
+        self.group: str | None = None
 
     async def send(self, parcels_: Sequence[Parcel]) -> list[list[int]]:
         """Send and await all; the offsets they got, known before the commit."""
+        self.places.update(parcel.place for parcel in parcels_)
         return await parcels.send(self._producer, parcels_, self._targets)
 
     async def commit_offset(self, group: str, tp: TopicPartition, offset: int, metadata: str) -> None:
         """Move the group's offset together with what was sent."""
+        self.group = group
         await self._producer.send_offsets_to_transaction({tp: OffsetAndMetadata(offset, metadata)}, group)
 
 
 class Room:
-    """One transactional id. Whoever opens it last is the only one who can commit."""
+    """One transactional id. Whoever opens it last is the only one who can commit.
 
-    def __init__(self, line: Line, name: str, producer: AIOKafkaProducer) -> None:
+    `last_word`: was the last transaction before us committed; `cleared`: where nothing of ours is left open.
+    """
+
+    def __init__(self, line: Line, name: str, producer: AIOKafkaProducer, word: bool | None = None) -> None:
         self._line = line
         self.name = name
         self.targets = Targets(line)
+        self.last_word = word
+        self.cleared: set[TopicPartition] = set()
         self._producer: AIOKafkaProducer | None = producer
+        self._committed: tuple[Transaction, float, list[AIOKafkaConnection]] | None = None
 
     @classmethod
     async def open(cls, line: Line, name: str) -> "Room":
         """Fence every earlier producer of this id and finish its transaction."""
-        return cls(line, name, await line.producer(name))
+        word = await last_word(line, name)
+        return cls(line, name, await line.producer(name), word)
 
     @property
     def is_spent(self) -> bool:
@@ -65,25 +79,43 @@ class Room:
             raise BrokerUnreachable(f"{self.name}: an earlier transaction failed")
         try:
             async with asyncio.timeout(LONGEST):
+                await self._say_again(producer)
                 await producer.begin_transaction()
-                yield Transaction(producer, self.targets)
+                transaction = Transaction(producer, self.targets)
+                yield transaction
                 await producer.commit_transaction()
+            self._note(transaction, producer)
         except BaseException as error:
             await asyncio.shield(self._give_up(producer))
             if isinstance(error, EXPECTED):
                 raise translate(error, self.name) from error
             raise
 
-    async def end(self, tp: TopicPartition, committed: bool) -> None:
-        """Put a marker of ours behind whatever of ours is open in this partition."""
+    def _note(self, transaction: Transaction, producer: AIOKafkaProducer) -> None:
+        connections = list(producer.client._conns.values())  # noqa: SLF001  (nothing else tells of a lost one)
+        self._committed = (transaction, asyncio.get_running_loop().time(), connections)
+
+    async def _say_again(self, producer: AIOKafkaProducer) -> None:
+        """A broker that went away since our last commit may have forgotten a marker (see `dangling`).
+
+        The next abort would then take back what was committed, so commit the same places once more.
+        """
+        if self._committed is None:
+            return
+        before, at, connections = self._committed
+        is_lost = any(not connection.connected() for connection in connections)
+        if is_lost and asyncio.get_running_loop().time() - at < IDLE:
+            await _mark(producer, before.places, before.group, committed=True)
+        self._committed = None
+
+    async def end(self, places: Iterable[TopicPartition], committed: bool, group: str | None = None) -> None:
+        """Put markers of ours behind whatever of ours is open in these partitions and the group's offsets."""
         producer = self._producer
         if producer is None:
             raise BrokerUnreachable(f"{self.name}: an earlier transaction failed")
         try:
             async with asyncio.timeout(LONGEST):
-                await producer.begin_transaction()
-                producer._txn_manager.maybe_add_partition_to_txn(tp)  # noqa: SLF001  (a marker without a message)
-                await (producer.commit_transaction() if committed else producer.abort_transaction())
+                await _mark(producer, places, group, committed)
             self._producer = None
             await discard(producer)
             self._producer = await self._line.producer(self.name)
@@ -105,3 +137,15 @@ class Room:
         producer, self._producer = self._producer, None
         if producer is not None:
             await discard(producer)
+
+
+async def _mark(
+    producer: AIOKafkaProducer, places: Iterable[TopicPartition], group: str | None, committed: bool
+) -> None:
+    """A transaction without a message: only its markers."""
+    await producer.begin_transaction()
+    for place in places:
+        producer._txn_manager.maybe_add_partition_to_txn(place)  # noqa: SLF001  (no public way without a message)
+    while group is not None and producer._txn_manager._txn_consumer_group is None:  # noqa: SLF001
+        await producer._sender._do_add_offsets_to_txn(group)  # noqa: SLF001
+    await (producer.commit_transaction() if committed else producer.abort_transaction())

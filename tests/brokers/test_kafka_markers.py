@@ -1,0 +1,143 @@
+"""Transaction markers that get lost while brokers restart: what was buried is neither lost nor doubled.
+
+A marker is lost here because the coordinator never hears that the partition, or the group, belongs to the transaction.
+"""
+
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import pytest
+from aiokafka import TopicPartition
+from aiokafka.producer.sender import Sender
+from aiokafka.producer.transaction_manager import TransactionManager
+
+from deadletter.brokers.base import Broker
+from deadletter.brokers.connect import open_broker
+from deadletter.brokers.errors import BrokerUnreachable
+from deadletter.brokers.kafka.transaction import Transaction
+from deadletter.brokers.values import Buried, Delivered, Parked
+from tests.bed import beds
+from tests.brokers.opening import LOOPBACK, fresh_name, kafka_at, no_secrets
+from tests.brokers.secured import open_secured
+from tests.brokers.staging import Boxes, claim_some, lay, make_boxes, now, numbered, values
+
+
+@pytest.fixture
+async def broker(bed: beds.Bed) -> AsyncIterator[Broker]:
+    async with open_broker(kafka_at(open_secured(bed).plain), no_secrets, LOOPBACK) as opened:
+        yield opened
+
+
+@pytest.fixture
+async def boxes(broker: Broker) -> Boxes:
+    boxes = await make_boxes(broker, fresh_name("markers"))
+    await lay(broker, boxes.source, numbered(2))
+    return boxes
+
+
+@pytest.fixture
+def lost(monkeypatch: pytest.MonkeyPatch) -> set[str]:
+    """Topics and groups whose next marker gets lost."""
+    names: set[str] = set()
+    add, add_group = TransactionManager.maybe_add_partition_to_txn, Sender._do_add_offsets_to_txn
+
+    def quietly(self: Any, tp: TopicPartition) -> None:
+        if tp.topic in names:
+            names.remove(tp.topic)
+            self._txn_partitions.add(tp)
+        add(self, tp)
+
+    async def quietly_too(self: Any, group: str) -> Any:
+        if group not in names:
+            return await add_group(self, group)
+        names.remove(group)
+        self._txn_manager.consumer_group_added(group)
+        return None
+
+    monkeypatch.setattr(TransactionManager, "maybe_add_partition_to_txn", quietly)
+    monkeypatch.setattr(Sender, "_do_add_offsets_to_txn", quietly_too)
+    return names
+
+
+@pytest.fixture
+def fail_once(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
+    """The next burial is given up when everything is sent."""
+    commit = Transaction.commit_offset
+
+    def arm() -> None:
+        async def failing(self: Transaction, *words: Any) -> None:
+            monkeypatch.setattr(Transaction, "commit_offset", commit)
+            await commit(self, *words)
+            raise BrokerUnreachable("given up by the test")
+
+        monkeypatch.setattr(Transaction, "commit_offset", failing)
+
+    return arm
+
+
+async def test_a_burial_that_was_given_up_does_not_come_back(
+    broker: Broker, boxes: Boxes, lost: set[str], fail_once: Callable[[], None]
+) -> None:
+    async with broker.desk(boxes.desk()) as desk:
+        first, second = await claim_some(desk, 2)
+        lost.add(boxes.dead)
+        fail_once()
+        await desk.settle(first, Buried(boxes.dead, first.message))
+        await desk.settle(second, Buried(boxes.dead, second.message))
+    assert await values(broker, boxes.dead) == [b"v0", b"v1"]
+
+
+async def test_a_buried_letter_is_not_lost_to_the_next_courier(
+    broker: Broker, boxes: Boxes, lost: set[str], fail_once: Callable[[], None]
+) -> None:
+    async with broker.desk(boxes.desk()) as desk:
+        first, _ = await claim_some(desk, 2)
+        lost.add(boxes.dead)
+        await desk.settle(first, Buried(boxes.dead, first.message))
+    async with broker.desk(boxes.desk()) as desk:
+        (second,) = await claim_some(desk, 1)
+        fail_once()
+        await desk.settle(second, Buried(boxes.dead, second.message))
+    assert await values(broker, boxes.dead) == [b"v0", b"v1"]
+
+
+async def test_a_buried_letter_is_not_lost_to_the_next_burial(
+    broker: Broker, boxes: Boxes, lost: set[str], fail_once: Callable[[], None]
+) -> None:
+    """The same courier goes on after its broker came back."""
+    async with broker.desk(boxes.desk()) as desk:
+        first, second = await claim_some(desk, 2)
+        lost.add(boxes.dead)
+        await desk.settle(first, Buried(boxes.dead, first.message))
+        work = desk._works[TopicPartition(boxes.source, 0)]  # type: ignore[attr-defined]
+        for connection in list(work._room._producer.client._conns.values()):
+            connection.close()
+        fail_once()
+        await desk.settle(second, Buried(boxes.dead, second.message))
+    assert await values(broker, boxes.dead) == [b"v0", b"v1"]
+
+
+async def test_an_offset_whose_marker_was_lost_is_not_forgotten(broker: Broker, boxes: Boxes, lost: set[str]) -> None:
+    async with broker.desk(boxes.desk()) as desk:
+        claims = await claim_some(desk, 2)
+        await desk.settle(claims[0], Delivered())
+        lost.add(boxes.group)
+        await desk.settle(claims[1], Buried(boxes.dead, claims[1].message))
+    async with broker.desk(boxes.desk()) as desk:
+        assert await desk.claim(1) == []
+    assert await values(broker, boxes.dead) == [b"v1"]
+
+
+async def test_a_parked_letter_whose_settlement_lost_its_marker_is_not_buried_twice(
+    broker: Broker, boxes: Boxes, lost: set[str]
+) -> None:
+    async with broker.desk(boxes.desk()) as desk:
+        for claim in await claim_some(desk, 2):
+            await desk.settle(claim, Parked(claim.message, now()))
+        claims = await claim_some(desk, 2)
+        await desk.settle(claims[0], Delivered())
+        lost.add(boxes.ledger)
+        await desk.settle(claims[1], Buried(boxes.dead, claims[1].message))
+    async with broker.desk(boxes.desk()) as desk:
+        assert await desk.claim(1) == []
+    assert await values(broker, boxes.dead) == [claims[1].message.value]
