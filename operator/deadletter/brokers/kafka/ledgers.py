@@ -14,6 +14,8 @@ from deadletter.brokers.values import CourierWord
 from deadletter.core.ledger import Key, courier_key, encode_word, parse_key
 from deadletter.core.letters import Message
 
+FETCH_BYTES = 256 << 10  # a partition: a chunk takes up to 8 KiB and is written again at every settlement
+BATCH = 200
 Wanted = Callable[[Key], bool]
 Kept = dict[bytes, tuple[Key, bytes]]
 Entries = Iterable[tuple[bytes, bytes | None]]
@@ -34,9 +36,9 @@ async def read_ledger(line: Line, ledger: str, wanted: Wanted, partitions: Seque
     kept: Kept = {}
     if all(start >= end for start, end in spans.values()):
         return kept
-    consumer = await line.consumer()
+    consumer = await line.consumer(max_partition_fetch_bytes=FETCH_BYTES, fetch_max_bytes=4 * FETCH_BYTES)
     try:
-        async for records in reading.read_to(consumer, spans):
+        async for records in reading.read_to(consumer, spans, BATCH):
             for batch in records.values():
                 for record in batch:
                     _keep(kept, record.key or b"", record.value, wanted)

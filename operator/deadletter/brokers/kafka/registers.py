@@ -7,14 +7,13 @@ from aiokafka import AIOKafkaConsumer, TopicPartition
 
 from deadletter.brokers.errors import BoxMissing, BrokerError
 from deadletter.brokers.kafka import boxes, reading
+from deadletter.brokers.kafka.ledgers import BATCH, FETCH_BYTES
 from deadletter.brokers.kafka.line import EARLIEST, LATEST, Line
 from deadletter.brokers.kafka.tails import Tail
 from deadletter.brokers.values import Reading, Watched
 
 BUDGET = 5.0  # seconds of tailing a sweep; the rest is read by the next one
-BATCH = 200
 TURN = 0.002  # seconds we work before others get a turn of the event loop
-FETCH_BYTES = 256 << 10  # a partition; what arrives at once is taken apart at once
 Offsets = Mapping[str, Mapping[int, int | BrokerError]]  # topic -> partition -> offset
 Spans = dict[TopicPartition, tuple[int, int]]
 

@@ -52,6 +52,7 @@ class Tail:
                 case "tally":
                     partitions = self.tallies.setdefault(parsed.subject, {})
                     self._put(partitions, parsed.partition, value and core.decode_tally(key, value))
+                    self._put(self.tallies, parsed.subject, partitions or None)
                 case "courier":
                     self._put(self.words, parsed.subject, value and CourierWord(**core.decode_word(key, value)))
 
