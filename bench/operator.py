@@ -8,18 +8,24 @@ import tempfile
 import time
 import urllib.request
 import uuid
-from collections.abc import Awaitable, Iterable
+from collections.abc import Awaitable, Iterable, Sequence
 from pathlib import Path
 from statistics import quantiles
 from typing import Any
 
+from aiokafka.admin import AIOKafkaAdminClient, NewTopic
+
 from bench import lines
+from deadletter.api.brokerconnections import BrokerConnection
+from deadletter.api.deadletterqueues import DeadLetterQueue
 from deadletter.cluster import CONNECTIONS, QUEUES, Cluster, connect
+from deadletter.plan.boxes import PlannedBox, plan_boxes
 from tests.bed import beds, places
 from tests.bed.control import ApiServer
 from tests.handlers.operators import Operator, rights
 
 DEADLINE = 1200.0
+SETTLED = 30.0  # until the last status of a burst is written
 SETTINGS = {
     "DLQ_SWEEP_SECONDS": "10",
     "DLQ_STATUS_SECONDS": "30",
@@ -29,10 +35,9 @@ SETTINGS = {
     "DLQ_RELIST_SECONDS": "60",
     "DLQ_LOG_LEVEL": "info",
 }
-WRITES = re.compile(
-    r'^apiserver_request_total\{.*group="(deadletter.dev|apps|batch|)".*verb="(PATCH|POST|PUT|DELETE|APPLY)"'
-)
-OURS = re.compile(r'resource="(deadletterqueues|brokerconnections|retrypolicies|replays|deployments|events)"')
+REQUESTS = re.compile(r"^apiserver_request_total\{(.*)\} (\S+)$", re.MULTILINE)
+WRITE = re.compile(r'verb="(PATCH|POST|PUT|DELETE|APPLY)"')
+OTHERS = re.compile(r'resource="(leases|serviceaccounts)"')  # the API server's own, and the bench's token
 
 
 def queue(dead: str) -> dict[str, Any]:
@@ -67,7 +72,7 @@ async def until_ready(cluster: Cluster, namespace: str, count: int) -> float:
         found, _ = await cluster.list(QUEUES, namespace)
         if sum(map(is_ready, found)) >= count:
             return time.monotonic() - began
-        await asyncio.sleep(0.5)
+        await asyncio.sleep(max(0.5, count / 1000))  # a list of all is work for the API server, too
     raise TimeoutError(f"{count} queues were not Ready in {DEADLINE:.0f} s")
 
 
@@ -92,9 +97,9 @@ async def restart(operator: Operator, count: int) -> float:
 
 
 def memory(operator: Operator) -> float:
-    """Resident memory in MiB."""
+    """The most memory it ever held, in MiB."""
     text = Path(f"/proc/{operator.process.pid if operator.process else os.getpid()}/status").read_text()
-    return int(re.findall(r"VmRSS:\s+(\d+)", text)[0]) / 1024
+    return int(re.findall(r"VmHWM:\s+(\d+)", text)[0]) / 1024
 
 
 async def creations(cluster: Cluster, namespace: str, count: int, tag: str) -> float:
@@ -119,10 +124,26 @@ async def creations(cluster: Cluster, namespace: str, count: int, tag: str) -> f
     return quantiles(ready.values(), n=20)[-1]
 
 
-def writes(server: ApiServer) -> float:
-    """Writes to our kinds and their children that the API server has counted."""
-    found = server.kubectl("get", "--raw", "/metrics").splitlines()
-    return sum(float(one.rsplit(" ", 1)[1]) for one in found if WRITES.search(one) and OURS.search(one))
+def requests(server: ApiServer) -> tuple[float, float]:
+    """All requests that the API server has counted, and the writes among them."""
+    found = REQUESTS.findall(server.kubectl("get", "--raw", "/metrics"))
+    written = [float(count) for labels, count in found if WRITE.search(labels) and not OTHERS.search(labels)]
+    return sum(float(count) for _, count in found), sum(written)
+
+
+async def make_boxes(kafka: str, wanted: Sequence[PlannedBox]) -> None:
+    """Topics as the operator would make them."""
+    admin = AIOKafkaAdminClient(bootstrap_servers=kafka, request_timeout_ms=120_000)
+    await admin.start()
+    try:
+        for at in range(0, len(wanted), 100):
+            await admin.create_topics([as_topic(box) for box in wanted[at : at + 100]])
+    finally:
+        await admin.close()
+
+
+def as_topic(box: PlannedBox) -> NewTopic:
+    return NewTopic(box.name, 1, 1, topic_configs={"retention.ms": str(box.retention_ms), **box.config})
 
 
 async def scene(server: ApiServer, kafka: str, count: int, folder: Path, cluster: Cluster) -> tuple[str, Operator]:
@@ -130,53 +151,72 @@ async def scene(server: ApiServer, kafka: str, count: int, folder: Path, cluster
     namespace = f"bench-{uuid.uuid4().hex[:8]}"
     server.kubectl("create", "namespace", namespace)
     spec = {"kafka": {"bootstrapServers": [kafka], "defaults": {"partitions": 1, "replicationFactor": 1}}}
-    await cluster.create(CONNECTIONS, namespace, body(namespace, "broker", "BrokerConnection", spec))
+    broker = body(namespace, "broker", "BrokerConnection", spec)
+    await cluster.create(CONNECTIONS, namespace, broker)
     made = [body(namespace, f"q-{at}", "DeadLetterQueue", queue(f"{namespace}.q-{at}")) for at in range(count)]
+    lines.progress(f"{count} queues and their boxes")
+    known = BrokerConnection.from_body(broker).spec
+    await make_boxes(kafka, [plan_boxes(DeadLetterQueue.from_body(one), known)[0] for one in made])
     await all_of(cluster.create(QUEUES, namespace, one) for one in made)
     config = rights(server, namespace, folder)
-    operator = Operator(config, namespace, folder / f"{namespace}.log", **SETTINGS)
-    lines.progress(f"{count} queues: making their boxes")
+    return namespace, Operator(config, namespace, folder / f"{namespace}.log", **SETTINGS)
+
+
+async def starts(operator: Operator, cluster: Cluster, namespace: str, count: int, limit: float) -> None:
+    """The first start, which writes every status, and one after it, which writes none."""
     operator.start()
-    await until_ready(cluster, namespace, count)
+    lines.bound(f"operator-start-{count}", "s", await until_ready(cluster, namespace, count), limit)
+    await asyncio.sleep(SETTLED)
     operator.stop()
-    return namespace, operator
+    lines.bound(f"operator-restart-{count}", "s", await restart(operator, count), limit)
+    await asyncio.sleep(SETTLED)
+
+
+async def rest(server: ApiServer, count: int, seconds: float) -> None:
+    """What the operator costs the API server when nothing happens."""
+    lines.progress(f"idle for {seconds:.0f} s")
+    before, began = requests(server), time.monotonic()
+    await asyncio.sleep(seconds)
+    after, spent = requests(server), time.monotonic() - began
+    writes = (after[1] - before[1]) * 3600 / spent / count
+    lines.bound(f"operator-idle-writes-{count}", "writes/queue/h", max(writes, 1e-9), 0.01)
+    lines.bound(f"operator-idle-requests-{count}", "requests/s", (after[0] - before[0]) / spent, 20)
+
+
+async def changes(cluster: Cluster, namespace: str, count: int) -> float:
+    """Seconds from the first of many changed specs until all are Ready again."""
+    began = time.monotonic()
+    change = {"spec": {"alerts": {"depth": 7}}}
+    await all_of(cluster.patch(QUEUES, namespace, f"q-{at}", change) for at in range(count))
+    await until_ready(cluster, namespace, count)
+    return time.monotonic() - began
 
 
 async def measure(server: ApiServer, kafka: str, folder: Path, asked: argparse.Namespace) -> None:
     async with connect(10_000, 10_000) as cluster:
-        namespace, operator = await scene(server, kafka, asked.queues, folder, cluster)
-        try:
-            lines.bound(f"operator-restart-{asked.queues}", "s", await restart(operator, asked.queues), 60)
-            await asyncio.sleep(min(30.0, asked.idle))
-            before, began = writes(server), time.monotonic()
-            lines.progress(f"idle for {asked.idle:.0f} s")
-            await asyncio.sleep(asked.idle)
-            spent = (writes(server) - before) * 3600 / (time.monotonic() - began) / asked.queues
-            lines.bound(f"operator-idle-writes-{asked.queues}", "writes/queue/h", max(spent, 1e-9), 0.01)
-            lines.bound(f"operator-memory-{asked.queues}", "MiB", memory(operator), 200)
-            change = {"spec": {"alerts": {"depth": 7}}}
-            began = time.monotonic()
-            await all_of(cluster.patch(QUEUES, namespace, f"q-{at}", change) for at in range(asked.queues))
-            await until_ready(cluster, namespace, asked.queues)
-            lines.bound(f"operator-changes-{asked.queues}", "s", time.monotonic() - began, 60)
-            late = await creations(cluster, namespace, asked.created, uuid.uuid4().hex[:6])
-            lines.bound(f"operator-create-to-ready-p95-{asked.created}", "s", late, 10)
-        finally:
-            operator.stop()
-        if asked.many:
-            namespace, operator = await scene(server, kafka, asked.many, folder, cluster)
+        if count := asked.queues:
+            namespace, operator = await scene(server, kafka, count, folder, cluster)
             try:
-                linear = 60 * asked.many / asked.queues
-                lines.bound(f"operator-restart-{asked.many}", "s", await restart(operator, asked.many), linear)
-                await asyncio.sleep(30)
-                lines.bound(f"operator-memory-{asked.many}", "MiB", memory(operator), 350)
+                await starts(operator, cluster, namespace, count, 60)
+                await rest(server, count, asked.idle)
+                lines.bound(f"operator-changes-{count}", "s", await changes(cluster, namespace, count), 60)
+                late = await creations(cluster, namespace, asked.created, uuid.uuid4().hex[:6])
+                lines.bound(f"operator-create-to-ready-p95-{asked.created}", "s", late, 10)
+                lines.bound(f"operator-memory-{count}", "MiB", memory(operator), 200)
+            finally:
+                operator.stop()
+        if count := asked.many:
+            namespace, operator = await scene(server, kafka, count, folder, cluster)
+            try:
+                await starts(operator, cluster, namespace, count, 60 * count / 1000)
+                lines.bound(f"operator-memory-{count}", "MiB", memory(operator), 350)
             finally:
                 operator.stop()
 
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("--queues", type=int, default=1000)
+    parser.add_argument("--queues", type=int, default=1000, help="0: leave it out")
     parser.add_argument("--created", type=int, default=100)
     parser.add_argument("--many", type=int, default=3000, help="0: leave it out")
     parser.add_argument("--idle", type=float, default=300.0, help="seconds")
