@@ -60,7 +60,9 @@ def test_every_right_is_used(place: Place, redis: str, tmp_path: Path) -> None:
             operator.until_ready()
             live_every_life(place, redis)
             until(f"every right is used; not yet {given - proxy.used.keys()}", lambda: given <= proxy.used.keys())
-    assert "403" not in operator.log.read_text()
+    told = operator.log.read_text()
+    assert "Api403" not in told
+    assert '"status": 403' not in told
 
 
 def live_every_life(place: Place, redis: str) -> None:
