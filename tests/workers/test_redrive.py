@@ -51,8 +51,13 @@ class Stage:
 
 
 @pytest.fixture
-async def scene():
-    return await Scene(MemoryBroker(MemoryServer()), partitions=2).build()
+def server():
+    return MemoryServer()
+
+
+@pytest.fixture
+async def scene(server):
+    return await Scene(MemoryBroker(server), partitions=2).build()
 
 
 async def test_a_letter_goes_back_after_its_backoff_and_not_before(scene):
@@ -107,6 +112,17 @@ async def test_a_letter_whose_return_could_not_be_recognised_stays(scene):
     await scene.bury(Message(b"key-1", b"{}", (("x-error", b"broken"),), START))
     assert await stage.after(60) == 0
     assert await scene.open_letters() == [1]
+
+
+async def test_a_letter_too_large_for_its_origin_stays_and_hinders_no_other(scene, server):
+    stage = Stage(scene)
+    letters = [letter(number) for number in range(9)]
+    letters[4].value = b"x" * 2_000
+    await scene.bury(*letters)
+    server.boxes["orders"].max_message_bytes = 1_000
+    assert await stage.after(60) == 8
+    assert await scene.numbers() == [0, 1, 2, 3, 5, 6, 7, 8]
+    assert await scene.open_letters() == [4]
 
 
 async def test_a_shut_gate_holds_letters_back(scene):

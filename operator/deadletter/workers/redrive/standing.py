@@ -14,7 +14,7 @@ from deadletter.api.assignments import RedriveAssignment, ReplayAssignment, Targ
 from deadletter.api.base import NameRef
 from deadletter.api.replays import ReplaySpec
 from deadletter.brokers.base import Broker
-from deadletter.brokers.errors import BrokerError, Fenced
+from deadletter.brokers.errors import BrokerError, Fenced, TooLarge
 from deadletter.brokers.values import Publication, Step
 from deadletter.core.dialects import read_letter
 from deadletter.core.letters import Letter
@@ -196,6 +196,18 @@ class Redriver:
         return [read_letter(taken.message, taken.place, *self._reading) for taken in found]
 
     async def _send(self, span: Span, round_: int, offsets: set[int]) -> int:
+        """Send them; one that its origin does not take stays and hinders no other."""
+        try:
+            return await self._move(span, round_, offsets)
+        except TooLarge:
+            if len(offsets) == 1:
+                self._log.warning("a letter exceeds what its origin takes", partition=span.partition)
+                return 0
+            ordered = sorted(offsets)
+            first, second = set(ordered[: len(ordered) // 2]), set(ordered[len(ordered) // 2 :])
+            return await self._send(span, round_, first) + await self._send(span, round_, second)
+
+    async def _move(self, span: Span, round_: int, offsets: set[int]) -> int:
         """Read behind the fence: what another settled before is seen as settled, or is gone."""
         boxes, now = self._told.boxes, self._clock()
         drafter = Drafter(as_replay(self._told, round_), self._broker, self._clock)
@@ -205,8 +217,8 @@ class Redriver:
             published = [one.publication for one in outcomes if one.publication is not None]
             if published:
                 tally = mover.tally or Tally(span, now, span.start)
+                self._rounds.published(round_)  # before, for nobody knows what became of a commit that fails
                 await mover.commit(self._step(tally, outcomes, published, now))
-                self._rounds.published(round_)
                 self._tide.left(len(published), now)
                 metrics.REDRIVEN.labels(*self._named, str(min(round_, MOST))).inc(len(published))
         return len(published)
