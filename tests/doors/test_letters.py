@@ -98,8 +98,9 @@ async def test_a_payload_is_shown_only_when_asked_and_redacted(desk, capsys):
 async def test_what_is_not_there_is_said_plainly(desk, capsys):
     folder, scene = desk
     named = ("--connection", folder / "connection.yaml", "--dead", scene.boxes.dead)
-    code, _, err = await ask(capsys, "show", "0-999999", *named)
-    assert (code, err) == (1, "there is no open letter 0-999999\n")
+    for name in ("0-999999", "7-0", "nonsense", "1-"):
+        code, _, err = await ask(capsys, "show", name, *named)
+        assert (code, err) == (1, f"there is no open letter {name}\n")
     code, _, err = await ask(capsys, "list", "--where", "attempts", *named)
     assert code == 1
     assert "bool" in err

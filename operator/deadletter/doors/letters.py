@@ -34,9 +34,10 @@ from deadletter.cluster import ApiError
 from deadletter.core import times
 from deadletter.core.dialects import read_letter
 from deadletter.core.fingerprint import fingerprint
-from deadletter.core.letters import Letter
+from deadletter.core.letters import Letter, Place
 from deadletter.core.redaction import redact
 from deadletter.core.selection import PredicateError, Selection, failed_at
+from deadletter.core.tallies import Span
 from deadletter.doors.boxes import Counter, CounterError, find
 from deadletter.doors.queues import find_queue
 
@@ -92,21 +93,39 @@ async def _serve(options: argparse.Namespace) -> int:
     counter = await _counter(options)
     if options.verb == "list":
         return await _list(counter, options)
-    async for letter in _open(counter, Selection(ids=(options.id,))):
+    async for letter in _open(counter, Selection(ids=(options.id,)), spot(options.id, counter.broker.is_redis)):
         _print_one(letter, counter, options)
         return 0
     print(f"there is no open letter {options.id}", file=sys.stderr)
     return 1
 
 
-async def _open(counter: Counter, selection: Selection) -> AsyncIterator[Letter]:
+def spot(name: str, redis: bool) -> Span:
+    """Where the letter of this id would lie; an empty span when it is no id."""
+    first, _, second = name.partition("-")
+    if not (first.isdecimal() and second.isdecimal()):
+        return Span(0, 0, 0)
+    partition, offset = (0, Place.of_entry("", name).offset) if redis else (int(first), int(second))
+    return Span(partition, offset, offset + 1)
+
+
+def _common(span: Span, asked: Span | None) -> Span:
+    """The part of a partition that is asked for."""
+    if asked is None:
+        return span
+    if asked.partition != span.partition:
+        return Span(span.partition, 0, 0)
+    return Span(span.partition, max(span.start, asked.start), min(span.end, asked.end))
+
+
+async def _open(counter: Counter, selection: Selection, asked: Span | None = None) -> AsyncIterator[Letter]:
     """Open letters of the selection, in order per partition."""
     _ = selection.predicate
     now = int(time() * 1000)
     async with open_broker(counter.broker, counter.secrets, counter.allow) as broker:
         settled = await _settled(counter, broker)
-        spans = await broker.window(counter.dead)
-        async for batch in broker.read(counter.dead, spans):
+        spans = [_common(span, asked) for span in await broker.window(counter.dead)]
+        async for batch in broker.read(counter.dead, [span for span in spans if span.start < span.end]):
             for taken in batch:
                 if taken.place.offset in settled.get(taken.place.partition, ()):
                     continue
