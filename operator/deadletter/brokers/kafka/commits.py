@@ -6,6 +6,7 @@ Kafka keeps one offset a partition; this text beside it makes it a set, so that 
 from base64 import b64decode, b64encode
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from operator import sub
 
 from deadletter.brokers.errors import LedgerCorrupt
 
@@ -28,15 +29,23 @@ def encode(offset: int, highest: int, unfinished: Mapping[int, Attempt]) -> str:
     """The text to commit beside `offset`, which is the lowest unfinished one or the next to take."""
     content = bytearray()
     _put(content, highest - offset + 1)
-    before = offset
-    for one in sorted(unfinished):
-        state = unfinished[one]
-        _put(content, one - before)
-        _put(content, state.attempts)
-        if state.attempts:
-            _put(content, state.first_failed_at or 0)
-        before = one
+    offsets = sorted(unfinished)
+    deltas = list(map(sub, offsets, [offset, *offsets]))
+    if deltas and max(deltas) <= 0x7F and list(unfinished.values()).count(FRESH) == len(offsets):
+        plain = bytearray(2 * len(offsets))  # the usual case, done for hundreds of offsets many times a second
+        plain[::2] = bytes(deltas)
+        content += plain
+    else:
+        for one, delta in zip(offsets, deltas, strict=True):
+            _put_one(content, delta, unfinished[one])
     return PREFIX + b64encode(content).decode()
+
+
+def _put_one(content: bytearray, delta: int, state: Attempt) -> None:
+    _put(content, delta)
+    _put(content, state.attempts)
+    if state.attempts:
+        _put(content, state.first_failed_at or 0)
 
 
 def decode(offset: int, text: str) -> tuple[int, dict[int, Attempt]]:

@@ -35,6 +35,7 @@ class KafkaDesk(ConsumerRebalanceListener):  # type: ignore[misc]
         self._openings: set[asyncio.Task[None]] = set()
         self._left: deque[Claim] = deque()
         self._failure: BrokerError | None = None
+        self._shut: dict[TopicPartition, BrokerError] = {}  # partitions of ours that do not open yet, and why
         self._said = False
         self._closing = False
         self._joined = asyncio.Event()
@@ -84,6 +85,7 @@ class KafkaDesk(ConsumerRebalanceListener):  # type: ignore[misc]
             await asyncio.wait(self._openings, timeout=1.0)
         works, self._works = self._works, {}
         self._left.clear()
+        self._shut.clear()
         await asyncio.gather(*(work.close(flush=True) for work in works.values()), return_exceptions=True)
 
     async def on_partitions_assigned(self, assigned: Iterable[TopicPartition]) -> None:
@@ -116,11 +118,13 @@ class KafkaDesk(ConsumerRebalanceListener):  # type: ignore[misc]
                 self._consumer.seek(tp, start)
                 self._consumer.resume(tp)
             self._works[tp] = work
+            self._shut.pop(tp, None)
         except BaseException as error:
             await asyncio.shield(work.close(flush=False))
             if isinstance(error, Fenced):
                 return not membership.is_assigned(self._consumer, tp)
             if isinstance(error, BrokerError) and error.heals:
+                self._shut[tp] = error
                 return False
             raise
         return True
@@ -145,7 +149,7 @@ class KafkaDesk(ConsumerRebalanceListener):  # type: ignore[misc]
         return sum(work.waiting for work in self._works.values() if isinstance(work, RetryPartition))
 
     async def claim(self, limit: int, max_bytes: int = 64 << 20) -> list[Claim]:
-        """Due letters first, then messages of the source."""
+        """Due letters first, then messages of the source; with none, what keeps a partition shut is raised."""
         deadline = time.monotonic() + PATIENCE
         while True:
             if self._failure is not None:
@@ -158,8 +162,10 @@ class KafkaDesk(ConsumerRebalanceListener):  # type: ignore[misc]
                     if not claims:  # due letters are in hand by now and must not be forgotten
                         raise
                 claims += self._take(limit - len(claims), max_bytes)
-            if claims or time.monotonic() >= deadline:
+            if claims or (time.monotonic() >= deadline and not self._shut):
                 return claims
+            if time.monotonic() >= deadline:
+                raise next(iter(self._shut.values()))
 
     def _longest_wait(self, deadline: float) -> float:
         due = [when for work in self._works.values() if isinstance(work, RetryPartition) and (when := work.next_due())]

@@ -94,7 +94,8 @@ class Courier:
                 # A group that forms anew looks like a fence for a moment.
                 if not (error.heals or isinstance(error, Fenced)) or now - since > TROUBLE_S:
                     raise
-                self._log.warning("claiming failed; it is tried again", reason=type(error).__name__)
+                reason, message = type(error).__name__, str(error)[:1024]
+                self._log.warning("claiming failed; it is tried again", reason=reason, message=message)
                 await asyncio.sleep(1.0)
 
     async def _claim_once(self) -> None:
@@ -158,8 +159,10 @@ class Courier:
         self._duration.observe(loop.time() - started)
         self._outcomes[outcome.word].inc()
         self.load.moves += 1
-        self._fates.meet(claim, outcome, leave)
+        is_taken = self._fates.meet(claim, outcome, leave)
         self._wake()
+        if is_taken:
+            await self._fates.settle_delivered(claim)
 
     def _start(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.ensure_future(work)

@@ -68,20 +68,22 @@ class Fates:
         self.lanes.free(claim)
         self._load.lay_down(claim)
 
-    def meet(self, claim: Claim, outcome: Outcome, leave: Pass) -> None:
-        """A delivery ended like this."""
+    def meet(self, claim: Claim, outcome: Outcome, leave: Pass) -> bool:
+        """A delivery ended like this; True: the service took it, and `settle_delivered` is to follow."""
         now = self._clock()
         counts = self._gate.record(outcome, leave, now)
         if outcome.failure is None:
             self._load.deliver()
             self.lanes.free(claim)
-            self._start(self._settle_delivered(claim))
-        elif not counts:
-            self.lanes.again(claim)
-        else:
+            return True
+        if counts:
             self._carry_out(claim, outcome.failure, outcome, now)
+        else:
+            self.lanes.again(claim)
+        return False
 
-    async def _settle_delivered(self, claim: Claim) -> None:
+    async def settle_delivered(self, claim: Claim) -> None:
+        """Returns when it is durable, or somebody else's."""
         try:
             await self._settler.settle(claim, DELIVERED)
         finally:
@@ -100,15 +102,17 @@ class Fates:
 
     def _retry(self, claim: Claim, letter: Letter, at: int, now: int) -> None:
         first = letter.envelope.first_failed_at or now
-        wait: Wait | None = Wait(claim, letter, at)
+        wait = Wait(claim, letter, at)
         # A parked letter is parked again: its count is then durable, which a note at the desk is not for it.
-        if wait and not claim.parked and at - first <= self._inline:
-            claim.attempts, claim.first_failed_at = letter.envelope.attempts, first
-            self._desk.note(claim, claim.attempts, first)
-            metrics.RETRIES.labels(*self._where, "inline").inc()
-            wait = self.waits.add(wait, now)
-        if wait is not None:
+        if claim.parked or at - first > self._inline:
             self._start(self._park(wait))
+            return
+        claim.attempts, claim.first_failed_at = letter.envelope.attempts, first
+        self._desk.note(claim, claim.attempts, first)
+        metrics.RETRIES.labels(*self._where, "inline").inc()
+        longest = self.waits.add(wait, now)
+        if longest is not None:
+            self._start(self._park(longest))
 
     async def _park(self, wait: Wait) -> None:
         metrics.RETRIES.labels(*self._where, "parked").inc()

@@ -30,6 +30,7 @@ UNSAFE = re.compile(r"[\x00-\x1f\x7f]")
 TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 PLAIN = re.compile(rb"[\x21-\x7e]([\x20-\x7e]*[\x21-\x7e])?")
 VALUE = re.compile(rb"[^\x00-\x08\x0a-\x1f\x7f]*")
+CONTENT_TYPE = b"Content-Type: application/octet-stream\r\n"
 CLOUD_EVENT_SAFE = "!#$&'()*+,-./:;<=>?@[\\]^_`{|}~"
 
 
@@ -64,6 +65,7 @@ class Requests:
         start = f"{method} {path} HTTP/1.1\r\nHost: {authority}\r\nUser-Agent: dlq-operator\r\n{fixed}"
         self._start = start.encode("latin-1", "replace")
         self._fixed = frozenset(name.lower() for name, _ in headers)
+        self._usual = b"" if "content-type" in self._fixed else CONTENT_TYPE
         self._forward = re.compile("|".join(translate(glob.lower()) for glob in forward) or r"\Z.")
         self._chosen: dict[str, bool] = {}
 
@@ -79,6 +81,8 @@ class Requests:
         return b"".join((self._start, text.encode("utf-8", "replace"), _key(message), self._headers(message), b"\r\n"))
 
     def _headers(self, message: Message) -> bytes:
+        if not message.headers:
+            return self._usual
         lines: list[bytes] = []
         size, names = 0, set(self._fixed)
         is_event = any(name == "ce_specversion" for name, _ in message.headers)
@@ -92,7 +96,7 @@ class Requests:
                 size += len(line)
                 names.add(lower)
         if "content-type" not in names:
-            lines.append(b"Content-Type: application/octet-stream\r\n")
+            lines.append(CONTENT_TYPE)
         return b"".join(lines)
 
     def _line(self, name: str, value: bytes, is_event: bool) -> bytes:

@@ -43,7 +43,6 @@ class Client:
         self._guard = guard
         self._tls = tls if target.secure else None
         self._idle: deque[tuple[Connection, float]] = deque()
-        self._born: dict[Connection, float] = {}
 
     async def exchange(self, head: bytes, body: bytes, seconds: float) -> Answer:
         """The answer to a request, given as its head and its body; HttpError when there is none within `seconds`."""
@@ -60,11 +59,7 @@ class Client:
 
     async def _ask(self, connection: Connection, head: bytes, body: bytes, end: float) -> Answer:
         loop = asyncio.get_running_loop()
-        try:
-            answer = await connection.exchange(head, body, end - loop.time())
-        except BaseException:
-            self._born.pop(connection, None)
-            raise
+        answer = await connection.exchange(head, body, end - loop.time())
         self._give_back(connection, loop.time())
         return answer
 
@@ -73,20 +68,16 @@ class Client:
             connection, since = self._idle.pop()  # the last used: the others grow old and go
             if connection.is_open and now - since < IDLE_SECONDS:
                 return connection
-            self._drop(connection)
+            connection.close()
         return None
 
     def _give_back(self, connection: Connection, now: float) -> None:
-        if connection.is_open and now - self._born[connection] < LIFE_SECONDS:
+        if connection.is_open and now - connection.born < LIFE_SECONDS:
             self._idle.append((connection, now))
         else:
-            self._drop(connection)
+            connection.close()
         while self._idle and (not self._idle[0][0].is_open or now - self._idle[0][1] > IDLE_SECONDS):
-            self._drop(self._idle.popleft()[0])
-
-    def _drop(self, connection: Connection) -> None:
-        self._born.pop(connection, None)
-        connection.close()
+            self._idle.popleft()[0].close()
 
     async def _connect(self, end: float) -> Connection:
         loop = asyncio.get_running_loop()
@@ -97,7 +88,7 @@ class Client:
                 connection = await self._reach(addresses)
         except TimeoutError as error:
             raise TimedOut("no connection in time") from error
-        self._born[connection] = loop.time()
+        connection.born = loop.time()
         return connection
 
     async def _reach(self, addresses: Sequence[str]) -> Connection:
@@ -120,4 +111,4 @@ class Client:
     async def close(self) -> None:
         """Close every idle connection."""
         while self._idle:
-            self._drop(self._idle.pop()[0])
+            self._idle.pop()[0].close()

@@ -29,6 +29,7 @@ class Connection(asyncio.Protocol):
         self._parser: Any = httptools.HttpResponseParser(self)
         self._waiting: asyncio.Future[Answer] | None = None
         self.heard = False  # a byte of the present answer has come
+        self.born = 0.0
         self._begin()
 
     def _begin(self) -> None:
