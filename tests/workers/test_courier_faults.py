@@ -10,7 +10,6 @@ from deadletter.core.failures import failure_of
 from deadletter.core.policy import BreakerSettings, Policy
 from deadletter.workers.courier import outcomes
 from deadletter.workers.courier.gates import Gate, Pass
-from deadletter.workers.courier.words import Speaker
 from tests.workers.couriers import QUICK, Bench, assignment, message
 from tests.workers.rawservers import OK, saying, server, server_tls
 from tests.workers.services import serving, until
@@ -157,21 +156,3 @@ def test_a_fault_is_probed_by_one_at_a_time_with_growing_pauses():
 )
 def test_both_forms_of_retry_after(text: str, wait: int | None):
     assert outcomes.retry_after(text, 10_000) == wait
-
-
-class _StillDesk:
-    lag = 0
-    parked = 0
-
-
-async def test_the_watchdog_barks_only_when_lag_grows_and_nothing_moves():
-    bench, desk = Bench(), _StillDesk()
-    async with serving() as service, bench.courier(assignment(service.url)) as courier:
-        speaker = Speaker(courier, desk, "pod", ("a", "b"), lambda: 0, 1)  # type: ignore[arg-type]
-        assert speaker.stuck(0) == ""
-        assert speaker.stuck(10_000) == ""
-        desk.lag = 5
-        assert speaker.stuck(10_100) == ""
-        assert speaker.stuck(10_400) != ""
-        courier.load.moves += 1
-        assert speaker.stuck(10_500) == ""

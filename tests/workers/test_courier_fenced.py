@@ -1,16 +1,18 @@
 """A courier whose producer is fenced although the partition is still its own: it takes the partition up anew."""
 
+import asyncio
 from collections import Counter
 from unittest.mock import patch
 
 import pytest
 from aiohttp import web
 
-from deadletter.brokers.errors import Fenced
+from deadletter.brokers.errors import Fenced, NotAuthorised
 from deadletter.brokers.kafka.broker import KafkaBroker
 from deadletter.brokers.kafka.parking import RetryPartition
 from deadletter.brokers.kafka.sources import SourcePartition
 from deadletter.brokers.kafka.transaction import Room
+from deadletter.workers.courier.main import desk_spec
 from tests.workers.couriers import QUICK, message
 from tests.workers.services import Received, serving, until
 from tests.workers.wires import Wire
@@ -78,3 +80,29 @@ async def test_a_fence_while_a_partition_is_opened_is_not_the_end(wire: Wire, ki
                 await wire.send(*(message(f"m{n}", f"k{n}") for n in range(10)))
                 await wire.until_buried(10)
     assert Counter(taken.message.value for taken in await wire.buried()) == Counter(f"m{n}".encode() for n in range(10))
+
+
+async def test_what_keeps_a_partition_shut_is_said_and_heals(wire: Wire):
+    async def refused(_: SourcePartition) -> None:
+        raise NotAuthorised("the broker does not allow it")
+
+    async def claim_on(desk) -> list:
+        while not (claims := await desk.claim(10)):
+            pass
+        return claims
+
+    spec = desk_spec(wire.assignment("http://shop.test/"), "pod-0")
+    async with wire.broker.desk(spec) as desk, asyncio.timeout(120):
+        await wire.send(message())
+        with patch.object(SourcePartition, "recover", refused):
+            assigned = desk._consumer.assignment()
+            await desk.on_partitions_revoked(assigned)
+            await desk.on_partitions_assigned(assigned)
+            with pytest.raises(NotAuthorised):
+                await claim_on(desk)
+        while True:
+            try:
+                assert len(await claim_on(desk)) == 1
+                break
+            except NotAuthorised:
+                continue

@@ -1,0 +1,66 @@
+"""A courier that kills itself at one step of its work, the n-th time it comes there.
+
+    python -m tests.workers.failpoints BROKER STEP TIMES
+
+A step is a method of the product or of a driver, and whether it dies before or after it.
+"""
+
+import os
+import signal
+import sys
+from importlib import import_module
+from typing import Any
+
+from deadletter.workers.courier.main import main
+
+_COURIER = "deadletter.workers.courier"
+_KAFKA = "deadletter.brokers.kafka"
+_REDIS = "deadletter.brokers.redis"
+EVERYWHERE = {
+    "claimed": (f"{_COURIER}.deliveries:Deliverer.attempt", "before"),
+    "answered": (f"{_COURIER}.deliveries:Deliverer.attempt", "after"),
+}
+KAFKA = {
+    "before-plain-commit": ("aiokafka:AIOKafkaConsumer.commit", "before"),
+    "after-plain-commit": ("aiokafka:AIOKafkaConsumer.commit", "after"),
+    "begun": ("aiokafka:AIOKafkaProducer.begin_transaction", "after"),
+    "letter-written": (f"{_KAFKA}.transaction:Transaction.send", "after"),
+    "offset-written": ("aiokafka:AIOKafkaProducer.send_offsets_to_transaction", "after"),
+    "before-end": ("aiokafka:AIOKafkaProducer.commit_transaction", "before"),
+    "after-end": ("aiokafka:AIOKafkaProducer.commit_transaction", "after"),
+}
+REDIS = {
+    "before-letter": (f"{_REDIS}.clerk:Clerk._publish", "before"),
+    "letter-written": (f"{_REDIS}.clerk:Clerk._publish", "after"),
+    "acknowledged": (f"{_REDIS}.clerk:Clerk._acknowledge", "after"),
+    "before-due-settled": (f"{_REDIS}.clerk:Clerk._settle_due", "before"),
+    "due-settled": (f"{_REDIS}.clerk:Clerk._settle_due", "after"),
+    "unmarked": (f"{_REDIS}.clerk:Clerk._unmark", "after"),
+}
+STEPS = {"kafka": EVERYWHERE | KAFKA, "redis": EVERYWHERE | REDIS}
+
+
+def arm(where: str, when: str, times: int) -> None:
+    """Die the n-th time."""
+    module, _, path = where.partition(":")
+    owner_name, method_name = path.split(".")
+    owner = getattr(import_module(module), owner_name)
+    method, came = getattr(owner, method_name), 0
+
+    async def dying(*words: Any, **more: Any) -> Any:
+        nonlocal came
+        came += 1
+        if came == times and when == "before":
+            os.kill(os.getpid(), signal.SIGKILL)
+        mine = came
+        found = await method(*words, **more)
+        if mine == times and when == "after":
+            os.kill(os.getpid(), signal.SIGKILL)
+        return found
+
+    setattr(owner, method_name, dying)
+
+
+if __name__ == "__main__":
+    arm(*STEPS[sys.argv[1]][sys.argv[2]], int(sys.argv[3]))
+    sys.exit(main([]))

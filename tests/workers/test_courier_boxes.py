@@ -1,0 +1,75 @@
+"""Dead boxes that refuse and messages that are hard to carry, on a real Kafka and a real Redis."""
+
+import time
+from collections import Counter
+
+import pytest
+from aiohttp import web
+
+from deadletter.brokers.values import BoxSpec
+from deadletter.core.headers import ATTEMPTS, read_ours
+from deadletter.core.letters import Message
+from tests.workers.couriers import message
+from tests.workers.services import serving, status, until
+from tests.workers.wires import Wire
+
+LARGE = 12 << 20
+
+
+def pause_of(courier) -> str:
+    return courier.gate.why(time.time_ns() // 1_000_000)[0]
+
+
+async def test_a_dead_box_that_is_gone_pauses_and_nothing_is_settled_until_it_is_back(wire: Wire):
+    async with serving(status(422)) as service, wire.courier(wire.assignment(service.url)) as courier:
+        await wire.broker.drop([f"{wire.prefix}dead"])
+        await wire.send(*(message(f"m{n}", f"k{n}") for n in range(10)))
+        await until(lambda: pause_of(courier) == "BoxMissing")
+        await wire.make()
+        await wire.until_buried(10)
+        await until(lambda: not pause_of(courier))
+    assert Counter(taken.message.value for taken in await wire.buried()) == Counter(f"m{n}".encode() for n in range(10))
+
+
+@pytest.mark.parametrize("wire", ["kafka"], indirect=True)
+async def test_a_letter_too_large_for_its_box_is_held_and_buried_when_the_box_has_grown(wire: Wire):
+    dead = f"{wire.prefix}dead"
+    await wire.broker.ensure(BoxSpec(dead, 2, 1, config={"max.message.bytes": "3000"}))
+    await wire.send(message("x" * 1500, "fits"), message("y" * 5000, "too-large"))
+    long = lambda _: web.Response(status=422, text="z" * 2000)  # noqa: E731
+    async with serving(long) as service, wire.courier(wire.assignment(service.url)) as courier:
+        await until(lambda: pause_of(courier) == "TooLarge")
+        await wire.until_buried(1)
+        await wire.broker.ensure(BoxSpec(dead, 2, 1, config={"max.message.bytes": "100000"}))
+        await wire.until_buried(2)
+    assert sorted(len(taken.message.value or b"") for taken in await wire.buried()) == [1500, 5000]
+
+
+async def test_poison_is_buried_with_its_bytes_unchanged_and_blocks_nobody(wire: Wire):
+    if not wire.spec.is_redis:
+        for name in ("orders", "dead"):
+            limit = {"max.message.bytes": str(LARGE)}
+            await wire.broker.ensure(BoxSpec(f"{wire.prefix}{name}", 2, 1, config=limit))
+    poison = (
+        Message(None, None, (), 1_700_000_000_000),
+        Message(b"\x00\xff\r\nX: y", b"", (("a", b"\xff\xfe"), ("evil", b"1\r\nX-Injected: 1")), 1_700_000_000_001),
+        Message(b"many", b"v", tuple((f"h{n}", b"\xff" * 50) for n in range(500)), 1_700_000_000_002),
+        Message(b"forged", b"v", ((ATTEMPTS, b"99"), ("dlq-id", b"mine"), ("host", b"evil")), 1_700_000_000_003),
+        Message(b"large", bytes(10 << 20), (), 1_700_000_000_004),
+    )
+    await wire.send(*poison, message("last", "healthy"))
+    answer = lambda one: web.Response(status=200 if one.body == b"last" else 422)  # noqa: E731
+    async with serving(answer) as service, wire.courier(wire.assignment(service.url)):
+        dead = await wire.until_buried(len(poison))
+        await until(lambda: b"last" in service.bodies)
+    found = {taken.message.key: taken.message for taken in dead}
+    assert len(dead) == len(found) == len(poison)
+    for one in poison:
+        letter = found[one.key]
+        assert (letter.key, letter.value or b"") == (one.key, one.value or b"")
+        kept = [pair for pair in letter.headers if not pair[0].startswith(("dlq-", "x-orig-dlq-"))]
+        assert kept == [pair for pair in one.headers if not pair[0].startswith("dlq-")]
+        envelope = read_ours(letter)
+        assert envelope is not None
+        assert (envelope.attempts, envelope.reason) == (1, "Refused")
+    assert all("X-Injected" not in one.headers for one in service.received)

@@ -1,0 +1,66 @@
+"""A courier killed at every step of a delivery: nothing lost, no letter twice, a redelivery under the same name."""
+
+import asyncio
+import signal
+from collections import Counter, defaultdict
+from pathlib import Path
+
+import pytest
+
+from tests.workers.couriers import QUICK, message
+from tests.workers.failpoints import STEPS
+from tests.workers.pods import Pod
+from tests.workers.services import Received, Service, serving, status, until
+from tests.workers.wires import Wire
+
+COUNT = 30
+TIMES = "2"  # every step is taken at least so often
+BAD, PUT_OFF = status(422), status(503)
+POLICY = {**QUICK, "maxAttempts": 3, "backoff": {"strategy": "Fixed", "initial": "300ms"}}
+
+
+def answer(one: Received):
+    number = int(one.body.split()[1])
+    if number % 3 == 0:
+        return BAD(one)
+    return PUT_OFF(one) if number % 3 == 1 and one.headers["Dlq-Attempt"] != "3" else status(200)(one)
+
+
+async def walk(wire: Wire, service: Service, folder: Path, kind: str, step: str) -> None:
+    """One queue of its own, a courier that dies at this step, and one that goes on."""
+    own = Wire(wire.broker, wire.spec, wire.prefix.replace(".", f"-{step}."))
+    await own.make()
+    await own.send(*(message(f"{step} {number}", f"k{number}") for number in range(COUNT)))
+    told = own.assignment(service.url, policy=POLICY, delivery={"inlineLimit": "0s"})
+    dying = Pod(folder / f"{step}-dying", told, "tests.workers.failpoints", kind, step, TIMES)
+    await dying.start()
+    assert dying.process is not None
+    assert await asyncio.wait_for(dying.process.wait(), 180) == -signal.SIGKILL, dying.log
+    pod = Pod(folder / step, told)
+    await pod.start()
+    try:
+        await own.until_buried(COUNT // 3)
+        await until(lambda: done(service, step) == {n for n in range(COUNT) if n % 3}, 180)
+    finally:
+        await pod.end(signal.SIGKILL)
+    letters = Counter(taken.message.value for taken in await own.buried())
+    assert letters == Counter(f"{step} {number}".encode() for number in range(0, COUNT, 3)), step
+
+
+def done(service: Service, step: str) -> set[int]:
+    """The numbers that the service took."""
+    mine = [one for one in service.received if one.body.split()[0] == step.encode()]
+    taken = {int(one.body.split()[1]): one for one in mine if answer(one).status == 200}
+    return set(taken)
+
+
+@pytest.mark.timeout(600)
+async def test_killed_at_every_step(wire: Wire, tmp_path: Path):
+    kind = "redis" if wire.spec.is_redis else "kafka"
+    async with serving(answer) as service:
+        await asyncio.gather(*(walk(wire, service, tmp_path, kind, step) for step in STEPS[kind]))
+    names: dict[bytes, set[str]] = defaultdict(set)
+    for one in service.received:
+        names[one.body].add(one.id)
+    assert {len(found) for found in names.values()} == {1}
+    assert len({name for found in names.values() for name in found}) == len(names) == COUNT * len(STEPS[kind])

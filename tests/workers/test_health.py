@@ -1,0 +1,90 @@
+"""What a worker answers to the kubelet and to Prometheus."""
+
+import asyncio
+
+import aiohttp
+import pytest
+from prometheus_client import CollectorRegistry, Gauge
+
+from deadletter.workers.courier.words import Speaker
+from deadletter.workers.health import REQUEST_LIMIT, Health, serve
+from tests.workers.couriers import Bench, assignment
+from tests.workers.services import serving
+
+
+async def ask(port: int, path: str, method: str = "GET") -> tuple[int, str, str]:
+    async with (
+        aiohttp.ClientSession() as session,
+        session.request(method, f"http://127.0.0.1:{port}{path}") as answer,
+    ):
+        return answer.status, answer.content_type, await answer.text()
+
+
+async def test_each_question_is_answered_with_what_is_wrong_now():
+    wrong = {"live": "", "ready": "BrokerUnreachable: no answer"}
+    health = Health(lambda: wrong["live"], lambda: wrong["ready"])
+    async with serve(health, 0, "127.0.0.1") as port:
+        assert (await ask(port, "/healthz"))[0] == 200
+        assert await ask(port, "/readyz") == (503, "text/plain", "BrokerUnreachable: no answer\n")
+        wrong.update(live="nothing moves", ready="")
+        assert await ask(port, "/healthz") == (503, "text/plain", "nothing moves\n")
+        assert (await ask(port, "/readyz?verbose=1"))[0] == 200
+
+
+async def test_metrics_are_those_of_its_registry():
+    registry = CollectorRegistry()
+    Gauge("dlq_test_letters", "Letters of a test.", registry=registry).set(7)
+    async with serve(Health(registry=registry), 0, "127.0.0.1") as port:
+        status, kind, text = await ask(port, "/metrics")
+    assert (status, kind) == (200, "text/plain")
+    assert "dlq_test_letters 7.0" in text
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status"),
+    [("GET", "/", 404), ("GET", "/metrics/x", 404), ("POST", "/healthz", 405), ("HEAD", "/healthz", 200)],
+)
+async def test_nothing_else_is_answered(method: str, path: str, status: int):
+    async with serve(Health(), 0, "127.0.0.1") as port:
+        assert (await ask(port, path, method))[0] == status
+
+
+@pytest.mark.parametrize("noise", [b"", b"\x00\xff", b"GET", b"x" * (REQUEST_LIMIT + 1), b"\r\n\r\n"])
+async def test_noise_ends_its_connection_and_nothing_else(noise: bytes):
+    async with serve(Health(), 0, "127.0.0.1") as port:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(noise)
+        writer.write_eof()
+        await asyncio.wait_for(reader.read(), 60)
+        writer.close()
+        assert (await ask(port, "/healthz"))[0] == 200
+
+
+class _StillDesk:
+    lag = 0
+    parked = 0
+
+
+async def test_the_watchdog_barks_only_when_lag_grows_and_nothing_moves_and_nothing_pauses():
+    bench, desk, now, paused = Bench(), _StillDesk(), 0, ""
+    async with serving() as service, bench.courier(assignment(service.url), paused=lambda: paused) as courier:
+        speaker = Speaker(courier, desk, "pod", ("a", "b"), lambda: 0, 1)  # type: ignore[arg-type]
+        health = Health(lambda: speaker.stuck(now))
+
+        def is_live(at: int) -> bool:
+            nonlocal now
+            now = at
+            return health.answer("/healthz")[0] == 200
+
+        assert is_live(0)
+        assert is_live(10_000)  # idle for hours
+        desk.lag = 5
+        assert is_live(10_100)
+        assert not is_live(10_400)
+        paused = "Suspended"
+        assert is_live(10_500)
+        paused, desk.lag = "", 6
+        assert is_live(10_600)
+        assert not is_live(11_000)
+        courier.load.moves += 1
+        assert is_live(11_100)
