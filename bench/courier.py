@@ -1,13 +1,15 @@
 """Deliveries per second: our courier from Kafka and from Redis, beside a bare aiohttp loop without any broker.
 
-The service is nginx that answers 200 at once. Lines: rate against the loop, CPU a delivery, added latency, the cost of
-failing messages to healthy ones.
+The service is nginx that answers 200 at once. Lines: rate against the loop (as a script runs it, and on the event loop
+that our pods use), CPU a delivery, added latency, the cost of failing messages to healthy ones, and what ten thousand
+parked letters cost (`bench.parked`).
 
     python -m bench.courier [--messages 20000] [--runs 3]
 """
 
 import argparse
 import asyncio
+import json
 import os
 import resource
 import shutil
@@ -20,11 +22,12 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from statistics import median, quantiles
+from typing import Any
 
 import aiohttp
 import uvloop
 
-from bench.lines import bound, progress, versus
+from bench.lines import bound, line, progress, versus
 from deadletter.api.assignments import CourierAssignment
 from deadletter.api.brokerconnections import BrokerConnectionSpec
 from deadletter.brokers.base import Broker
@@ -34,6 +37,7 @@ from deadletter.core.letters import Message, Place
 from deadletter.workers.courier.courier import Courier
 from deadletter.workers.courier.deliveries import Deliverer
 from deadletter.workers.courier.main import desk_spec
+from deadletter.workers.running import calm_collector
 from tests.bed import beds
 
 BODY = os.urandom(512).hex().encode()
@@ -49,6 +53,7 @@ http {{
     listen 127.0.0.1:{port};
     location / {{ return 200; }}
     location /some {{ if ($http_dlq_key ~ "^bad") {{ return 422; }} return 200; }}
+    location /later {{ add_header Retry-After 3600 always; return 429; }}
   }}
 }}
 """
@@ -84,19 +89,21 @@ def cpu() -> float:
     return used.ru_utime + used.ru_stime
 
 
-async def bare_loop(url: str, count: int) -> tuple[float, float]:
-    """Deliveries per second and CPU seconds each of an aiohttp loop."""
-    left = iter(range(count))
+async def bare_loop(url: str, count: int) -> tuple[float, float, float]:
+    """Deliveries per second, CPU seconds each and the 99th percentile of an aiohttp loop."""
+    left, seconds = iter(range(count)), []
     async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=IN_FLIGHT)) as session:
 
         async def post() -> None:
             for _ in left:
+                asked = time.perf_counter()
                 async with session.post(url, data=BODY) as answer:
                     await answer.read()
+                seconds.append(time.perf_counter() - asked)
 
         began, used = time.perf_counter(), cpu()
         await asyncio.gather(*(post() for _ in range(IN_FLIGHT)))
-        return count / (time.perf_counter() - began), (cpu() - used) / count
+        return count / (time.perf_counter() - began), (cpu() - used) / count, quantiles(seconds, n=100)[98]
 
 
 @asynccontextmanager
@@ -120,7 +127,7 @@ def _publication(prefix: str, number: int, bad: int) -> Publication:
     return Publication(f"{prefix}orders", message, Place("bench", 0, uuid.uuid4().int >> 70))
 
 
-def assignment(url: str, prefix: str, spec: BrokerConnectionSpec) -> CourierAssignment:
+def assignment(url: str, prefix: str, spec: BrokerConnectionSpec, **more: Any) -> CourierAssignment:
     """What the courier is told."""
     boxes = {"source": f"{prefix}orders", "dead": f"{prefix}dead", "retry": f"{prefix}retry"}
     return CourierAssignment.model_validate(
@@ -136,6 +143,7 @@ def assignment(url: str, prefix: str, spec: BrokerConnectionSpec) -> CourierAssi
             "delivery": {"http": {"url": url}, "concurrency": IN_FLIGHT},
             "url": url,
             "allow": ANYWHERE,
+            **more,
         }
     )
 
@@ -174,28 +182,25 @@ async def courier(url: str, spec: BrokerConnectionSpec, count: int, bad: int = 0
 
 
 def run(work):
-    """On the loop that pods use."""
+    """As our pods do."""
+    calm_collector()
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         return runner.run(work)
 
 
 def compare(name: str, spec: BrokerConnectionSpec, url: str, count: int, runs: int) -> None:
     """Ours and the loop's, by turns."""
-    ours, loop = [], []
+    ours, bare, quick = [], [], []
     for turn in range(runs):
         progress(f"{name}: turn {turn + 1} of {runs}")
-        loop.append(run(bare_loop(url, count)))
+        bare.append(asyncio.run(bare_loop(url, count)))
+        quick.append(run(bare_loop(url, count)))
         ours.append(run(courier(url, spec, count)))
-    versus(
-        f"courier-{name}",
-        "deliveries/s",
-        median(one[0] for one in ours),
-        "aiohttp",
-        median(one[0] for one in loop),
-        0.9,
-    )
-    bound(f"courier-{name}-cpu", "us", median(one[1] for one in ours) * 1e6, median(one[1] for one in loop) * 1e6)
-    bound(f"courier-{name}-p99", "ms", median(one[2] for one in ours) * 1e3, 250.0)
+    rate, used, p99 = (median(one[part] for one in ours) for part in range(3))
+    versus(f"courier-{name}", "deliveries/s", rate, "aiohttp", median(one[0] for one in bare), 0.9)
+    versus(f"courier-{name}-uvloop", "deliveries/s", rate, "aiohttp-on-uvloop", median(one[0] for one in quick), 0.9)
+    line(f"courier-{name}-cpu", "us", used * 1e6, "aiohttp", median(one[1] for one in bare) * 1e6, lower_is_better=True)
+    bound(f"courier-{name}-added-p99", "ms", max(p99 - median(one[2] for one in quick), 0.001) * 1e3, 250.0)
 
 
 def failing(name: str, spec: BrokerConnectionSpec, url: str, count: int, runs: int) -> None:
@@ -206,6 +211,15 @@ def failing(name: str, spec: BrokerConnectionSpec, url: str, count: int, runs: i
         plain.append(run(courier(url + "some", spec, count))[0])
         mixed.append(run(courier(url + "some", spec, count, bad=100))[0])
     versus(f"courier-{name}-failing", "deliveries/s", median(mixed), "none-failing", median(plain), 0.95)
+
+
+def parked(name: str, spec: BrokerConnectionSpec, url: str) -> None:
+    """Ten thousand letters that wait for an hour, in a process of their own."""
+    progress(f"{name}: parked letters")
+    words = [sys.executable, "-m", "bench.parked", spec.model_dump_json(by_alias=True, exclude_none=True), url]
+    said = json.loads(subprocess.run(words, check=True, stdout=subprocess.PIPE).stdout)
+    bound(f"courier-{name}-parked-memory", "MiB", said["mib"], 100.0)
+    bound(f"courier-{name}-parked-requests", "requests/s", said["requests"], 10.0)
 
 
 def main() -> None:
@@ -223,6 +237,7 @@ def main() -> None:
             for name, spec in (("kafka", kafka), ("redis", redis)):
                 compare(name, spec, url, asked.messages, asked.runs)
                 failing(name, spec, url, asked.messages, asked.runs)
+                parked(name, spec, url)
     finally:
         bed.down()
 
