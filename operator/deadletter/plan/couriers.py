@@ -9,7 +9,7 @@ from deadletter.api.deadletterqueues import DeadLetterQueue
 from deadletter.api.retrypolicies import RetryPolicySpec
 from deadletter.core import names
 from deadletter.plan import pods
-from deadletter.plan.degradation import gate
+from deadletter.plan.degradation import pause
 from deadletter.plan.facts import QueueFacts
 from deadletter.plan.pods import Image, Manifest
 from deadletter.plan.references import secret_keys
@@ -52,8 +52,8 @@ def plan_children(
         if role == "courier"
         else _redrive(queue, facts, connection, workers)
     )
-    pause = gate(queue, facts.reading) or ("" if redriving or role == "courier" else "Queued")
-    return _manifests(queue, connection, role, assignment, Live(paused=pause), workers)
+    live = Live(paused=pause(queue, facts.reading, redriving))
+    return _manifests(queue, connection, role, assignment, live, workers)
 
 
 def _courier(
