@@ -193,7 +193,7 @@ REFUSED = {
     "source alone": (delivered(delivery=None), "source and delivery belong together: set both or neither"),
     "delivery alone": (delivered(source=None, dead={"name": "a"}), "source and delivery belong together"),
     "neither source nor dead": ((QUEUE, {"brokerRef": {"name": "k"}}), "a queue without source needs dead.name"),
-    "adopt without a name": (adopted(dead={"name": None}), "adopt needs dead.name"),
+    "adopt without a name": (adopted(dead={"name": None}), "adopt needs dead.name: which"),
     "adopt with partitions": (adopted(dead={"partitions": 3}), "adopt takes the box as it is: remove partitions"),
     "adopt with source": (
         delivered(dead={"name": "a", "adopt": True}),
@@ -208,7 +208,10 @@ REFUSED = {
         delivered(source={"name": "a.retry"}, dead={"name": "a"}),
         "dead.name, and the names made from it, must differ from source.name",
     ),
-    "Disabled and not adopted": (plain(redrive={"strategy": "Disabled"}), "redrive Disabled is for adopted queues"),
+    "Disabled and not adopted": (
+        plain(redrive={"strategy": "Disabled"}),
+        "redrive Disabled is for adopted queues: set dead.adopt",
+    ),
     "redrive with delivery": (
         delivered(redrive={"strategy": "Automatic"}),
         "redrive Automatic and Selective are for queues without delivery",
@@ -248,9 +251,9 @@ REFUSED = {
     ),
     "an unknown request": (
         delivered(delivery={"resources": {"requests": {"gpu": 1}}}),
-        "requests takes cpu and memory",
+        "requests takes only cpu and memory",
     ),
-    "an unknown limit": (delivered(delivery={"resources": {"limits": {"gpu": 1}}}), "limits takes cpu and memory"),
+    "an unknown limit": (delivered(delivery={"resources": {"limits": {"gpu": 1}}}), "limits takes only cpu and memory"),
     "no time": (replay(select={"since": "yesterday"}), TIME),
     "until before since": (
         replay(select={"since": "2026-11-16T00:00:00Z", "until": "2026-11-15T00:00:00Z"}),

@@ -17,7 +17,7 @@ PLURALS = {kind.kind: kind.plural for kind in KINDS}
 
 
 class Server:
-    """One connection, made anew when the server closed it."""
+    """One connection, made anew when the server closed it; `warnings` are those of the last answer."""
 
     def __init__(self, kubeconfig):
         config = yaml.safe_load(Path(kubeconfig).read_text())
@@ -29,6 +29,7 @@ class Server:
             pair.flush()
             self._context.load_cert_chain(pair.name)
         self._connection = None
+        self.warnings = []
 
     def request(self, method, path, body=None, kind="application/json"):
         """Status and parsed answer; asked once more when a kept connection turns out to be closed."""
@@ -45,6 +46,7 @@ class Server:
         text = None if body is None else json.dumps(body)
         self._connection.request(method, path, text, {"Content-Type": kind, "Accept": "application/json"})
         answer = self._connection.getresponse()
+        self.warnings = [text.split('"', 1)[1].rstrip('"') for text in answer.headers.get_all("Warning") or ()]
         return answer.status, json.loads(answer.read())
 
     def close(self):

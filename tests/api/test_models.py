@@ -161,10 +161,9 @@ def test_models_are_frozen():
 def test_assignments_survive_their_file():
     broker = BrokerConnectionSpec.model_validate(KAFKA)
     queue = _queue(DELIVERED)
-    common = {"namespace": "shop", "queue": "orders", "uid": "u", "broker": broker, "boxes": queue.boxes(redis=False)}
+    common = {"namespace": "shop", "queue": "orders", "broker": broker, "boxes": queue.boxes(redis=False)}
     courier = CourierAssignment(
         **common,
-        generation=3,
         group="billing",
         delivery=queue.spec.delivery,
         url="http://billing",
@@ -173,10 +172,11 @@ def test_assignments_survive_their_file():
     replay = ReplayAssignment(
         **common,
         name="r",
+        uid="u",
         spec=Replay.from_body(manifest("Replay", REPLAYED)).spec,
         target=Target(kind="Queue", box="b", broker=broker),
     )
-    redrive = RedriveAssignment(**common, generation=1, where="attempts < 3")
+    redrive = RedriveAssignment(**common, where="attempts < 3")
     for told in (courier, replay, redrive, Live(paused="CapacityReached", rate=Rate(per_second=5))):
         assert type(told).model_validate_json(told.model_dump_json()) == told
         assert type(told).model_validate_json(told.model_dump_json(by_alias=True)) == told

@@ -42,8 +42,6 @@ class CourierAssignment(Told):
 
     namespace: str
     queue: str
-    uid: str
-    generation: int
     broker: BrokerConnectionSpec
     boxes: Boxes
     group: str
@@ -53,7 +51,6 @@ class CourierAssignment(Told):
     url: str
     routes: tuple[ResolvedRoute, ...] = ()
     compat_headers: tuple[str, ...] = ()
-    on_full_pause: bool = True
     allow: tuple[str, ...] = ()
 
 
@@ -91,8 +88,6 @@ class RedriveAssignment(Told):
 
     namespace: str
     queue: str
-    uid: str
-    generation: int
     broker: BrokerConnectionSpec
     boxes: Boxes
     dialect: str = "Auto"

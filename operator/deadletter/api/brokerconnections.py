@@ -79,7 +79,12 @@ class BoxDefaults(Model):
 
     constraints: ClassVar = (config_rule("config"),)
 
-    partitions: Int | None = Field(None, ge=1, le=10000, description="Partitions of a new topic.")
+    partitions: Int | None = Field(
+        None,
+        ge=1,
+        le=10000,
+        description="Partitions of a new topic. Absent: as many as the source has, else the broker's default.",
+    )
     replication_factor: Int | None = Field(
         None, ge=1, le=100, description="Copies of a new topic. Absent: the broker's default."
     )

@@ -9,7 +9,7 @@ from pydantic import Field
 from deadletter.api.base import Bool, Model, NameRef
 from deadletter.api.boxes import Boxes
 from deadletter.api.deliveries import Delivery, HttpDelivery, ServiceRef
-from deadletter.api.kinds import AGE, Column, Kind, condition_column
+from deadletter.api.kinds import AGE, NEWS, Column, Kind, condition_column
 from deadletter.api.queueparts import (
     ANOTHER_QUEUE,
     Alerts,
@@ -101,7 +101,7 @@ class DeadLetterQueueSpec(Model):
         ),
         Rule(
             "self.redrive.strategy != 'Disabled' || self.dead.adopt",
-            "redrive Disabled is for adopted queues",
+            "redrive Disabled is for adopted queues: set dead.adopt, or use strategy Manual",
             lambda spec: spec.redrive.strategy != "Disabled" or spec.dead.adopt,
             "redrive",
         ),
@@ -155,10 +155,10 @@ class DeadLetterQueue(Kind):
         Column("Broker", ".spec.brokerRef.name", description="The BrokerConnection."),
         Column("Depth", ".status.depth", "integer", description="Open letters."),
         Column("Oldest", ".status.oldestLetterTime", "date", description="When the oldest open letter died."),
-        condition_column("Health", "Degraded", "reason"),
-        Column("Policy", ".status.policy.name", description="The policy that is followed."),
-        condition_column("Reason", "Ready", "reason", wide=True),
+        NEWS,
+        Column("Policy", ".status.policy.name", wide=True, description="The policy that is followed."),
         Column("Dead", ".status.boxes.dead", wide=True, description="The dead box."),
+        Column("Group", ".spec.source.group", wide=True, description="The courier's consumer group."),
         Column("Util", ".status.utilization", "integer", wide=True, description="Percent of capacity."),
         AGE,
     )

@@ -181,7 +181,7 @@ class HttpDelivery(Model):
 def _only_known(field: str) -> Rule:
     cel = f"!has(self.{field}) || self.{field}.all(k, k in ['cpu', 'memory'])"
     return Rule(
-        cel, f"{field} takes cpu and memory", lambda part: set(getattr(part, field)) <= {"cpu", "memory"}, field
+        cel, f"{field} takes only cpu and memory", lambda part: set(getattr(part, field)) <= {"cpu", "memory"}, field
     )
 
 

@@ -31,6 +31,12 @@ def condition_column(name: str, condition: str, part: str = "status", wide: bool
     return Column(name, path, wide=wide, description=f"The {part} of the condition {condition}.")
 
 
+# Only what is worth a sentence has a message, and Ready stands first.
+NEWS = Column(
+    "Reason",
+    '.status.conditions[?(@.message!="")].reason',
+    description="Why it is not ready, or what is bad although it is; nothing when all is well.",
+)
 AGE = Column("Age", ".metadata.creationTimestamp", "date", description="When it was created.")
 
 

@@ -44,7 +44,10 @@ class DeadBox(Model):
         immutable("name", ANOTHER_QUEUE),
         immutable("adopt", ANOTHER_QUEUE),
         Rule(
-            "!self.adopt || has(self.name)", "adopt needs dead.name", lambda dead: not dead.adopt or dead.name, "name"
+            "!self.adopt || has(self.name)",
+            "adopt needs dead.name: which topic or stream is it?",
+            lambda dead: not dead.adopt or dead.name,
+            "name",
         ),
         Rule(
             "!self.adopt || !(has(self.partitions) || has(self.replicationFactor) || "
@@ -88,7 +91,9 @@ class DeadBox(Model):
     )
     config: Config = Field(default_factory=dict)
     compat_headers: tuple[CompatName, ...] = Field(
-        (), max_length=2, description="Write these systems' headers beside ours, for their tools."
+        (),
+        max_length=2,
+        description="Systems whose headers the courier writes beside ours, so that their tools understand them.",
     )
 
     @property
@@ -129,12 +134,12 @@ class Capacity(Model):
 
     max_letters: Int = Field(ge=1, le=1_000_000_000_000, description="Open letters at most.")
     on_full: Literal["Pause", "Alert"] = Field(
-        "Pause", description="Pause: stop delivering until there is room. Alert: only say so."
+        "Pause", description="Pause: stop delivering and redriving until there is room. Alert: only say so."
     )
 
 
 class Alerts(Model):
-    """When the queue is called degraded."""
+    """When the queue is called Degraded; the chart's alerts use the same numbers."""
 
     constraints: ClassVar = (longer_than_nothing("age", "age"),)
 

@@ -10,13 +10,18 @@ from deadletter.api.kinds import Status
 TIME: dict[str, Any] = {"format": "date-time"}
 
 
-class GroupStatus(Shown):
-    """Letters that died of the same cause and are still open."""
+class CauseStatus(Shown):
+    """Letters that died of the same cause."""
 
     fingerprint: str = Field(description="Name of the cause; `select.fingerprint` of a Replay takes it.", max_length=64)
     error_type: str = Field("", description="Type of the error.", max_length=256)
     category: str = Field("", description="Category of the failure.", max_length=32)
-    letters: int = Field(description="Open letters of this cause.", ge=0)
+    letters: int = Field(description="Letters of this cause.", ge=0)
+
+
+class GroupStatus(CauseStatus):
+    """Letters of one cause that are still open."""
+
     first_seen_time: str | None = Field(None, description="When the oldest of them died.", json_schema_extra=TIME)
     last_seen_time: str | None = Field(None, description="When the newest of them died.", json_schema_extra=TIME)
 

@@ -247,7 +247,7 @@ class Replay(Kind):
     columns: ClassVar[tuple[Column, ...]] = (
         condition_column("Succeeded", "Succeeded"),
         condition_column("Reason", "Succeeded", "reason"),
-        Column("Queue", ".spec.queueRef.name", description="The queue."),
+        Column("Queue", ".spec.queueRef.name", wide=True, description="The queue."),
         Column("Mode", ".spec.mode", wide=True, description="Apply or DryRun."),
         Column("Matched", ".status.matched", "integer", description="Letters that the selection took."),
         Column("Replayed", ".status.replayed", "integer", description="Letters sent."),

@@ -4,7 +4,7 @@ from pydantic import Field
 
 from deadletter.api.base import Shown
 from deadletter.api.kinds import Status
-from deadletter.api.queuestatus import TIME, GroupStatus
+from deadletter.api.queuestatus import TIME, CauseStatus
 
 
 class WindowStatus(Shown):
@@ -31,7 +31,9 @@ class ReplayStatus(Status):
     skipped_by: dict[str, int] = Field(
         default_factory=dict, max_length=16, description="Why letters were skipped, counted."
     )
-    groups: tuple[GroupStatus, ...] = Field((), max_length=10, description="Causes of what matched.")
+    groups: tuple[CauseStatus, ...] = Field(
+        (), max_length=10, description="The ten most frequent causes of what matched."
+    )
     samples: tuple[str, ...] = Field((), max_length=10, description="Ids of some that matched.")
     letters_per_second: int | None = Field(None, description="How fast it goes.", ge=0)
     estimated_completion_time: str | None = Field(

@@ -1,27 +1,25 @@
 """The webhook: a courtesy that judges by the same checks as the reconcile, from the same snapshots.
 
-It asks nobody, so it answers at once; an update that leaves the spec as it was, or of an object that is being deleted,
-is always allowed.
+It asks nobody, so it answers at once. What the schema refuses it leaves to the schema's words; an update that leaves
+the spec as it was, or of an object that is being deleted, is always allowed.
 """
 
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from typing import Any
 
 import kopf
-from pydantic import ValidationError
 
 from deadletter.api.deadletterqueues import DeadLetterQueue
 from deadletter.api.replays import Replay
 from deadletter.api.retrypolicies import RetryPolicy
 from deadletter.cluster import CONNECTIONS, POLICIES, QUEUES, REPLAYS, Body, Resource
-from deadletter.core.selection import PredicateError
 from deadletter.handlers.events import GROUP, VERSION
-from deadletter.handlers.gathering import gather_queue
+from deadletter.handlers.gathering import gather_queue, read
 from deadletter.handlers.neighbours import BROKER, POLICY, ROUTES, named
 from deadletter.handlers.operation import Operation
 from deadletter.handlers.replays import gather_replay
 from deadletter.plan.findings import Finding, every
-from deadletter.plan.references import GRAPH_CHECKS
+from deadletter.plan.references import GRAPH_CHECKS, rules_compile
 from deadletter.plan.replays import REPLAY_CHECKS
 
 Judge = Callable[[Operation, Body], Awaitable[list[Finding]]]
@@ -73,22 +71,15 @@ def _is_left_alone(old: Mapping[str, Any] | None, new: Mapping[str, Any]) -> boo
 
 async def judge_queue(running: Operation, body: Body) -> list[Finding]:
     """The graph of references."""
-    try:
-        queue = DeadLetterQueue.from_body(body)
-    except ValidationError:
-        return []  # the schema has its own words for it
-    return every(GRAPH_CHECKS, queue, await gather_queue(running, queue, confirm=False))
+    queue = read(DeadLetterQueue, body)
+    return every(GRAPH_CHECKS, queue, await gather_queue(running, queue, confirm=False)) if queue else []
 
 
 async def judge_policy(_: Operation, body: Body) -> list[Finding]:
     """Every rule's expression."""
-    try:
-        RetryPolicy.from_body(body).spec.policy()
-    except PredicateError as error:
-        raise kopf.AdmissionError(f"spec.rules: {error}", code=REFUSED) from None
-    except ValidationError:
-        return []
-    return []
+    policy = read(RetryPolicy, body)
+    found = rules_compile(policy) if policy else None
+    return [found] if found else []
 
 
 async def judge_nothing(_: Operation, __: Body) -> list[Finding]:
@@ -98,11 +89,8 @@ async def judge_nothing(_: Operation, __: Body) -> list[Finding]:
 
 async def judge_replay(running: Operation, body: Body) -> list[Finding]:
     """The selection's expression and what it names."""
-    try:
-        replay = Replay.from_body(body)
-    except ValidationError:
-        return []
-    return every(REPLAY_CHECKS, replay, await gather_replay(running, replay, confirm=False))
+    replay = read(Replay, body)
+    return every(REPLAY_CHECKS, replay, await gather_replay(running, replay, confirm=False)) if replay else []
 
 
 def _say(running: Operation, found: list[Finding], warnings: list[str]) -> None:

@@ -4,24 +4,22 @@ from typing import Any
 
 from deadletter.api.brokerconnections import BrokerConnection
 from deadletter.api.retrypolicies import RetryPolicy
-from deadletter.api.unsupported import unsupported
 from deadletter.brokers.errors import BrokerError
 from deadletter.brokers.values import Server
 from deadletter.cluster import QUEUES, Body
 from deadletter.core.reasons import Reason
-from deadletter.core.selection import PredicateError
 from deadletter.handlers import boxes, statuses
 from deadletter.handlers.gathering import now_ms
 from deadletter.handlers.neighbours import BROKER, POLICY
 from deadletter.handlers.operation import Operation, Thing
 from deadletter.plan.conditions import claim, put
-from deadletter.plan.findings import SPEC, Finding
-from deadletter.plan.references import first_secret
+from deadletter.plan.findings import Finding
+from deadletter.plan.references import first_secret, is_built, rules_compile
 
 
 async def reconcile_connection(operation: Operation, thing: Thing, connection: BrokerConnection, body: Body) -> bool:
     """Does the broker answer? True: look again soon."""
-    found = await _secrets(operation, connection) or _unsupported(connection)
+    found = await _secrets(operation, connection) or is_built(connection)
     server = None
     if found is None:
         try:
@@ -53,11 +51,6 @@ def _server(server: Server) -> dict[str, Any]:
     }
 
 
-def _unsupported(connection: BrokerConnection) -> Finding | None:
-    fields = unsupported(connection)
-    return Finding(Reason.NotSupportedYet, f"not built yet: {', '.join(fields)}", False, SPEC) if fields else None
-
-
 async def _secrets(operation: Operation, connection: BrokerConnection) -> Finding | None:
     where = connection.namespace
     facts = {name: await operation.secrets.fact(where, name) for name in connection.spec.secret_names}
@@ -66,11 +59,7 @@ async def _secrets(operation: Operation, connection: BrokerConnection) -> Findin
 
 async def reconcile_policy(operation: Operation, thing: Thing, policy: RetryPolicy, body: Body) -> bool:
     """Can the policy be followed?"""
-    found = None
-    try:
-        policy.spec.policy()
-    except PredicateError as error:
-        found = Finding(Reason.InvalidSpec, f"spec.rules: {error}", False, SPEC)
+    found = rules_compile(policy)
     await statuses.write(operation, thing, policy, body, _status(policy, found, users(operation, thing, POLICY)))
     return False
 

@@ -67,8 +67,6 @@ def _courier(
     return CourierAssignment(
         namespace=queue.namespace,
         queue=queue.name,
-        uid=queue.uid,
-        generation=0,  # the hash must not change with a generation that changed nothing for the courier
         broker=connection.spec,
         boxes=queue.boxes(redis),
         group=source.group,
@@ -78,7 +76,6 @@ def _courier(
         url=delivery.http.target(queue.namespace),
         routes=tuple(ResolvedRoute(match=match, box=target.boxes(redis).dead) for match, target in routes),
         compat_headers=queue.spec.dead.compat_headers,
-        on_full_pause=queue.spec.capacity is None or queue.spec.capacity.on_full == "Pause",
         allow=workers.allow,
     )
 
@@ -89,8 +86,6 @@ def _redrive(
     return RedriveAssignment(
         namespace=queue.namespace,
         queue=queue.name,
-        uid=queue.uid,
-        generation=0,
         broker=connection.spec,
         boxes=queue.boxes(connection.spec.is_redis),
         dialect=queue.spec.dead.dialect,

@@ -5,6 +5,8 @@ from collections.abc import Iterable, Mapping
 from deadletter.api.base import SecretKeyRef
 from deadletter.api.brokerconnections import BrokerConnection
 from deadletter.api.deadletterqueues import DeadLetterQueue
+from deadletter.api.replays import Replay
+from deadletter.api.retrypolicies import RetryPolicy
 from deadletter.api.unsupported import unsupported
 from deadletter.core import selection
 from deadletter.core.dialects import origins
@@ -18,10 +20,10 @@ def missing(kind: str, name: str, reason: Reason) -> Finding:
     return Finding(reason, f"{kind} {name} does not exist; create it first.", heals=True, missing=True)
 
 
-def is_built(queue: DeadLetterQueue, _: QueueFacts) -> Finding | None:
+def is_built(thing: DeadLetterQueue | BrokerConnection | Replay, _: object = None) -> Finding | None:
     """A field that nothing carries out yet is said openly."""
-    fields = unsupported(queue)
-    return Finding(Reason.NotSupportedYet, f"not built yet: {', '.join(fields)}", False, SPEC) if fields else None
+    fields = unsupported(thing)
+    return Finding(Reason.NotSupportedYet, f"Not supported yet: {', '.join(fields)}.", False, SPEC) if fields else None
 
 
 def expressions_compile(queue: DeadLetterQueue, _: QueueFacts) -> Finding | None:
@@ -38,6 +40,12 @@ def expression(field: str, text: str) -> Finding | None:
     except selection.PredicateError as error:
         return Finding(Reason.InvalidSpec, f"{field}: {error}", False, SPEC)
     return None
+
+
+def rules_compile(policy: RetryPolicy) -> Finding | None:
+    """Every rule's expression is one, and says yes or no."""
+    texts = {f"spec.rules[{at}].match": rule.match for at, rule in enumerate(policy.spec.rules)}
+    return next((found for field, text in texts.items() if (found := expression(field, text))), None)
 
 
 def no_self_reference(queue: DeadLetterQueue, _: QueueFacts) -> Finding | None:

@@ -4,25 +4,18 @@ from collections.abc import Iterable
 from typing import Any
 
 from deadletter.api.replays import Replay
-from deadletter.api.unsupported import unsupported
 from deadletter.core.reasons import Reason
 from deadletter.core.tallies import Tally
 from deadletter.plan.conditions import Saying, claim, put
 from deadletter.plan.endings import Ending, ended, groups, window, words
 from deadletter.plan.facts import ReplayFacts
-from deadletter.plan.findings import SPEC, Finding
+from deadletter.plan.findings import Finding
 from deadletter.plan.queues import second
-from deadletter.plan.references import expression, missing, no_offset, no_topic
+from deadletter.plan.references import expression, is_built, missing, no_offset, no_topic
 
 PACE = ("estimatedCompletionTime", "lettersPerSecond")
 COUNTS = ("matched", "replayed", "archived", "discarded")
 PHASES = {"Freezing": Reason.Freezing, "Waiting": Reason.Waiting, "Verifying": Reason.Verifying}
-
-
-def is_built(replay: Replay, _: ReplayFacts) -> Finding | None:
-    """A field that nothing carries out yet is said openly."""
-    fields = unsupported(replay)
-    return Finding(Reason.NotSupportedYet, f"not built yet: {', '.join(fields)}", False, SPEC) if fields else None
 
 
 def expression_compiles(replay: Replay, _: ReplayFacts) -> Finding | None:
@@ -123,6 +116,7 @@ def replay_status(replay: Replay, facts: ReplayFacts, found: Finding | None) -> 
     kept = {key: value for key, value in old.items() if key not in ("conditions", "observedGeneration")}
     ending = None if found else ended(replay, facts)
     status = kept | counts(facts.tallies) | (ending.counts if ending else {})
+    status["groups"] = causes(status.get("groups", ()), replay, facts)
     status["observedGeneration"] = replay.generation
     if facts.job is not None and "startTime" not in status:
         status["startTime"] = second(facts.now)
@@ -137,6 +131,14 @@ def replay_status(replay: Replay, facts: ReplayFacts, found: Finding | None) -> 
     conditions = put(replay.status.conditions, said, replay.generation, facts.now)
     status["conditions"] = [one.to_wire() for one in conditions]
     return status
+
+
+def causes(found: Iterable[dict[str, Any]], replay: Replay, facts: ReplayFacts) -> list[dict[str, Any]]:
+    """The ledger counts fingerprints alone; what they stand for the queue knows as long as such letters lie open."""
+    known = (*(facts.queue.status.groups if facts.queue else ()), *replay.status.groups)
+    told = {one.fingerprint: {"errorType": one.error_type, "category": one.category} for one in known if one.category}
+    nothing = {"errorType": "", "category": ""}
+    return [one | told.get(one["fingerprint"], nothing) for one in found]
 
 
 def sayings(replay: Replay, facts: ReplayFacts, found: Finding | None, ending: Ending | None) -> list[Saying]:

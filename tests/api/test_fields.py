@@ -1,0 +1,144 @@
+"""No field is silently without effect: each is read where the work is done, by the word of the type checker.
+
+A field that only rules look at, or that an assignment carries and no worker reads, fails here.
+"""
+
+import ast
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+from mypy import build
+from mypy.modulefinder import BuildSource
+from mypy.nodes import Expression, MypyFile
+from mypy.options import Options
+from mypy.traverser import NameAndMemberCollector
+from mypy.types import Instance, Type, UnionType, get_proper_type
+from pydantic import BaseModel
+
+from deadletter.api import assignments
+from deadletter.api.crds import KINDS
+
+OPERATOR = Path(__file__).parents[2] / "operator"
+# Read otherwise than by their names, and how.
+ELSEWHERE = {
+    "Resources.requests": "goes whole into the courier's container",
+    "Resources.limits": "goes whole into the courier's container",
+    "RedisConnection.sentinel": "mode Sentinel is NotSupportedYet",
+    "Sentinel.master_name": "mode Sentinel is NotSupportedYet",
+    "Sentinel.nodes": "mode Sentinel is NotSupportedYet",
+}
+
+
+class Read(NamedTuple):
+    """An attribute that is read, and the function that reads it."""
+
+    attribute: str  # Class.name
+    reader: str  # module, or for a method of the API its Class.name
+
+
+class Scopes(ast.NodeVisitor):
+    """Who reads the attribute at each place of a file; rules of the API, which only judge, are nobody."""
+
+    def __init__(self, module: str) -> None:
+        self.module, self.is_api = module, module.startswith("deadletter.api.")
+        self.scope: list[str] = []
+        self.readers: dict[tuple[int, int], str] = {}
+
+    def visit(self, node: ast.AST) -> None:
+        """Classes and functions have names; a lambda of the API is a rule."""
+        named = isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
+        if self.is_api and isinstance(node, ast.Lambda):
+            return
+        if isinstance(node, ast.Attribute) and self.reader:
+            self.readers[node.lineno, node.col_offset] = self.reader
+        self.scope += [node.name] if named else []  # type: ignore[attr-defined]
+        self.generic_visit(node)
+        self.scope = self.scope[:-1] if named else self.scope
+
+    @property
+    def reader(self) -> str:
+        """Outside the API the module; inside it a method, or a public function, which others call."""
+        if not self.is_api:
+            return self.module
+        if len(self.scope) == 1:
+            return "" if self.scope[0].startswith("_") or self.scope[0][0].isupper() else self.module
+        return ".".join(self.scope[:2])
+
+
+def _classes(found: Type | None) -> Iterator[str]:
+    kind = get_proper_type(found) if found is not None else None
+    for one in kind.items if isinstance(kind, UnionType) else [kind]:
+        proper = get_proper_type(one) if one is not None else None
+        if isinstance(proper, Instance) and proper.type.fullname.startswith("deadletter.api."):
+            yield proper.type.name
+
+
+@cache
+def reads() -> tuple[Read, ...]:
+    """Every read of an attribute of the API in the whole product."""
+    options = Options()
+    options.export_types = options.preserve_asts = options.ignore_missing_imports = True
+    options.follow_imports, options.incremental, options.cache_dir = "skip", False, "/dev/null"
+    options.mypy_path = [str(OPERATOR)]
+    paths = (OPERATOR / "deadletter").rglob("*.py")
+    files = {path: ".".join(path.relative_to(OPERATOR).with_suffix("").parts) for path in paths}
+    sources = [BuildSource(str(path), name.removesuffix(".__init__")) for path, name in files.items()]
+    built = build.build(sources, options)
+    found: list[Read] = []
+    for path, source in zip(files, sources, strict=True):
+        scopes = Scopes(source.module)
+        scopes.visit(ast.parse(path.read_text()))
+        found += _read_in(scopes, built.files[source.module], built.types)
+    return tuple(found)
+
+
+def _read_in(scopes: Scopes, tree: MypyFile, types: dict[Expression, Type]) -> Iterator[Read]:
+    collected = NameAndMemberCollector()
+    tree.accept(collected)
+    for node in collected.member_exprs:
+        if reader := scopes.readers.get((node.line, node.column)):
+            yield from (Read(f"{name}.{node.name}", reader) for name in _classes(types.get(node.expr)))
+
+
+def used() -> set[str]:
+    """Attributes read outside the API, or by a method that is itself used."""
+    found = {read.attribute for read in reads() if read.reader.startswith("deadletter.")}
+    while more := {read.attribute for read in reads() if read.reader in found} - found:
+        found |= more
+    return found
+
+
+def _parts(model: Any) -> Iterator[type[BaseModel]]:
+    yield model
+    for field in model.model_fields.values():
+        waiting = [field.annotation]
+        while waiting:
+            one = waiting.pop()
+            waiting += getattr(one, "__args__", ())
+            if isinstance(one, type) and issubclass(one, BaseModel):
+                yield from _parts(one)
+
+
+def _fields(models: Any) -> set[str]:
+    return {f"{part.__name__}.{name}" for model in models for part in _parts(model) for name in part.model_fields}
+
+
+def test_every_field_of_a_spec_is_read_where_the_work_is_done() -> None:
+    fields = _fields(kind.model_fields["spec"].annotation for kind in KINDS)
+    assert len(fields) > 100
+    assert fields - used() == set(ELSEWHERE)
+
+
+@pytest.mark.parametrize("name", ["CourierAssignment", "ReplayAssignment", "RedriveAssignment", "Live"])
+def test_what_a_worker_is_told_it_reads(name: str) -> None:
+    told = getattr(assignments, name)
+    read = {one.attribute for one in reads() if one.reader.startswith("deadletter.workers.")}
+    assert {f"{name}.{field}" for field in told.model_fields} - read == set()
+
+
+def test_the_check_sees_through_a_rule() -> None:
+    assert "To.origin" in used()
+    assert "RedisConnection.sentinel" not in used()

@@ -1,0 +1,74 @@
+"""Every field of a status is written by somebody: a field that nobody fills promises what is never kept."""
+
+from typing import Any
+
+import pytest
+
+from deadletter.api.brokerconnections import BrokerConnection
+from deadletter.api.crds import crd
+from deadletter.api.deadletterqueues import DeadLetterQueue
+from deadletter.api.kinds import Kind
+from deadletter.api.reference import rows
+from deadletter.api.replays import Replay
+from deadletter.api.retrypolicies import RetryPolicy
+from deadletter.brokers.values import GroupReading, Server
+from deadletter.handlers import references
+from deadletter.plan.facts import QueueFacts, ReplayFacts
+from deadletter.plan.queues import queue_status
+from deadletter.plan.replays import replay_status
+from tests.plan.things import NOW, connection, delivered, reading, replay, tally
+
+CAUSE = GroupReading("ab12cd34", "Timeout", "Network", 3, NOW - 1000, NOW)
+DEPLOYMENT = {"status": {"replicas": 2, "readyReplicas": 1, "availableReplicas": 1}}
+
+
+def _queue() -> dict[str, Any]:
+    queue = delivered(capacity={"maxLetters": 10})
+    seen = reading(3, NOW - 1000, groups=(CAUSE,), upper_bound=True, caught_up=True)
+    facts = QueueFacts(connection(), reading=seen, retention_ms=86_400_000, deployment=DEPLOYMENT, now=NOW)
+    return queue_status(queue, facts, None)
+
+
+def _replay() -> dict[str, Any]:
+    queue = DeadLetterQueue.from_body({"metadata": {"name": "orders"}, "spec": delivered().spec, "status": _queue()})
+    running = tally(matched=3, scanned=5, next=5, updated_at=NOW + 5000, groups={"ab12cd34": 3}, samples=("0-1",))
+    facts = ReplayFacts(queue, connection(), tallies=(running,), job={}, now=NOW)
+    finished = ReplayFacts(queue, connection(), tallies=(tally(phase="Finished", matched=3),), job={}, now=NOW)
+    return replay_status(replay(), finished, None) | replay_status(replay(), facts, None)
+
+
+def _connection() -> dict[str, Any]:
+    server = references._server(Server("Kafka", "4.1", 3, transactions=True, id="c1"))
+    return references._status(connection(), None, 1) | {"server": server}
+
+
+def _policy() -> dict[str, Any]:
+    policy = RetryPolicy.from_body({"metadata": {"name": "standard"}})
+    return references._status(policy, None, 1)
+
+
+def _paths(node: Any, path: str = "status") -> set[str]:
+    if isinstance(node, dict):
+        inner = [_paths(value, f"{path}.{name}") | {f"{path}.{name}"} for name, value in node.items()]
+    else:
+        inner = [_paths(value, f"{path}[]") for value in node] if isinstance(node, list | tuple) else []
+    return set().union(*inner)
+
+
+@pytest.mark.parametrize(
+    ("kind", "written"),
+    [(BrokerConnection, _connection), (RetryPolicy, _policy), (DeadLetterQueue, _queue), (Replay, _replay)],
+)
+def test_every_field_of_a_status_is_written(kind: type[Kind], written: Any) -> None:
+    status = crd(kind)["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["status"]
+    promised = {path for path, _, _ in rows(status, "status")}
+    assert promised - _paths(written()) == set()
+    kind.model_fields["status"].annotation.model_validate(written())  # type: ignore[union-attr]
+
+
+def test_a_cause_of_a_replay_keeps_its_name_when_the_queue_forgets_it() -> None:
+    told = _replay()["groups"]
+    assert told == [{"fingerprint": "ab12cd34", "letters": 3, "errorType": "Timeout", "category": "Network"}]
+    again = replay(status={"groups": told})
+    facts = ReplayFacts(delivered(), connection(), tallies=(tally(groups={"ab12cd34": 3, "ffff0000": 1}),), now=NOW)
+    assert [one["errorType"] for one in replay_status(again, facts, None)["groups"]] == ["Timeout", ""]
