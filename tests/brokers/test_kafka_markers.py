@@ -113,6 +113,8 @@ async def test_a_buried_letter_is_not_lost_to_the_next_burial(
         for connection in list(work._room._producer.client._conns.values()):
             connection.close()
         fail_once()
+        with pytest.raises(BrokerUnreachable):
+            await desk.settle(second, Buried(boxes.dead, second.message))
         await desk.settle(second, Buried(boxes.dead, second.message))
     assert await values(broker, boxes.dead) == [b"v0", b"v1"]
 

@@ -31,17 +31,13 @@ class Transaction:
     def __init__(self, producer: AIOKafkaProducer, targets: Targets) -> None:
         self._producer = producer
         self._targets = targets
-        self.places: set[TopicPartition] = set()
-        self.group: str | None = None
 
     async def send(self, parcels_: Sequence[Parcel]) -> list[list[int]]:
         """Send and await all; the offsets they got, known before the commit."""
-        self.places.update(parcel.place for parcel in parcels_)
         return await parcels.send(self._producer, parcels_, self._targets)
 
     async def commit_offset(self, group: str, tp: TopicPartition, offset: int, metadata: str) -> None:
         """Move the group's offset together with what was sent."""
-        self.group = group
         await self._producer.send_offsets_to_transaction({tp: OffsetAndMetadata(offset, metadata)}, group)
 
 
@@ -58,7 +54,7 @@ class Room:
         self.last_word = word
         self.cleared: set[TopicPartition] = set()
         self._producer: AIOKafkaProducer | None = producer
-        self._committed: tuple[Transaction, float, list[AIOKafkaConnection]] | None = None
+        self._committed: tuple[float, list[AIOKafkaConnection]] | None = None
 
     @classmethod
     async def open(cls, line: Line, name: str) -> "Room":
@@ -79,34 +75,32 @@ class Room:
             raise BrokerUnreachable(f"{self.name}: an earlier transaction failed")
         try:
             async with asyncio.timeout(LONGEST):
-                await self._say_again(producer)
+                self._check_touch()
                 await producer.begin_transaction()
-                transaction = Transaction(producer, self.targets)
-                yield transaction
+                yield Transaction(producer, self.targets)
                 await producer.commit_transaction()
-            self._note(transaction, producer)
+            self._note(producer)
         except BaseException as error:
             await asyncio.shield(self._give_up(producer))
             if isinstance(error, EXPECTED):
                 raise translate(error, self.name) from error
             raise
 
-    def _note(self, transaction: Transaction, producer: AIOKafkaProducer) -> None:
+    def _note(self, producer: AIOKafkaProducer) -> None:
         connections = list(producer.client._conns.values())  # noqa: SLF001  (nothing else tells of a lost one)
-        self._committed = (transaction, asyncio.get_running_loop().time(), connections)
+        self._committed = (asyncio.get_running_loop().time(), connections)
 
-    async def _say_again(self, producer: AIOKafkaProducer) -> None:
+    def _check_touch(self) -> None:
         """A broker that went away since our last commit may have forgotten a marker (see `dangling`).
 
-        The next abort would then take back what was committed, so commit the same places once more.
+        The next abort of this producer would then take back what was committed, so it must not begin anything.
         """
         if self._committed is None:
             return
-        before, at, connections = self._committed
+        at, connections = self._committed
         is_lost = any(not connection.connected() for connection in connections)
         if is_lost and asyncio.get_running_loop().time() - at < IDLE:
-            await _mark(producer, before.places, before.group, committed=True)
-        self._committed = None
+            raise BrokerUnreachable(f"{self.name}: the broker went away after the last transaction")
 
     async def end(self, places: Iterable[TopicPartition], committed: bool, group: str | None = None) -> None:
         """Put markers of ours behind whatever of ours is open in these partitions and the group's offsets."""

@@ -3,7 +3,9 @@
 Two requests the driver does not know.
 """
 
-from typing import Any
+import asyncio
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 from aiokafka import TopicPartition
 from aiokafka import errors as driver
@@ -20,8 +22,10 @@ from aiokafka.protocol.types import (
     TaggedFields,
 )
 
-from deadletter.brokers.kafka.errors import check, translated
-from deadletter.brokers.kafka.line import Line
+from deadletter.brokers.kafka.errors import translated
+from deadletter.brokers.kafka.line import REQUEST_TIMEOUT_MS, Line
+
+T = TypeVar("T")
 
 TEXT = CompactString("utf-8")
 UNKNOWN_ID, UNSTABLE = 105, 88
@@ -90,29 +94,43 @@ class _FetchOffsets(Request[_FetchOffsets_v7]):  # type: ignore[misc]
 
 async def last_word(line: Line, name: str) -> bool | None:
     """Was the last transaction of this id committed? None: there was none, or nobody remembers."""
-    answer = await _ask(line, CoordinationType.TRANSACTION, name, _DescribeTransactions(name))
-    for code, _, state, *_ in answer.states if answer is not None else ():
-        if code != UNKNOWN_ID:
-            check(code, name)
-            return ENDS.get(state)
-    return None
+
+    def read(answer: Any) -> bool | None:
+        code, _, state, *_ = answer.states[0]
+        if code == UNKNOWN_ID:
+            return None
+        _raise(code)
+        return ENDS.get(state)
+
+    return await _ask(line, CoordinationType.TRANSACTION, name, _DescribeTransactions(name), read)
 
 
 async def offset_waits(line: Line, group: str, tp: TopicPartition) -> bool:
     """Was an offset of this partition committed in a transaction that has not ended?"""
-    answer = await _ask(line, CoordinationType.GROUP, group, _FetchOffsets(group, tp))
-    if answer is None:
-        return False
-    check(answer.error_code, group)
-    return any(partition[4] == UNSTABLE for topic in answer.topics for partition in topic[1])
+
+    def read(answer: Any) -> bool:
+        _raise(answer.error_code)
+        return any(partition[4] == UNSTABLE for topic in answer.topics for partition in topic[1])
+
+    return bool(await _ask(line, CoordinationType.GROUP, group, _FetchOffsets(group, tp), read))
 
 
-async def _ask(line: Line, kind: CoordinationType, name: str, request: Any) -> Any:
-    """The coordinator's answer; None from a broker too old to know."""
-    client = await line.client()
+async def _ask(line: Line, kind: CoordinationType, name: str, request: Any, read: Callable[[Any], T]) -> T | None:
+    """What the coordinator says, as soon as there is one; None from a broker too old to know."""
+    deadline = asyncio.get_running_loop().time() + REQUEST_TIMEOUT_MS / 1000
     with translated(name):
-        node = await client.coordinator_lookup(kind, name)
-        try:
-            return await client.send(node, request)
-        except (NotImplementedError, driver.IncompatibleBrokerVersion):
-            return None
+        while True:
+            client = await line.client()
+            try:
+                return read(await client.send(await client.coordinator_lookup(kind, name), request))
+            except (NotImplementedError, driver.IncompatibleBrokerVersion):
+                return None
+            except driver.KafkaError as error:
+                if not error.retriable or asyncio.get_running_loop().time() > deadline:
+                    raise
+                await asyncio.sleep(0.1)
+
+
+def _raise(code: int) -> None:
+    if code:
+        raise driver.for_code(code)
