@@ -7,24 +7,19 @@ import asyncio
 import sys
 import time
 
-from deadletter.api.brokerconnections import BrokerConnectionSpec
 from deadletter.brokers.base import Broker, Mover
 from deadletter.brokers.connect import open_broker
 from deadletter.brokers.errors import BrokerError, Fenced
 from deadletter.brokers.values import Publication, Step, Taken
 from deadletter.core.tallies import Span, Tally, Why
+from tests.brokers.opening import LOOPBACK, kafka_at, no_secrets, redis_at
 
 FENCED = 3
 
 
-def no_secrets(name: str, key: str) -> bytes:
-    raise KeyError(name)
-
-
 async def main(kind: str, address: str, dead: str, ledger: str, target: str, size: int) -> int:
-    spec = {"kafka": {"bootstrapServers": [address]}} if kind == "kafka" else {"redis": {"url": address}}
-    connection = BrokerConnectionSpec.model_validate(spec)
-    async with open_broker(connection, no_secrets, ("127.0.0.0/8", "10.0.0.0/8")) as broker:
+    connection = kafka_at(address) if kind == "kafka" else redis_at(address)
+    async with open_broker(connection, no_secrets, LOOPBACK) as broker:
         while True:
             try:
                 return await move(broker, dead, ledger, target, size)

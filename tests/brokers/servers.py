@@ -11,6 +11,11 @@ from tests.bed import ports, processes, tools
 HERE = "127.0.0.1"
 
 
+def url_of(port: int) -> str:
+    """A Redis on this machine."""
+    return f"redis://{HERE}:{port}/0"
+
+
 @contextmanager
 def own_redis(directory: Path, *settings: str, plain: bool = True) -> Iterator[int]:
     """A Redis that only this test uses; its port. Without `plain` it speaks TLS alone."""
@@ -35,6 +40,30 @@ def _started(directory: Path, settings: tuple[str, ...], plain: bool) -> tuple[s
         if child.poll() is None:
             return child, port
     raise AssertionError("Redis does not start")
+
+
+class BouncingRedis:
+    """A Redis that writes down every command before it answers, and comes back with all of it at the same port."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+
+    def __enter__(self) -> "BouncingRedis":
+        settings = ("--appendonly", "yes", "--appendfsync", "always")
+        self._child, self.port = _started(self._directory, settings, plain=True)
+        self._words = self._child.args
+        return self
+
+    def bounce(self, hard: bool) -> None:
+        """End it and start it again."""
+        (self._child.kill if hard else self._child.terminate)()
+        self._child.wait()
+        self._child = subprocess.Popen(self._words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        processes.wait_until("Redis", lambda: ports.answers(HERE, self.port), 60)
+
+    def __exit__(self, *_: object) -> None:
+        self._child.kill()
+        self._child.wait()
 
 
 class Wire:

@@ -1,34 +1,8 @@
-"""The contract on a real Kafka, and what only Kafka promises."""
+"""The contract on a real Kafka."""
 
-import uuid
-from collections.abc import AsyncIterator
-
-import pytest
-
-from deadletter.api.brokerconnections import BrokerConnectionSpec
-from deadletter.brokers.base import Broker
-from deadletter.brokers.connect import open_broker
 from tests.brokers.contract import BrokerContract
 
-LOOPBACK = ("127.0.0.0/8", "10.0.0.0/8")
-
-
-def no_secrets(name: str, key: str) -> bytes:
-    raise KeyError(name)
-
-
-def spec_of(bootstrap: str) -> BrokerConnectionSpec:
-    return BrokerConnectionSpec.model_validate({"kafka": {"bootstrapServers": [bootstrap]}})
-
-
-def fresh_name(name: str) -> str:
-    return f"{name}-{uuid.uuid4().hex[:12]}"
-
-
-@pytest.fixture
-async def broker(kafka: str) -> AsyncIterator[Broker]:
-    async with open_broker(spec_of(kafka), no_secrets, LOOPBACK) as opened:
-        yield opened
+BROKER = "kafka"
 
 
 class TestKafka(BrokerContract):

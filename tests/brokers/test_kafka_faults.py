@@ -3,7 +3,6 @@
 import asyncio
 import time
 from collections import Counter
-from collections.abc import AsyncIterator
 
 import pytest
 
@@ -23,6 +22,7 @@ from deadletter.brokers.values import BoxSpec, Buried, Delivered, Publication, S
 from deadletter.core.ledger import mark_key
 from deadletter.core.letters import Message, Place
 from deadletter.core.tallies import Span, Tally, Why
+from tests.brokers.opening import LOOPBACK, fresh_name, kafka_at, no_secrets
 from tests.brokers.staging import (
     PATIENCE,
     Boxes,
@@ -37,13 +37,8 @@ from tests.brokers.staging import (
     tally_of,
     values,
 )
-from tests.brokers.test_kafka import LOOPBACK, fresh_name, no_secrets, spec_of
 
-
-@pytest.fixture
-async def broker(kafka: str) -> AsyncIterator[Broker]:
-    async with open_broker(spec_of(kafka), no_secrets, LOOPBACK) as opened:
-        yield opened
+BROKER = "kafka"
 
 
 async def make_limited(broker: Broker, source: str, limit: int, *names: str) -> Boxes:
@@ -239,7 +234,7 @@ async def test_two_desks_share_the_work_and_settle_each_message_once(kafka: str,
     async with broker.desk(boxes.desk("pod-0")) as first:
         held = await claim_some(first, 20)
         async with (
-            open_broker(spec_of(kafka), no_secrets, LOOPBACK) as other,
+            open_broker(kafka_at(kafka), no_secrets, LOOPBACK) as other,
             other.desk(boxes.desk("pod-1")) as second,
         ):
             await asyncio.gather(work(first, settled), work(second, settled))
@@ -261,12 +256,12 @@ async def work(desk: Desk, settled: Counter[bytes | None]) -> None:
 
 
 async def test_nobody_answers(broker: Broker) -> None:
-    async with open_broker(spec_of("127.0.0.1:9"), no_secrets, LOOPBACK) as nobody:
+    async with open_broker(kafka_at("127.0.0.1:9"), no_secrets, LOOPBACK) as nobody:
         with pytest.raises(BrokerUnreachable):
             await nobody.server()
 
 
 async def test_the_guard_keeps_us_from_addresses_that_settings_do_not_allow() -> None:
-    async with open_broker(spec_of("127.0.0.1:9"), no_secrets, ()) as guarded:
+    async with open_broker(kafka_at("127.0.0.1:9"), no_secrets, ()) as guarded:
         with pytest.raises(BrokerUnreachable, match="may dial"):
             await guarded.server()

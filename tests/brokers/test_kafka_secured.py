@@ -1,19 +1,37 @@
 """Logging in to Kafka: TLS, certificates, SASL, rights, rotated Secrets, and no word of a password."""
 
+import asyncio
+import time
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 
 import pytest
+from aiokafka.protocol.admin import CreateAclsRequest
 
 from deadletter.api.brokerconnections import BrokerConnectionSpec
-from deadletter.brokers.base import Broker
+from deadletter.brokers.base import Broker, Mover
 from deadletter.brokers.connect import mounted_secrets, open_broker
 from deadletter.brokers.errors import AuthenticationFailed, BrokerError, NotAuthorised
-from deadletter.brokers.values import BoxSpec
+from deadletter.brokers.values import BoxSpec, Step, Taken
+from deadletter.core.tallies import Why
 from tests.bed import beds
+from tests.brokers.opening import LOOPBACK, fresh_name, kafka_at, no_secrets
 from tests.brokers.secured import PASSWORD, Secured, open_secured
-from tests.brokers.staging import contents, lay, numbered
-from tests.brokers.test_kafka import LOOPBACK, fresh_name
+from tests.brokers.staging import (
+    PATIENCE,
+    Boxes,
+    contents,
+    lay,
+    make_boxes,
+    numbered,
+    republish,
+    tally_of,
+    values,
+)
+
+# As Kafka numbers them.
+TOPIC, TRANSACTIONAL_ID, PREFIXED = 2, 5, 4
+EVERYTHING, WRITE, DENY, ALLOW = 2, 4, 2, 3
 
 
 @pytest.fixture(scope="session")
@@ -115,3 +133,60 @@ async def test_a_guest_without_rights_is_told_so(secured: Secured, secrets: Path
             await guest.window(name)
         with pytest.raises(NotAuthorised):
             await guest.ensure(BoxSpec(fresh_name("mine"), 1))
+
+
+async def rights(secured: Secured, permission: int, operation: int, *resources: tuple[int, str]) -> None:
+    """Give the guest a right on resources whose names begin so, or take it away."""
+    async with open_broker(kafka_at(secured.plain), no_secrets, LOOPBACK) as broker:
+        client = await broker._line.client()  # type: ignore[attr-defined]
+        for kind, prefix in resources:
+            request = CreateAclsRequest(kind, prefix, PREFIXED, "User:guest", "*", operation, permission)
+            answer = await client.send(client.get_random_node(), request)
+            assert [code for code, _ in answer.creation_responses] == [0]
+
+
+async def test_a_right_lost_in_the_middle_of_a_replay_settles_nothing_more(secured: Secured, secrets: Path) -> None:
+    name = fresh_name("rights")
+    await rights(secured, ALLOW, EVERYTHING, (TOPIC, name), (TRANSACTIONAL_ID, f"dlq.{name}"))
+    login(secrets, "guest", PASSWORD)
+    async with dial(secured, secrets, "PLAIN") as guest:
+        boxes = await until_allowed(guest, name)
+        await lay(guest, boxes.dead, numbered(300))
+        letters = await contents(guest, boxes.dead)
+        async with guest.mover(boxes.dead, boxes.ledger, 0, "uid-1") as mover:
+            await replay_one(mover, boxes, letters[0])
+            await rights(secured, DENY, WRITE, (TOPIC, boxes.target))
+            replayed = await replay_until_refused(mover, boxes, letters)
+        async with guest.mover(boxes.dead, boxes.ledger, 0, "uid-1") as again:
+            still_open = [one for one in letters if again.is_open(one.place.offset)]
+            assert again.tally is not None
+            assert again.tally.next == letters[replayed - 1].place.offset + 1
+        assert replayed == len(letters) - len(still_open)
+        assert await values(guest, boxes.target) == [one.message.value for one in letters[:replayed]]
+
+
+async def replay_one(mover: Mover, boxes: Boxes, one: Taken) -> None:
+    settled = {Why.Replayed: [one.place.offset]}
+    await mover.commit(Step(tally_of([one]), republish(boxes.target, [one]), settled))
+
+
+async def replay_until_refused(mover: Mover, boxes: Boxes, letters: list[Taken]) -> int:
+    """How many were replayed in all; a right is gone a moment after it was taken."""
+    for replayed, one in enumerate(letters[1:], 1):
+        try:
+            await replay_one(mover, boxes, one)
+        except NotAuthorised:
+            return replayed
+        await asyncio.sleep(0.1)
+    raise AssertionError("nothing was refused")
+
+
+async def until_allowed(guest: Broker, name: str) -> Boxes:
+    """A right is there a moment after it was given."""
+    deadline = time.monotonic() + PATIENCE
+    while True:
+        try:
+            return await make_boxes(guest, name)
+        except NotAuthorised:
+            assert time.monotonic() < deadline
+            await asyncio.sleep(0.1)

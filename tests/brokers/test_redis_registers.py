@@ -1,31 +1,16 @@
 """Readings of dead streams: counted on while they grow, counted anew after a deletion, untouched otherwise."""
 
-from collections.abc import AsyncIterator
-
-import pytest
 from redis.asyncio import Redis
 
 from deadletter.brokers.base import Broker, Registers
-from deadletter.brokers.connect import open_broker
 from deadletter.brokers.errors import BrokerError
 from deadletter.brokers.values import Buried, CourierWord, Parked, Reading
 from deadletter.core.headers import stamp
 from deadletter.core.letters import Category, Envelope, Failure, Message
+from tests.brokers.opening import fresh_name
 from tests.brokers.staging import Boxes, claim_some, contents, lay, make_boxes, now, numbered
-from tests.brokers.test_redis import LOOPBACK, fresh_name, no_secrets, spec_of
 
-
-@pytest.fixture
-async def broker(redis: str) -> AsyncIterator[Broker]:
-    async with open_broker(spec_of(redis), no_secrets, LOOPBACK) as opened:
-        yield opened
-
-
-@pytest.fixture
-async def client(redis: str) -> AsyncIterator[Redis]:
-    made = Redis.from_url(redis)
-    yield made
-    await made.aclose()
+BROKER = "redis"
 
 
 def failed(kind: str, failed_at: int) -> Message:

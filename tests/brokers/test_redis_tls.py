@@ -8,8 +8,8 @@ import pytest
 from deadletter.api.brokerconnections import BrokerConnectionSpec
 from deadletter.brokers.connect import open_broker
 from deadletter.brokers.errors import BrokerUnreachable
+from tests.brokers.opening import LOOPBACK
 from tests.brokers.servers import HERE, own_redis
-from tests.brokers.test_redis import LOOPBACK
 
 
 def certificates(directory: Path) -> dict[str, bytes]:

@@ -10,8 +10,8 @@ import pytest
 from deadletter.brokers.connect import open_broker
 from deadletter.core.letters import Category, Failure
 from tests.bed import places
+from tests.brokers.opening import fresh_name
 from tests.brokers.secured import PASSWORD, open_secured
-from tests.brokers.test_kafka import fresh_name
 from tests.doors.test_letters import ANYWHERE, SECRET, queue
 from tests.handlers.operators import Place, rights
 from tests.workers.replaying import Scene, letter

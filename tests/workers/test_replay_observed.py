@@ -15,8 +15,8 @@ from deadletter.brokers.values import Reading, Watched
 from deadletter.doors import letters
 from deadletter.workers.replayer import course, endings
 from deadletter.workers.replayer.replay import wall_clock
+from tests.brokers.opening import fresh_name
 from tests.brokers.secured import PASSWORD, Secured, open_secured
-from tests.brokers.test_kafka import fresh_name
 from tests.workers.replaying import Scene, letter
 from tests.workers.test_replay_brokers import LOCAL, PATIENCE, Pod
 

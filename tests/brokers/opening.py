@@ -1,0 +1,23 @@
+"""How tests open a broker: no Secrets, addresses of the bed, names of their own."""
+
+import uuid
+
+from deadletter.api.brokerconnections import BrokerConnectionSpec
+
+LOOPBACK = ("127.0.0.0/8", "10.0.0.0/8")
+
+
+def no_secrets(name: str, key: str) -> bytes:
+    raise KeyError(name)
+
+
+def kafka_at(bootstrap: str) -> BrokerConnectionSpec:
+    return BrokerConnectionSpec.model_validate({"kafka": {"bootstrapServers": [bootstrap]}})
+
+
+def redis_at(url: str) -> BrokerConnectionSpec:
+    return BrokerConnectionSpec.model_validate({"redis": {"url": url}})
+
+
+def fresh_name(name: str) -> str:
+    return f"{name}-{uuid.uuid4().hex[:12]}"

@@ -1,0 +1,100 @@
+"""A Kafka that falls silent with its sockets open, or goes away with its coordinators and comes back."""
+
+import asyncio
+import os
+import signal
+from collections.abc import Iterator
+
+import pytest
+
+from deadletter.brokers.connect import open_broker
+from deadletter.brokers.errors import BrokerUnreachable
+from deadletter.brokers.values import Step
+from deadletter.core.tallies import Why
+from tests.bed import beds, processes
+from tests.bed import kafka as kafka_bed
+from tests.brokers import kills
+from tests.brokers.opening import LOOPBACK, fresh_name, kafka_at, no_secrets
+from tests.brokers.staging import contents, lay, make_boxes, numbered, republish, tally_of, values
+
+PART = beds.Part("frail-kafka", 2, kafka_bed.start)
+
+
+class Frail:
+    """A Kafka of this file's own, which may be stopped and killed."""
+
+    def __init__(self, bed: beds.Bed) -> None:
+        self._bed, self._said = bed, bed.part(PART)
+
+    @property
+    def address(self) -> str:
+        return f"{self._said['address']}:{self._said['ports'][0]}"
+
+    def send(self, sign: signal.Signals) -> None:
+        for process in processes.of_bed(self._bed.directory, PART.name):
+            os.kill(process.pid, sign)
+
+    def bounce(self, hard: bool) -> None:
+        (processes.kill if hard else processes.stop)(processes.of_bed(self._bed.directory, PART.name))
+        kafka_bed.start(self._bed.directory, PART.name, self._said["address"], *self._said["ports"])
+
+    def end(self) -> None:
+        self.send(signal.SIGCONT)
+        processes.stop(processes.of_bed(self._bed.directory, PART.name))
+
+
+@pytest.fixture(scope="module")
+def frail(bed: beds.Bed) -> Iterator[Frail]:
+    made = Frail(bed)
+    yield made
+    made.end()
+
+
+async def test_a_broker_that_falls_silent_doubles_and_loses_nothing(frail: Frail) -> None:
+    async with open_broker(kafka_at(frail.address), no_secrets, LOOPBACK) as broker:
+        boxes = await make_boxes(broker, fresh_name("silent"))
+        await lay(broker, boxes.dead, numbered(4))
+        letters = await contents(broker, boxes.dead)
+        offsets = [one.place.offset for one in letters]
+        async with broker.mover(boxes.dead, boxes.ledger, 0, "uid-1") as mover:
+            await mover.commit(
+                Step(tally_of(letters), republish(boxes.target, letters[:1]), {Why.Replayed: offsets[:1]})
+            )
+            frail.send(signal.SIGSTOP)
+            try:
+                rest = Step(tally_of(letters), republish(boxes.target, letters[1:]), {Why.Replayed: offsets[1:]})
+                with pytest.raises(BrokerUnreachable):
+                    await mover.commit(rest)
+            finally:
+                frail.send(signal.SIGCONT)
+        async with broker.mover(boxes.dead, boxes.ledger, 0, "uid-1") as again:
+            left = [one for one in letters if again.is_open(one.place.offset)]
+            step = {Why.Replayed: [one.place.offset for one in left]}
+            await again.commit(Step(tally_of(letters), republish(boxes.target, left), step))
+        assert await values(broker, boxes.target) == [m.value for m in numbered(4)]
+
+
+@pytest.mark.parametrize("hard", [True, False])
+async def test_a_lost_coordinator_doubles_and_loses_nothing(frail: Frail, hard: bool) -> None:
+    """It ends in the middle of a replay, by SIGKILL or politely."""
+    await bounced(frail, 4_000, 1, hard)
+
+
+@pytest.mark.kill
+@pytest.mark.timeout(1_800)
+@pytest.mark.parametrize("hard", [True, False])
+async def test_ten_bounces_double_and_lose_nothing(frail: Frail, hard: bool) -> None:
+    await bounced(frail, 100_000, 10, hard)
+
+
+async def bounced(frail: Frail, letters: int, bounces: int, hard: bool) -> None:
+    async with open_broker(kafka_at(frail.address), no_secrets, LOOPBACK) as broker:
+        boxes = await make_boxes(broker, fresh_name("bounce"))
+        await kills.fill(broker, boxes, letters)
+        mover = await kills.start("kafka", frail.address, boxes, 250)
+        for _ in range(bounces):
+            assert await mover.steps(5)
+            await asyncio.to_thread(frail.bounce, hard)
+        code, errors = await mover.end()
+        assert code == 0, errors
+        await kills.check_exact(broker, boxes, letters)

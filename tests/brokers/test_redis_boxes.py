@@ -1,0 +1,80 @@
+"""Keys of a queue on Redis: of which kind, in which slot, how large, and gone when dropped."""
+
+import pytest
+from redis.asyncio import Redis
+from redis.crc import key_slot
+
+from deadletter.brokers.base import Broker
+from deadletter.brokers.errors import (
+    BoxConflict,
+)
+from deadletter.brokers.values import BoxSpec, Publication, Step
+from deadletter.core.letters import Message, Place
+from deadletter.core.tallies import Why
+from tests.brokers.opening import fresh_name
+from tests.brokers.staging import (
+    contents,
+    lay,
+    make_boxes,
+    numbered,
+    republish,
+    tally_of,
+    values,
+)
+
+BROKER = "redis"
+
+
+async def test_appending_the_same_letter_again_does_nothing(broker: Broker) -> None:
+    name = fresh_name("box")
+    await broker.ensure(BoxSpec(name))
+    publication = Publication(name, Message(None, b"x"), Place("elsewhere", 3, 17))
+    for _ in range(2):
+        await broker.append([publication])
+    assert await values(broker, name) == [b"x"]
+
+
+async def test_a_key_of_another_kind_is_a_conflict(broker: Broker, client: Redis) -> None:
+    name = fresh_name("list")
+    await client.rpush(name, "x")
+    with pytest.raises(BoxConflict):
+        await broker.ensure(BoxSpec(name))
+
+
+async def test_a_dropped_queue_leaves_no_key(broker: Broker, client: Redis) -> None:
+    source = fresh_name("drop")
+    boxes = await make_boxes(broker, source)
+    await lay(broker, boxes.dead, numbered(4))
+    letters = await contents(broker, boxes.dead)
+    offsets = [one.place.offset for one in letters]
+    async with broker.mover(boxes.dead, boxes.ledger, 0, "uid-1") as mover:
+        parks = [Publication(boxes.retry, one.message, one.place, due_at=0) for one in letters[:1]]
+        settled = {Why.Replayed: offsets[:1], Why.Archived: offsets[1:2]}
+        await mover.commit(Step(tally_of(letters), parks, settled, selected=offsets))
+    await broker.drop([boxes.source, boxes.dead, boxes.retry, boxes.ledger, boxes.target])
+    assert [key async for key in client.scan_iter(f"*{source}*")] == []
+
+
+async def test_names_without_and_with_a_hash_tag_keep_their_keys_together(broker: Broker, client: Redis) -> None:
+    for name in (fresh_name("plain"), f"{{{fresh_name('tagged')}}}.billing.dlq"):
+        boxes = await make_boxes(broker, name)
+        await lay(broker, boxes.dead, numbered(1))
+        slots = {
+            key_slot(key)
+            async for key in client.scan_iter(f"*{name.strip('{').split('}')[0]}*dlq*")
+            if not key.endswith((b".ledger", b".retry"))
+        }
+        assert len(slots) == 1
+
+
+async def test_a_large_letter_is_moved_byte_for_byte(broker: Broker) -> None:
+    boxes = await make_boxes(broker, fresh_name("large"))
+    await lay(broker, boxes.dead, [Message(b"\xff", bytes(range(256)) * (40 << 10), (("h", b"\xfe"),))])
+    letters = await contents(broker, boxes.dead)
+    async with broker.mover(boxes.dead, boxes.ledger, 0, "uid-1") as mover:
+        settled = {Why.Replayed: [letters[0].place.offset]}
+        await mover.commit(Step(tally_of(letters), republish(boxes.target, letters), settled))
+    (found,) = await contents(broker, boxes.target)
+    assert (found.message.key, found.message.headers) == (b"\xff", (("h", b"\xfe"),))
+    assert found.message.value == bytes(range(256)) * (40 << 10)
+    await broker.drop([boxes.target])

@@ -1,0 +1,95 @@
+"""Couriers at a Redis desk that sleep, die, wait, or see their source vanish."""
+
+import asyncio
+import time
+
+import pytest
+from redis.asyncio import Redis
+
+from deadletter.brokers.base import Broker
+from deadletter.brokers.connect import open_broker
+from deadletter.brokers.errors import (
+    Fenced,
+)
+from deadletter.brokers.redis import hands
+from deadletter.brokers.values import Buried, Delivered, Parked
+from tests.brokers.opening import LOOPBACK, fresh_name, no_secrets, redis_at
+from tests.brokers.staging import (
+    PATIENCE,
+    claim_some,
+    lay,
+    make_boxes,
+    numbered,
+    values,
+)
+
+BROKER = "redis"
+
+
+async def test_an_abandoned_message_is_taken_over_and_the_sleeper_is_fenced(broker: Broker, client: Redis) -> None:
+    boxes = await make_boxes(broker, fresh_name("lease"))
+    await lay(broker, boxes.source, numbered(2))
+    async with broker.desk(boxes.desk("pod-0")) as sleeper:
+        first, second = await claim_some(sleeper, 2)
+        await sleeper.settle(second, Parked(second.message, 0))
+        (parked,) = await claim_some(sleeper, 1)
+        assert parked.parked
+        sleeper._beating.cancel()  # type: ignore[attr-defined]  # it sleeps: its leases are not prolonged
+        await client.xclaim(boxes.source, boxes.group, "pod-0", 0, [first.place.id], idle=hands.LEASE + 1, justid=True)
+        await client.zadd(f"{{{boxes.retry}}}.due", {parked.place.id: 0})  # its lease ran out
+        async with broker.desk(boxes.desk("pod-1")) as heir:
+            taken = await claim_some(heir, 2)
+            assert {claim.message.value for claim in taken} == {b"v0", b"v1"}
+            for claim in (first, parked):
+                with pytest.raises(Fenced):
+                    await sleeper.settle(claim, Buried(boxes.dead, claim.message))
+                assert not sleeper.holds(claim)
+            for claim in taken:
+                await heir.settle(claim, Delivered())
+    assert await values(broker, boxes.dead) == []
+
+
+async def test_what_a_killed_courier_held_comes_back_to_its_name_at_once(redis: str, broker: Broker) -> None:
+    boxes = await make_boxes(broker, fresh_name("again"))
+    await lay(broker, boxes.source, numbered(3))
+    async with open_broker(redis_at(redis), no_secrets, LOOPBACK) as killed:
+        desk = killed.desk(boxes.desk())
+        opened = await desk.__aenter__()
+        claims = await claim_some(opened, 3)
+        await opened.settle(claims[0], Parked(claims[0].message, 0))
+        assert len(await claim_some(opened, 1)) == 1
+        async with broker.desk(boxes.desk()) as again:
+            found = await claim_some(again, 3)
+            assert {claim.message.value for claim in found} == {b"v0", b"v1", b"v2"}
+            for claim in found:
+                await again.settle(claim, Delivered())
+        await desk.__aexit__(None, None, None)
+    async with broker.desk(boxes.desk()) as again:
+        assert await again.claim(1) == []
+
+
+async def test_a_source_deleted_under_the_desk_is_read_again_when_it_comes_back(broker: Broker, client: Redis) -> None:
+    boxes = await make_boxes(broker, fresh_name("gone"))
+    async with broker.desk(boxes.desk()) as desk:
+        await client.delete(boxes.source)
+        deadline = time.monotonic() + PATIENCE
+        while not await client.exists(boxes.source):
+            assert time.monotonic() < deadline
+            assert await desk.claim(1) == []
+        await lay(broker, boxes.source, numbered(1))
+        (claim,) = await claim_some(desk, 1)
+        await desk.settle(claim, Delivered())
+
+
+async def test_a_cancelled_wait_ends(broker: Broker) -> None:
+    boxes = await make_boxes(broker, fresh_name("cancel"))
+    async with broker.desk(boxes.desk()) as desk:
+        for pause in (0.0, 0.01, 0.2):
+            waiting = asyncio.create_task(desk.claim(1))
+            await asyncio.sleep(pause)
+            waiting.cancel()
+            await asyncio.wait({waiting}, timeout=PATIENCE)
+            assert waiting.cancelled()
+        await lay(broker, boxes.source, numbered(1))
+        (claim,) = await claim_some(desk, 1)
+        await desk.settle(claim, Delivered())
