@@ -22,9 +22,9 @@ class Transcript:
         self._file = file
 
     def words(self) -> list[Words]:
-        """What each line says of READY, HEALTH and, when it is wide, REASON; one that repeats its neighbour is none."""
+        """What each line says of READY, and of REASON if there is one; a line that repeats its neighbour is none."""
         lines = [tuple(word for word in line.split() if word in WORDS) for line in self._file.read_text().splitlines()]
-        return [words for words, _ in groupby(line for line in lines if len(line) > 1)]
+        return [words for words, _ in groupby(line for line in lines if line)]
 
     def tells(self, *story: Words) -> None:
         """Wait until these lines were seen, in this order; others may lie between them."""
