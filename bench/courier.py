@@ -28,6 +28,7 @@ import aiohttp
 import uvloop
 
 from bench.lines import bound, line, progress, versus
+from bench.peers import full_kafka
 from deadletter.api.assignments import CourierAssignment
 from deadletter.api.brokerconnections import BrokerConnectionSpec
 from deadletter.brokers.base import Broker
@@ -200,7 +201,8 @@ def compare(name: str, spec: BrokerConnectionSpec, url: str, count: int, runs: i
     versus(f"courier-{name}", "deliveries/s", rate, "aiohttp", median(one[0] for one in bare), 0.9)
     versus(f"courier-{name}-uvloop", "deliveries/s", rate, "aiohttp-on-uvloop", median(one[0] for one in quick), 0.9)
     line(f"courier-{name}-cpu", "us", used * 1e6, "aiohttp", median(one[1] for one in bare) * 1e6, lower_is_better=True)
-    bound(f"courier-{name}-added-p99", "ms", max(p99 - median(one[2] for one in quick), 0.001) * 1e3, 250.0)
+    peer = median(one[2] for one in quick)
+    line(f"courier-{name}-p99", "ms", p99 * 1e3, "aiohttp-on-uvloop", peer * 1e3, 0.9, lower_is_better=True)
 
 
 def failing(name: str, spec: BrokerConnectionSpec, url: str, count: int, runs: int) -> None:
@@ -230,7 +232,7 @@ def main() -> None:
     asked = parser.parse_args()
     bed = beds.create()
     try:
-        kafka = BrokerConnectionSpec.model_validate({"kafka": {"bootstrapServers": [bed.kafka()]}})
+        kafka = BrokerConnectionSpec.model_validate({"kafka": {"bootstrapServers": [full_kafka(bed)]}})
         redis = BrokerConnectionSpec.model_validate({"redis": {"url": bed.redis()}})
         with nginx() as port:
             url = f"http://127.0.0.1:{port}/"

@@ -14,7 +14,7 @@ from tests.workers.services import Received, Service, serving, status, until
 from tests.workers.wires import Wire
 
 COUNT = 30
-TIMES = "2"  # every step is taken at least so often
+TIMES = "2"  # every step is taken at least so often: few are in flight at once, so settlements come in several batches
 BAD, PUT_OFF = status(422), status(503)
 POLICY = {**QUICK, "maxAttempts": 3, "backoff": {"strategy": "Fixed", "initial": "300ms"}}
 
@@ -31,7 +31,7 @@ async def walk(wire: Wire, service: Service, folder: Path, kind: str, step: str)
     own = Wire(wire.broker, wire.spec, wire.prefix.replace(".", f"-{step}."))
     await own.make()
     await own.send(*(message(f"{step} {number}", f"k{number}") for number in range(COUNT)))
-    told = own.assignment(service.url, policy=POLICY, delivery={"inlineLimit": "0s"})
+    told = own.assignment(service.url, policy=POLICY, delivery={"inlineLimit": "0s", "concurrency": 4})
     dying = Pod(folder / f"{step}-dying", told, "tests.workers.failpoints", kind, step, TIMES)
     await dying.start()
     assert dying.process is not None

@@ -129,6 +129,7 @@ def check_order(book: Book) -> None:
         assert list(numbers) == sorted(numbers), f"{key} out of order"
 
 
+@pytest.mark.timeout(900)
 async def test_kills_of_courier_service_and_broker_lose_nothing_and_bury_no_letter_twice(
     server: Server, tmp_path: Path
 ):
