@@ -8,6 +8,7 @@ import pytest
 from aiohttp import web
 
 from deadletter.brokers.errors import Fenced, NotAuthorised
+from deadletter.brokers.kafka import membership
 from deadletter.brokers.kafka.broker import KafkaBroker
 from deadletter.brokers.kafka.parking import RetryPartition
 from deadletter.brokers.kafka.sources import SourcePartition
@@ -80,6 +81,20 @@ async def test_a_fence_while_a_partition_is_opened_is_not_the_end(wire: Wire, ki
                 await wire.send(*(message(f"m{n}", f"k{n}") for n in range(10)))
                 await wire.until_buried(10)
     assert Counter(taken.message.value for taken in await wire.buried()) == Counter(f"m{n}".encode() for n in range(10))
+
+
+async def test_one_of_an_earlier_generation_opens_no_partition_and_joins_anew(wire: Wire):
+    spec = desk_spec(wire.assignment("http://shop.test/"), "pod-0")
+    async with wire.broker.desk(spec) as desk, asyncio.timeout(120):
+        consumer = desk._consumer
+        (one, *_) = consumer.assignment()
+        await membership.confirm(consumer, one)
+        consumer._coordinator.generation -= 1  # what it remembers after it slept through a rebalance
+        with pytest.raises(Fenced):
+            await membership.confirm(consumer, one)
+        await wire.send(message())
+        while not await desk.claim(10):
+            pass
 
 
 async def test_what_keeps_a_partition_shut_is_said_and_heals(wire: Wire):

@@ -253,7 +253,9 @@ async def discard(producer: AIOKafkaProducer) -> None:
     while sender is not None and not sender.done():
         sender.cancel()
         await asyncio.wait([sender], timeout=0.1)
-    if sender is not None and not sender.cancelled():
-        sender.exception()
+    manager = producer._txn_manager  # noqa: SLF001
+    for one in (sender, manager and manager._transaction_waiter):  # noqa: SLF001
+        if one is not None and one.done() and not one.cancelled():
+            one.exception()  # heard; else Python complains about it in the log
     with contextlib.suppress(driver.KafkaError, OSError, asyncio.TimeoutError):
         await producer.client.close()
