@@ -22,7 +22,7 @@ from bench import lines
 from bench.operator import SETTINGS, all_of, body, until_ready
 from deadletter.cluster import CONNECTIONS, POLICIES, QUEUES, Cluster, connect
 from tests.api.server import Server
-from tests.bed import beds, places, ports
+from tests.bed import beds, ports
 from tests.bed.control import ApiServer
 from tests.handlers.operators import Operator, rights, until
 from tests.handlers.webhooks import HOST, certify, configured
@@ -183,9 +183,7 @@ def main() -> None:
     try:
         server, redis, port = bed.api_server(), bed.redis(), ports.free(HOST)[0]
         os.environ["KUBECONFIG"] = str(server.kubeconfig)
-        crds = str(places.REPOSITORY / "crds")
-        server.kubectl("apply", "--server-side", "--force-conflicts", "-f", crds)
-        server.kubectl("wait", "--for=condition=Established", "--timeout=120s", "-f", crds)
+        server.know_our_kinds()
         with tempfile.TemporaryDirectory() as name:
             folder = certify(Path(name))
             namespace, operator = asyncio.run(prepare(server, redis, folder, asked.queues, port, asked.settle))

@@ -14,7 +14,7 @@ from pathlib import Path
 from statistics import median
 
 from bench import lines
-from tests.bed import beds, node, places, processes, tools
+from tests.bed import beds, node, processes, tools
 from tests.bed.node import Cluster
 
 RUNS = 5
@@ -83,9 +83,7 @@ def several(work: Callable[[], float]) -> float:
 
 def measure(bed: beds.Bed) -> None:
     cluster = bed.cluster()
-    crds = str(places.REPOSITORY / "crds")
-    cluster.kubectl("apply", "--server-side", "--force-conflicts", "-f", crds)
-    cluster.kubectl("wait", "--for=condition=Established", "--timeout=120s", "-f", crds)
+    cluster.know_our_kinds()
     lines.bound("image-start-operator", "s", several(lambda: until_ready(cluster)), 2)
     for role in ("courier", "replayer"):
         module = f"deadletter.workers.{role}.main"

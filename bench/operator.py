@@ -20,7 +20,7 @@ from deadletter.api.brokerconnections import BrokerConnection
 from deadletter.api.deadletterqueues import DeadLetterQueue
 from deadletter.cluster import CONNECTIONS, QUEUES, Cluster, connect
 from deadletter.plan.boxes import PlannedBox, plan_boxes
-from tests.bed import beds, places
+from tests.bed import beds
 from tests.bed.control import ApiServer
 from tests.handlers.operators import Operator, rights
 
@@ -225,8 +225,7 @@ def main() -> None:
     try:
         server, kafka = bed.api_server(), bed.kafka()
         os.environ["KUBECONFIG"] = str(server.kubeconfig)
-        server.kubectl("apply", "--server-side", "--force-conflicts", "-f", str(places.REPOSITORY / "crds"))
-        server.kubectl("wait", "--for=condition=Established", "--timeout=120s", "-f", str(places.REPOSITORY / "crds"))
+        server.know_our_kinds()
         with tempfile.TemporaryDirectory() as folder:
             asyncio.run(measure(server, kafka, Path(folder), asked))
     finally:

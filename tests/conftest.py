@@ -89,9 +89,7 @@ def api_server(bed: beds.Bed) -> control.ApiServer:
 @pytest.fixture(scope="session")
 def crds(api_server: control.ApiServer) -> control.ApiServer:
     """The API server, knowing our kinds."""
-    folder = str(places.REPOSITORY / "crds")
-    api_server.kubectl("apply", "--server-side", "--force-conflicts", "-f", folder)
-    api_server.kubectl("wait", "--for=condition=Established", "--timeout=120s", "-f", folder)
+    api_server.know_our_kinds()
     return api_server
 
 

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.bed import binaries, certs, network, processes, tools
+from tests.bed import binaries, certs, network, places, processes, tools
 from tests.bed.processes import BedError
 
 FIRST_SERVICE = "10.96.0.1"
@@ -20,6 +20,12 @@ class ApiServer:
         """What kubectl prints; when it fails, an error that carries what it said."""
         command = [str(binaries.path("kubectl")), f"--kubeconfig={self.kubeconfig}", *words]
         return tools.run(command, stdin=stdin, timeout=300)
+
+    def know_our_kinds(self) -> None:
+        """Apply the CRDs and wait until they are served."""
+        crds = str(places.REPOSITORY / "crds")
+        self.kubectl("apply", "--server-side", "--force-conflicts", "-f", crds)
+        self.kubectl("wait", "--for=condition=Established", "--timeout=120s", "-f", crds)
 
 
 def programs(name: str) -> tuple[str, ...]:

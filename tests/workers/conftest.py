@@ -9,7 +9,9 @@ import pytest
 
 from deadletter.api.brokerconnections import BrokerConnectionSpec
 from deadletter.brokers.connect import open_broker
+from deadletter.brokers.memory import MemoryBroker, MemoryServer
 from tests.workers.couriers import LOOPBACK, no_secret
+from tests.workers.replaying import Scene
 from tests.workers.wires import Wire
 
 
@@ -24,6 +26,18 @@ async def wire(request: pytest.FixtureRequest) -> AsyncIterator[Wire]:
         made = Wire(broker, spec, prefix)
         await made.make()
         yield made
+
+
+@pytest.fixture
+def server() -> MemoryServer:
+    """A broker in memory, where a replay is not about the broker."""
+    return MemoryServer()
+
+
+@pytest.fixture
+async def scene(server: MemoryServer) -> Scene:
+    """A queue on it; files on real brokers have a scene of their own."""
+    return await Scene(MemoryBroker(server)).build()
 
 
 @pytest.fixture(scope="session")

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from deadletter.api.assignments import RedriveAssignment
-from deadletter.brokers.memory import MemoryBroker, MemoryServer
+from deadletter.brokers.memory import MemoryBroker
 from deadletter.brokers.values import CourierWord, Step, Watched
 from deadletter.core.headers import read_fields
 from deadletter.core.letters import Category, Failure, Message
@@ -48,11 +48,6 @@ class Stage:
         """What the operator's sweep reads."""
         watched = Watched(self.scene.boxes.dead, self.scene.boxes.ledger)
         return (await self.scene.broker.registers().sweep([watched], self.now))[watched.dead].couriers
-
-
-@pytest.fixture
-def server():
-    return MemoryServer()
 
 
 @pytest.fixture

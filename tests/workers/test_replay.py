@@ -1,22 +1,9 @@
 """A replay on the memory broker: what is sent, and what is settled."""
 
-import pytest
-
 from deadletter.api.replays import Rate
-from deadletter.brokers.memory import MemoryBroker, MemoryServer
 from deadletter.core.headers import read_fields
 from deadletter.workers.replayer import endings
-from tests.workers.replaying import Scene, adds_up, letter
-
-
-@pytest.fixture
-def server():
-    return MemoryServer()
-
-
-@pytest.fixture
-async def scene(server):
-    return await Scene(MemoryBroker(server)).build()
+from tests.workers.replaying import adds_up, letter
 
 
 async def test_every_open_letter_goes_back_to_its_origin_once(scene):

@@ -5,22 +5,11 @@ import asyncio
 import pytest
 
 from deadletter.brokers.errors import BrokerUnreachable
-from deadletter.brokers.memory import MemoryBroker, MemoryServer
 from deadletter.brokers.values import Step
 from deadletter.core.letters import Message
 from deadletter.core.tallies import Span, Tally
 from deadletter.workers.replayer import endings
-from tests.workers.replaying import Scene, adds_up, letter
-
-
-@pytest.fixture
-def server():
-    return MemoryServer()
-
-
-@pytest.fixture
-async def scene(server):
-    return await Scene(MemoryBroker(server)).build()
+from tests.workers.replaying import adds_up, letter
 
 
 async def test_letters_over_the_loop_cap_or_without_origin_stay(scene):

@@ -2,17 +2,9 @@
 
 import json
 
-import pytest
-
-from deadletter.brokers.memory import MemoryBroker, MemoryServer
 from deadletter.brokers.values import BoxSpec
 from deadletter.core.letters import Category, Failure, Message
-from tests.workers.replaying import Scene, letter
-
-
-@pytest.fixture
-async def scene():
-    return await Scene(MemoryBroker(MemoryServer())).build()
+from tests.workers.replaying import letter
 
 
 def envelope(number: int, error: str, source: str = "orders") -> Message:

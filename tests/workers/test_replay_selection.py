@@ -2,20 +2,10 @@
 
 import pytest
 
-from deadletter.brokers.memory import MemoryBroker, MemoryServer
+from deadletter.brokers.memory import MemoryBroker
 from deadletter.core.letters import Category, Failure
 from deadletter.workers.replayer import endings
 from tests.workers.replaying import Scene, adds_up, letter
-
-
-@pytest.fixture
-def server():
-    return MemoryServer()
-
-
-@pytest.fixture
-async def scene(server):
-    return await Scene(MemoryBroker(server)).build()
 
 
 @pytest.mark.parametrize(

@@ -3,13 +3,10 @@
 import asyncio
 from contextlib import asynccontextmanager
 
-import pytest
-
 from deadletter.api.deliveries import HttpDelivery
-from deadletter.brokers.memory import MemoryBroker, MemoryServer
 from deadletter.workers.replayer import carriers, endings
 from deadletter.workers.replayer.services import open_service
-from tests.workers.replaying import Scene, adds_up, letter
+from tests.workers.replaying import adds_up, letter
 
 LOCAL = ("127.0.0.0/8",)
 
@@ -43,11 +40,6 @@ async def serving(status):
     async with open_service(url, HttpDelivery(url=url), lambda *_: b"", LOCAL) as carrier:
         yield service, carrier
     server.close()
-
-
-@pytest.fixture
-async def scene():
-    return await Scene(MemoryBroker(MemoryServer())).build()
 
 
 TARGET = {"kind": "Service", "url": "http://service.test/in"}
