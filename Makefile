@@ -23,9 +23,10 @@ $(VENV)/.made: requirements-dev.txt
 	@python3 -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Python 3.11 or newer is needed; put one first on the PATH" >&2; exit 1; }
 	@python3 -c 'import ensurepip, venv' 2>/dev/null || { echo "venv is missing; install it: apt-get install python3-venv" >&2; exit 1; }
 	@echo "setup: a virtual environment in $(VENV) (about 40 s)"
-# Made in place and never removed: other runs may be using it, and pip leaves alone what is already right.
+# Made in place and never removed: other runs may be using it, and pip leaves alone what is already right. The file names
+# every package, so pip looks for no others: an extra such as coverage[toml] would make it take a newer one, without a hash.
 	@mkdir -p $(CACHE)/venv && exec 9>$(VENV).lock && flock 9 && { [ -e $@ ] || { python3 -m venv $(VENV) \
-	  && $(VENV)/bin/python -m pip install -q --disable-pip-version-check --require-hashes -r requirements-dev.txt; }; } && touch $@
+	  && $(VENV)/bin/python -m pip install -q --disable-pip-version-check --no-deps --require-hashes -r requirements-dev.txt; }; } && touch $@
 
 lint: setup ## style, types, floors and dependencies (ruff, mypy, import-linter, deptry)
 	@echo "lint: ruff, mypy, import-linter, deptry"
