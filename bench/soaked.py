@@ -76,8 +76,8 @@ class Queue:
         }
 
     def replay(self, address: dict, uid: str) -> ReplayAssignment:
-        """All that lies there goes to the mended ones."""
-        told = {"namespace": "soak", "name": uid, "uid": uid, "queue": self.name, "broker": address}
+        """All that lies there goes to the mended ones; one name for all, for a pod of ours has one Replay to count."""
+        told = {"namespace": "soak", "name": "again", "uid": uid, "queue": self.name, "broker": address}
         told |= {"boxes": self._boxes(), "spec": {"queueRef": {"name": self.name}}}
         return ReplayAssignment.model_validate({**told, "target": {"kind": "Box", "box": self.mended}})
 

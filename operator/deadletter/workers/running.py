@@ -11,6 +11,7 @@ import uvloop
 CANCEL_AGAIN_S = 1.0
 STOPPING = (signal.SIGTERM, signal.SIGINT)
 ALIVE = 100_000  # objects that may come to live between two looks of the collector
+LOOK_S = 60.0  # and the longest time
 
 
 async def _until_told(work: Callable[[asyncio.Event], Awaitable[int]]) -> int:
@@ -18,7 +19,18 @@ async def _until_told(work: Callable[[asyncio.Event], Awaitable[int]]) -> int:
     loop = asyncio.get_running_loop()
     for number in STOPPING:
         loop.add_signal_handler(number, stop.set)
-    return await work(stop)
+    looking = asyncio.create_task(_look_for_cycles())
+    try:
+        return await work(stop)
+    finally:
+        await end(looking)
+
+
+async def _look_for_cycles() -> None:
+    """A closed client of a driver is a cycle: few objects, which a calm collector would leave for an hour."""
+    while True:
+        await asyncio.sleep(LOOK_S)
+        gc.collect()
 
 
 async def end(*tasks: "asyncio.Future[Any]") -> None:
