@@ -14,14 +14,16 @@ from tests.brokers.moving import FENCED
 from tests.brokers.staging import Boxes, contents, lay, numbered
 
 PATIENCE = 200.0
+BACK_AT_WORK = 60.0  # after a broker's return
 ENVIRONMENT = os.environ | {"PYTHONPATH": f"{REPOSITORY / 'operator'}{os.pathsep}{REPOSITORY}"}
 
 
 @dataclass
 class Program:
-    """One running mover."""
+    """One running mover; its complaints are read as they come, for a full pipe would stop it."""
 
     child: asyncio.subprocess.Process
+    errors: "asyncio.Task[bytes]"
 
     async def steps(self, count: int) -> bool:
         """Wait for `ready` and so many steps; False: it ended before."""
@@ -31,13 +33,24 @@ class Program:
                 return False
         return True
 
+    async def recovers(self) -> bool:
+        """Wait until it began anew and made a step; False: it ended before."""
+        assert self.child.stdout is not None
+        async with asyncio.timeout(BACK_AT_WORK):
+            while (said := await self.child.stdout.readline()) not in (b"ready\n", b""):
+                pass
+            return bool(said and await self.child.stdout.readline())
+
     def send(self, sign: signal.Signals) -> None:
         if self.child.returncode is None:
             self.child.send_signal(sign)
 
     async def end(self) -> tuple[int, str]:
-        _, errors = await asyncio.wait_for(self.child.communicate(), PATIENCE)
-        return self.child.returncode or 0, errors.decode()
+        assert self.child.stdout is not None
+        async with asyncio.timeout(PATIENCE):
+            while await self.child.stdout.read(1 << 16):
+                pass
+            return await self.child.wait(), (await self.errors).decode()
 
 
 async def start(kind: str, address: str, boxes: Boxes, size: int) -> Program:
@@ -46,7 +59,8 @@ async def start(kind: str, address: str, boxes: Boxes, size: int) -> Program:
     child = await asyncio.create_subprocess_exec(
         sys.executable, *words, stdout=pipe, stderr=pipe, cwd=REPOSITORY, env=ENVIRONMENT
     )
-    return Program(child)
+    assert child.stderr is not None
+    return Program(child, asyncio.ensure_future(child.stderr.read()))
 
 
 async def kill_and_finish(kind: str, address: str, boxes: Boxes, kills: int, size: int, seed: int) -> None:

@@ -77,7 +77,7 @@ async def test_a_broker_that_falls_silent_doubles_and_loses_nothing(frail: Frail
 @pytest.mark.parametrize("hard", [True, False])
 async def test_a_lost_coordinator_doubles_and_loses_nothing(frail: Frail, hard: bool) -> None:
     """It ends in the middle of a replay, by SIGKILL or politely."""
-    await bounced(frail, 4_000, 1, hard)
+    await bounced(frail, 10_000, 1, hard)
 
 
 @pytest.mark.kill
@@ -92,9 +92,13 @@ async def bounced(frail: Frail, letters: int, bounces: int, hard: bool) -> None:
         boxes = await make_boxes(broker, fresh_name("bounce"))
         await kills.fill(broker, boxes, letters)
         mover = await kills.start("kafka", frail.address, boxes, 250)
-        for _ in range(bounces):
+        try:
             assert await mover.steps(5)
-            await asyncio.to_thread(frail.bounce, hard)
-        code, errors = await mover.end()
+            for _ in range(bounces):
+                await asyncio.to_thread(frail.bounce, hard)
+                assert await mover.recovers(), await mover.end()
+            code, errors = await mover.end()
+        finally:
+            mover.send(signal.SIGKILL)
         assert code == 0, errors
         await kills.check_exact(broker, boxes, letters)
