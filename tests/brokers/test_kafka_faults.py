@@ -1,6 +1,7 @@
 """What only Kafka can do to us: topics made anew, refusals inside a transaction, corrupt ledgers, rebalances."""
 
 import asyncio
+import contextlib
 import time
 from collections import Counter
 
@@ -178,6 +179,26 @@ async def test_what_was_produced_is_known_by_its_place(broker: Broker) -> None:
     assert not produced.holds(boxes.target, 0, 1_000)
     await broker.forget(boxes.ledger, "uid-1")
     assert len(await broker.produced(boxes.ledger, "uid-1")) == 0
+
+
+async def test_partitions_that_publish_to_one_place_hide_nothing_from_each_other(broker: Broker) -> None:
+    """Partitions 0 and 3 keep their records in the same partition of the ledger."""
+    boxes, other = await make_boxes(broker, fresh_name("produced"), 4), fresh_name("target")
+    await broker.ensure(BoxSpec(other, 1))
+    for partition in range(4):
+        await lay(broker, boxes.dead, numbered(2, 2 * partition), partition)
+    letters = await contents(broker, boxes.dead)
+    async with contextlib.AsyncExitStack() as stack:
+        movers = [
+            await stack.enter_async_context(broker.mover(boxes.dead, boxes.ledger, partition, "uid-1"))
+            for partition in range(4)
+        ]
+        for one in sorted(letters, key=lambda one: one.place.offset):
+            step = Step(tally_of([one]), republish(other, [one]), {Why.Replayed: [one.place.offset]})
+            await movers[one.place.partition].commit(step)
+    produced = await broker.produced(boxes.ledger, "uid-1")
+    assert all(produced.holds(other, 0, one.place.offset) for one in await contents(broker, other))
+    assert len(produced) == 8
 
 
 async def test_a_sweep_reads_many_queues_with_many_partitions(broker: Broker) -> None:

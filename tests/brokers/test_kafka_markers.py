@@ -1,4 +1,4 @@
-"""Transaction markers that get lost while brokers restart: what was buried is neither lost nor doubled.
+"""Transaction markers that get lost while brokers restart: what was buried or replayed is neither lost nor doubled.
 
 A marker is lost here because the coordinator never hears that the partition, or the group, belongs to the transaction.
 """
@@ -14,12 +14,25 @@ from aiokafka.producer.transaction_manager import TransactionManager
 from deadletter.brokers.base import Broker
 from deadletter.brokers.connect import open_broker
 from deadletter.brokers.errors import BrokerUnreachable
+from deadletter.brokers.kafka import dangling
 from deadletter.brokers.kafka.transaction import Transaction
-from deadletter.brokers.values import Buried, Delivered, Parked
+from deadletter.brokers.values import Buried, Delivered, Parked, Step
+from deadletter.core.tallies import Why
 from tests.bed import beds
 from tests.brokers.opening import LOOPBACK, fresh_name, kafka_at, no_secrets
 from tests.brokers.secured import open_secured
-from tests.brokers.staging import Boxes, claim_some, lay, make_boxes, now, numbered, values
+from tests.brokers.staging import (
+    Boxes,
+    claim_some,
+    contents,
+    lay,
+    make_boxes,
+    now,
+    numbered,
+    republish,
+    tally_of,
+    values,
+)
 
 
 @pytest.fixture
@@ -143,3 +156,55 @@ async def test_a_parked_letter_whose_settlement_lost_its_marker_is_not_buried_tw
     async with broker.desk(boxes.desk()) as desk:
         assert await desk.claim(1) == []
     assert await values(broker, boxes.dead) == [claims[1].message.value]
+
+
+async def test_a_word_outlives_an_opening_that_failed(
+    broker: Broker, boxes: Boxes, lost: set[str], fail_once: Callable[[], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The coordinator tells how a transaction ended only until the id is opened again."""
+    async with broker.desk(boxes.desk()) as desk:
+        first, _ = await claim_some(desk, 2)
+        lost.add(boxes.dead)
+        await desk.settle(first, Buried(boxes.dead, first.message))
+    look = dangling.open_from
+
+    async def failing(*words: Any) -> Any:
+        monkeypatch.setattr(dangling, "open_from", look)
+        raise BrokerUnreachable("it went away again")
+
+    monkeypatch.setattr(dangling, "open_from", failing)
+    async with broker.desk(boxes.desk()) as desk:
+        (second,) = await claim_some(desk, 1)
+        fail_once()
+        await desk.settle(second, Buried(boxes.dead, second.message))
+    assert await values(broker, boxes.dead) == [b"v0", b"v1"]
+
+
+@pytest.fixture
+async def replayed(broker: Broker, boxes: Boxes) -> Callable[[str, int], Any]:
+    """Replays one letter of the dead box under a uid; False: it was settled already."""
+    await lay(broker, boxes.dead, numbered(2))
+    letters = await contents(broker, boxes.dead)
+
+    async def replay(uid: str, number: int) -> bool:
+        one, offset = letters[number : number + 1], letters[number].place.offset
+        async with broker.mover(boxes.dead, boxes.ledger, 0, uid) as mover:
+            if not mover.is_open(offset):
+                return False
+            await mover.commit(Step(tally_of(one), republish(boxes.target, one), {Why.Replayed: [offset]}))
+        return True
+
+    return replay
+
+
+@pytest.mark.parametrize("box", ["ledger", "target"])
+async def test_the_next_replay_undoes_nothing_of_the_one_before(
+    broker: Broker, boxes: Boxes, lost: set[str], replayed: Callable[[str, int], Any], box: str
+) -> None:
+    """Two Replays of one queue, or two rounds of a redrive: they settle with the same id."""
+    lost.add(getattr(boxes, box))
+    assert await replayed("uid-1", 0)
+    assert not await replayed("uid-2", 0)
+    assert await replayed("uid-2", 1)
+    assert await values(broker, boxes.target) == [b"v0", b"v1"]
+    assert len(await broker.produced(boxes.ledger, "uid-1")) == 1

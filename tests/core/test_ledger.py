@@ -17,7 +17,8 @@ OFFSETS = st.lists(st.integers(0, 300_000) | st.integers(0, 2**62), max_size=30)
     [
         (ledger.settled_key("o.dlq", 3, Why.Replayed, 2), ledger.Key("settled", "o.dlq", 3, 2, Why.Replayed)),
         (ledger.selected_key("uid", 3, 2), ledger.Key("selected", "uid", 3, 2)),
-        (ledger.produced_key("uid", "orders", 3, 2), ledger.Key("produced", "uid", 3, 2, topic="orders")),
+        (ledger.produced_key("uid", 7, "o", 3, 2), ledger.Key("produced", "uid", 3, 2, topic="o", settler=7)),
+        (b"produced/uid/orders/3/2", ledger.Key("produced", "uid", 3, 2, topic="orders")),
         (ledger.tally_key("uid", 3), ledger.Key("tally", "uid", 3)),
         (ledger.mark_key("o.dlq", 3), ledger.Key("mark", "o.dlq", 3)),
         (ledger.courier_key("pod-1"), ledger.Key("courier", "pod-1")),
@@ -44,6 +45,12 @@ def test_values_survive_writing():
     assert ledger.decode_word(key, ledger.encode_word(key, {"pod": "p", "at": 1})) == {"pod": "p", "at": 1}
     chunk = BitMap([1, 65_535])
     assert ledger.decode_chunk(key, ledger.encode_chunk(key, chunk)) == chunk
+
+
+def test_the_highest_offset_of_a_chunk():
+    key = ledger.parse_key(b"produced/uid@0/orders/0/3")
+    assert ledger.highest(key, BitMap([1, 9])) == 3 * 65_536 + 9
+    assert ledger.highest(key, BitMap()) == -1
 
 
 @given(st.binary(max_size=40), st.integers(0, 100), st.integers(1, 255))

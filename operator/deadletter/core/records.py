@@ -32,7 +32,10 @@ class LedgerError(ValueError):
 
 @dataclass(slots=True, frozen=True)
 class Key:
-    """What a record of the ledger is about. `subject`: the box, the uid of a Replay or round, or the pod."""
+    """What a record of the ledger is about. `subject`: the box, the uid of a Replay or round, or the pod.
+
+    `settler`: the box partition whose letters were produced; None in records of versions that did not say it.
+    """
 
     kind: str
     subject: str
@@ -40,6 +43,7 @@ class Key:
     chunk: int = 0
     why: Why | None = None
     topic: str = ""
+    settler: int | None = None
 
 
 def settled_key(box: str, partition: int, why: Why, chunk: int) -> bytes:
@@ -52,9 +56,9 @@ def selected_key(uid: str, partition: int, chunk: int) -> bytes:
     return f"selected/{uid}/{partition}/{chunk}".encode()
 
 
-def produced_key(uid: str, topic: str, partition: int, chunk: int) -> bytes:
-    """Offsets at which a Replay or redrive round published in the target."""
-    return f"produced/{uid}/{topic}/{partition}/{chunk}".encode()
+def produced_key(uid: str, settler: int, topic: str, partition: int, chunk: int) -> bytes:
+    """Offsets at which a Replay or redrive round published letters of one box partition in the target."""
+    return f"produced/{uid}@{settler}/{topic}/{partition}/{chunk}".encode()
 
 
 def tally_key(uid: str, partition: int) -> bytes:
@@ -89,7 +93,8 @@ def _key(kind: str, rest: list[str]) -> Key:
     if kind == "selected":
         return Key(kind, rest[0], int(rest[1]), int(rest[2]))
     if kind == "produced":
-        return Key(kind, rest[0], int(rest[2]), int(rest[3]), topic=rest[1])
+        uid, _, settler = rest[0].partition("@")
+        return Key(kind, uid, int(rest[2]), int(rest[3]), topic=rest[1], settler=int(settler) if settler else None)
     return Key(kind, rest[0], int(rest[1]) if len(rest) > 1 else 0)
 
 
@@ -130,6 +135,11 @@ def split(offsets: Iterable[int]) -> dict[int, BitMap]:
     for offset in offsets:
         chunks.setdefault(offset >> CHUNK_BITS, BitMap()).add(offset & CHUNK_MASK)
     return chunks
+
+
+def highest(key: Key, bits: BitMap) -> int:
+    """The highest offset of a chunk; -1 when it is empty."""
+    return key.chunk << CHUNK_BITS | bits.max() if bits else -1
 
 
 def encode_tally(key: bytes, tally: Tally) -> bytes:

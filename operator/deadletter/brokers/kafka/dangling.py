@@ -4,10 +4,12 @@ A coordinator that cannot find a partition's leader while brokers restart takes 
 marker (seen on 4.3: "likely deleted already and hence can be skipped"). The records stay open, readers of committed
 messages stand still before them, and the next commit of the same id would commit them although they were given up.
 So a new settler first ends what is open, the way the coordinator or the ledger says it ended.
+
+Only ours: a marker of ours changes nothing for the transactions of others.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Iterable
 
 from aiokafka import TopicPartition
 
@@ -18,7 +20,7 @@ from deadletter.brokers.kafka.line import LATEST, TRANSACTION_TIMEOUT_MS, Line
 from deadletter.brokers.kafka.transaction import Room
 from deadletter.brokers.kafka.words import offset_waits
 from deadletter.brokers.values import DeskSpec
-from deadletter.core.ledger import CHUNK_BITS, decode_chunk, parse_key
+from deadletter.core.ledger import decode_chunk, highest, parse_key
 
 OTHERS_TAKE = TRANSACTION_TIMEOUT_MS / 1000 + 5  # whoever else has a transaction open ends it, or its broker does
 
@@ -48,51 +50,48 @@ async def usual_places(line: Line, spec: DeskSpec, partition: int) -> list[Topic
 async def say_again(
     line: Line, room: Room, places: Iterable[TopicPartition], group: str = "", source: TopicPartition | None = None
 ) -> None:
-    """Once a place: if something is open there, repeat how the last transaction before us ended.
-
-    What is open may be another's: a marker of ours changes nothing for it.
-    """
+    """Once a place: if something is open there, repeat how the last transaction before us ended."""
     new = [place for place in places if place not in room.cleared]
+    if room.last_word is not None and (new or source):
+        found = await open_from(line, new) if new else {}
+        waits = source is not None and await offset_waits(line, group, source)
+        if found or waits:
+            await room.end(found, room.last_word, group if waits else None)
     room.cleared.update(new)
-    if room.last_word is None or not (new or source):
-        return
-    found = await open_from(line, new) if new else {}
-    waits = source is not None and await offset_waits(line, group, source)
-    if found or waits:
-        await room.end(found, room.last_word, group if waits else None)
 
 
-async def clear_ledger(
-    line: Line, room: Room, tp: TopicPartition, was_committed: Callable[[int], Awaitable[bool]] | None = None
-) -> None:
-    """Wait for the transactions of others in this ledger partition; what stays open is ours."""
-    deadline = asyncio.get_running_loop().time() + OTHERS_TAKE
+async def clear_ledger(line: Line, room: Room, tp: TopicPartition, settler: int | None = None) -> None:
+    """Say it again in the ledger and wait for the transactions of others.
+
+    What still stays open is ours, and no coordinator remembers it: what a settler published tells how it ended.
+    """
     await line.ends(tp.topic, [tp.partition])
+    await say_again(line, room, [tp])
+    deadline = asyncio.get_running_loop().time() + OTHERS_TAKE
     while tp in (found := await open_from(line, [tp])):
         if asyncio.get_running_loop().time() > deadline:
-            committed = room.last_word is True if was_committed is None else await was_committed(found[tp])
+            committed = settler is not None and await _was_published(line, tp, found[tp], settler)
             await room.end([tp], committed)
             return
         await asyncio.sleep(0.1)
 
 
-async def was_published(line: Line, tp: TopicPartition, first: int, uid: str) -> bool:
+async def _was_published(line: Line, tp: TopicPartition, first: int, settler: int) -> bool:
     """Do the open records of the ledger stand for messages that consumers can see?"""
     end = (await line.ends(tp.topic, [tp.partition]))[tp.partition]
-    highest: dict[TopicPartition, int] = {}
+    sent: dict[TopicPartition, int] = {}
     consumer = await line.consumer(isolation_level="read_uncommitted")
     try:
         async for records in reading.read_to(consumer, {tp: (first, end)}):
             for record in records[tp]:
                 with translated(tp.topic):
                     key = parse_key(record.key or b"")
-                    if (key.kind, key.subject) == ("produced", uid) and record.value is not None:
-                        last = (key.chunk << CHUNK_BITS) + decode_chunk(record.key, record.value).max()
+                    if (key.kind, key.settler) == ("produced", settler) and record.value is not None:
                         place = TopicPartition(key.topic, key.partition)
-                        highest[place] = max(highest.get(place, 0), last)
+                        sent[place] = max(sent.get(place, 0), highest(key, decode_chunk(record.key, record.value)))
     finally:
         await consumer.stop()
-    return bool(highest) and all([await _is_visible(line, place, offset) for place, offset in highest.items()])
+    return bool(sent) and all([await _is_visible(line, place, offset) for place, offset in sent.items()])
 
 
 async def _is_visible(line: Line, tp: TopicPartition, offset: int) -> bool:

@@ -39,6 +39,8 @@ class Line:
         self._admin: AIOKafkaAdminClient | None = None
         self._dialled_with: Mapping[str, Any] = {}
         self._leaders: dict[TopicPartition, int] = {}
+        # How the last transaction of an id ended: the coordinator tells it only until the id is opened again.
+        self.words: dict[str, bool] = {}
         self._lock = asyncio.Lock()
 
     def _common(self) -> dict[str, Any]:

@@ -31,18 +31,16 @@ class KafkaMover:
         self._sightings = Sightings()
         self._settled = Settlements(box, partition)
         self._chunks: dict[bytes, BitMap] = {}
+        self._highest: dict[TopicPartition, int] = {}  # offset that letters of this partition got, under any uid
         self._mark: tuple[int, int] | None = None
         self._tally: Tally | None = None
         self._gone: Entries = []
-        self._cleared: set[TopicPartition] = set()
 
     async def load(self, archived: bool, sightings: Sightings) -> None:
         """Read the ledger after our producer fenced all others; check that the box is still the same."""
         self._archived, self._sightings = archived, sightings
         where = TopicPartition(self._ledger, ledger_partition(self._partition))
-        await dangling.clear_ledger(
-            self._line, self._room, where, lambda first: dangling.was_published(self._line, where, first, self._uid)
-        )
+        await dangling.clear_ledger(self._line, self._room, where, self._partition)
         kept = await read_ledger(self._line, self._ledger, self._concerns, [ledger_partition(self._partition)])
         with translated(self._ledger):
             for key, (parsed, value) in kept.items():
@@ -55,7 +53,7 @@ class KafkaMover:
         if key.kind in ("settled", "mark"):
             return (key.subject, key.partition) == (self._box, self._partition)
         if key.kind == "produced":
-            return key.subject == self._uid
+            return key.settler in (None, self._partition)
         return key.kind in ("tally", "selected") and (key.subject, key.partition) == (self._uid, self._partition)
 
     def _take(self, key: bytes, parsed: core.Key, value: bytes) -> None:
@@ -67,7 +65,12 @@ class KafkaMover:
             case "tally":
                 self._tally = core.decode_tally(key, value)
             case _:
-                self._chunks[key] = core.decode_chunk(key, value)
+                bits = core.decode_chunk(key, value)
+                if parsed.kind == "produced":
+                    place = TopicPartition(parsed.topic, parsed.partition)
+                    self._highest[place] = max(self._highest.get(place, 0), core.highest(parsed, bits))
+                if parsed.subject == self._uid:
+                    self._chunks[key] = bits
 
     @property
     def tally(self) -> Tally | None:
@@ -95,20 +98,17 @@ class KafkaMover:
         self._gone, self._tally = [], step.tally
 
     async def _clear(self, packed: Iterable[parcels.Parcel]) -> None:
-        """Before the first message to a partition: end what an earlier one of us left open there."""
-        new = {parcel.place for parcel in packed} - self._cleared
-        for tp, first in (await dangling.open_from(self._line, new)).items() if new else ():
-            await self._room.end([tp], self._has_produced(tp, first))
-        self._cleared |= new
+        """Before the first message to a partition: end what an earlier one of us left open there.
 
-    def _has_produced(self, tp: TopicPartition, first: int) -> bool:
-        """Does the ledger know of messages of ours from this offset on?"""
-        for key, bits in self._chunks.items():
-            parsed = core.parse_key(key)
-            highest = (parsed.chunk << core.CHUNK_BITS) + (bits.max() if bits else 0)
-            if (parsed.kind, parsed.topic, parsed.partition) == ("produced", *tp) and bits and highest >= first:
-                return True
-        return False
+        It was committed if the ledger knows of it; a Replay before this one may have sent it.
+        """
+        new = {parcel.place for parcel in packed} - self._room.cleared
+        found = await dangling.open_from(self._line, new) if new else {}
+        for committed in (True, False):
+            places = [place for place, first in found.items() if (self._highest.get(place, -1) >= first) is committed]
+            if places:
+                await self._room.end(places, committed)
+        self._room.cleared |= new
 
     async def _new_mark(self, step: Step) -> tuple[int, int] | None:
         highest = max((max(offsets) for offsets in step.settled.values() if offsets), default=-1)
@@ -135,7 +135,7 @@ class KafkaMover:
         entries: Entries = []
         for parcel, got in zip(packed, offsets, strict=True):
             for chunk, bits in core.split(got).items():
-                key = core.produced_key(self._uid, parcel.topic, parcel.partition, chunk)
+                key = core.produced_key(self._uid, self._partition, parcel.topic, parcel.partition, chunk)
                 entries.append(self._merged(key, bits))
         return entries
 

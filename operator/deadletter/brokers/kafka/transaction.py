@@ -60,7 +60,9 @@ class Room:
     async def open(cls, line: Line, name: str) -> "Room":
         """Fence every earlier producer of this id and finish its transaction."""
         word = await last_word(line, name)
-        return cls(line, name, await line.producer(name), word)
+        if word is not None:
+            line.words[name] = word
+        return cls(line, name, await line.producer(name), line.words.get(name))
 
     @property
     def is_spent(self) -> bool:
@@ -89,6 +91,7 @@ class Room:
     def _note(self, producer: AIOKafkaProducer) -> None:
         connections = list(producer.client._conns.values())  # noqa: SLF001  (nothing else tells of a lost one)
         self._committed = (asyncio.get_running_loop().time(), connections)
+        self._line.words.pop(self.name, None)  # of our own transaction the coordinator tells
 
     def _check_touch(self) -> None:
         """A broker that went away since our last commit may have forgotten a marker (see `dangling`).
