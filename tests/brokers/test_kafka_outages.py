@@ -3,19 +3,23 @@
 import asyncio
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
+from aiokafka.producer.sender import Sender
 
+from deadletter.brokers.base import Broker
 from deadletter.brokers.connect import open_broker
 from deadletter.brokers.errors import BrokerUnreachable
-from deadletter.brokers.values import Step
+from deadletter.brokers.values import Publication, Step, Taken
+from deadletter.core.letters import Message
 from deadletter.core.tallies import Why
 from tests.bed import beds, processes
 from tests.bed import kafka as kafka_bed
 from tests.brokers import kills
 from tests.brokers.opening import LOOPBACK, fresh_name, kafka_at, no_secrets
-from tests.brokers.staging import contents, lay, make_boxes, numbered, republish, tally_of, values
+from tests.brokers.staging import Boxes, contents, lay, make_boxes, numbered, republish, tally_of, values
 
 PART = beds.Part("frail-kafka", 2, kafka_bed.start)
 
@@ -50,6 +54,21 @@ def frail(bed: beds.Bed) -> Iterator[Frail]:
     made.end()
 
 
+async def finish(
+    broker: Broker, boxes: Boxes, letters: list[Taken], publish: Callable[[list[Taken]], list[Publication]]
+) -> None:
+    """As a replayer does: again from the ledger until the broker is itself again."""
+    async with asyncio.timeout(kills.BACK_AT_WORK):
+        while True:
+            try:
+                async with broker.mover(boxes.dead, boxes.ledger, 0, "uid-1") as mover:
+                    left = [one for one in letters if mover.is_open(one.place.offset)]
+                    settled = {Why.Replayed: [one.place.offset for one in left]}
+                    return await mover.commit(Step(tally_of(letters), publish(left), settled))
+            except BrokerUnreachable:
+                await asyncio.sleep(0.2)
+
+
 async def test_a_broker_that_falls_silent_doubles_and_loses_nothing(frail: Frail) -> None:
     async with open_broker(kafka_at(frail.address), no_secrets, LOOPBACK) as broker:
         boxes = await make_boxes(broker, fresh_name("silent"))
@@ -67,11 +86,39 @@ async def test_a_broker_that_falls_silent_doubles_and_loses_nothing(frail: Frail
                     await mover.commit(rest)
             finally:
                 frail.send(signal.SIGCONT)
-        async with broker.mover(boxes.dead, boxes.ledger, 0, "uid-1") as again:
-            left = [one for one in letters if again.is_open(one.place.offset)]
-            step = {Why.Replayed: [one.place.offset for one in left]}
-            await again.commit(Step(tally_of(letters), republish(boxes.target, left), step))
+        await finish(broker, boxes, letters, lambda left: republish(boxes.target, left))
         assert await values(broker, boxes.target) == [m.value for m in numbered(4)]
+
+
+async def test_a_broker_that_falls_silent_under_a_large_step_is_given_up(
+    frail: Frail, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """More is on its way than all buffers take: closing such a connection politely would never end."""
+    produce = Sender._send_produce_req
+
+    async def silenced(self: Any, *words: Any) -> None:
+        frail.send(signal.SIGSTOP)
+        await produce(self, *words)
+
+    async with open_broker(kafka_at(frail.address), no_secrets, LOOPBACK) as broker:
+        boxes = await make_boxes(broker, fresh_name("silent"), 12)
+        await lay(broker, boxes.dead, [Message(b"k", bytes([n]) * 900_000) for n in range(12)])
+        letters = await contents(broker, boxes.dead)
+        spread = [Publication(boxes.target, one.message, one.place, n) for n, one in enumerate(letters)]
+        step = Step(tally_of(letters), spread, {Why.Replayed: [one.place.offset for one in letters]})
+        async with broker.mover(boxes.dead, boxes.ledger, 0, "uid-1") as mover:
+            monkeypatch.setattr(Sender, "_send_produce_req", silenced)
+            try:
+                async with asyncio.timeout(kills.BACK_AT_WORK):
+                    with pytest.raises(BrokerUnreachable):
+                        await mover.commit(step)
+            finally:
+                monkeypatch.undo()
+                frail.send(signal.SIGCONT)
+        await finish(broker, boxes, letters, lambda _: spread)
+        assert sorted(found or b"" for found in await values(broker, boxes.target)) == sorted(
+            one.message.value or b"" for one in letters
+        )
 
 
 @pytest.mark.parametrize("hard", [True, False])
