@@ -2,9 +2,12 @@
 
 import asyncio
 from collections import defaultdict
+from unittest.mock import patch
 
 from aiohttp import web
 
+from deadletter.brokers.memory.desk import MemoryDesk
+from deadletter.brokers.values import Buried, Claim, Settlement
 from tests.workers.couriers import Bench, assignment, message
 from tests.workers.services import Received, serving, status, until
 
@@ -109,3 +112,23 @@ async def test_what_a_rebalance_took_away_is_dropped():
         gate.set()
         await until(lambda: bench.is_settled)
     assert sorted(one.value or b"" for one in bench.buried()) == [b"0", b"1", b"2"]
+
+
+async def test_a_letter_that_waits_to_be_written_keeps_neither_its_slot_nor_its_key():
+    written, settle = asyncio.Event(), MemoryDesk.settle
+
+    async def slowly(self: MemoryDesk, claim: Claim, how: Settlement) -> None:
+        if isinstance(how, Buried):
+            await written.wait()
+        await settle(self, claim, how)
+
+    bench = Bench()
+    bench.send(*(message(f"bad-{n}", "one-key") for n in range(20)), message("good", "one-key"))
+    answer = lambda one: web.Response(status=200 if one.body == b"good" else 422)  # noqa: E731
+    with patch.object(MemoryDesk, "settle", slowly):
+        async with serving(answer) as service, bench.courier(assignment(service.url, delivery={"concurrency": 2})):
+            await until(lambda: b"good" in service.bodies)
+            assert not bench.buried()
+            written.set()
+            await until(lambda: bench.is_settled)
+    assert [one.value for one in bench.buried()] == [f"bad-{n}".encode() for n in range(20)]

@@ -27,6 +27,8 @@ from deadletter.brokers.values import (
 )
 from deadletter.core.tallies import Span, Tally
 
+LETTERS_EVERY = 0.5  # seconds; a desk may gather letters of its source for so long and write them together
+
 
 class Offsets(Protocol):
     """A set of offsets of one box partition."""
@@ -74,8 +76,9 @@ class Desk(Protocol):
         """Is it still ours? False after a rebalance took it away: drop it, somebody else has it."""
 
     async def settle(self, claim: Claim, how: Settlement) -> None:
-        """Returns when it is durable. BoxRefused, TooLarge, ...: nothing happened, it may be tried again.
+        """Returns when it is durable; a letter may wait for others, at most LETTERS_EVERY after the last ones.
 
+        BoxRefused, TooLarge, ...: nothing happened, it may be tried again.
         Fenced: the claim is no longer ours.
         """
 

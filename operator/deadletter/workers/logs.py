@@ -2,6 +2,8 @@
 
 import logging
 import sys
+import traceback
+from pathlib import Path
 from typing import Any, TextIO
 
 import structlog
@@ -33,6 +35,13 @@ def configure(stream: TextIO = sys.stderr, level: str = "INFO", **context: str) 
         cache_logger_on_first_use=False,
     )
     structlog.contextvars.bind_contextvars(**context)
+
+
+def origin_of(error: BaseException) -> str:
+    """Kind and line of an error nobody expected; its text may quote a message and is left out."""
+    frames = traceback.extract_tb(error.__traceback__)
+    at = f" in {Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else ""
+    return f"{type(error).__name__}{at}"
 
 
 def get(name: str) -> Any:

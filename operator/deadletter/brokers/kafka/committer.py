@@ -1,5 +1,7 @@
 """One committer per partition: it gathers verdicts for a moment and writes them together, never two at once.
 
+What needs a transaction of its own kind (a letter of the source) may wait a little longer than what does not: a
+transaction is five requests, a plain commit one, and one failing message in a hundred would make every commit one.
 After an error it finds out what is durable before it tries again. A fence is no end as long as the partition is ours:
 one that lost it a moment too late may have opened our transactional id once more.
 """
@@ -10,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from deadletter.brokers.base import LETTERS_EVERY
 from deadletter.brokers.errors import BrokerError, Fenced
 from deadletter.brokers.kafka.errors import translate
 from deadletter.brokers.kafka.membership import HEARTBEAT_MS
@@ -18,6 +21,7 @@ from deadletter.brokers.values import Claim, Settlement
 GATHER = 0.05
 NOTE_AFTER = 1.0
 MOST = 1_000
+MANY_LETTERS = 500  # so many wait for no more
 FLUSH = 4.0  # well below what the group waits for us when it forms anew
 FENCED_PAUSE = 1.5 * HEARTBEAT_MS / 1000  # by then one that is no longer in the group has heard of it
 
@@ -41,6 +45,9 @@ class Writer(Protocol):
 
     async def write(self, verdicts: Sequence[Verdict]) -> None:
         """Make all of them durable together, or none and raise."""
+
+    def may_wait(self, verdict: Verdict) -> bool:
+        """Would it turn a plain commit into a transaction, so that it is better written with others of its kind?"""
 
     @property
     def is_ours(self) -> bool:
@@ -69,6 +76,8 @@ class Committer:
         self._noted = False
         self._sound = True
         self._closing = asyncio.Event()
+        self._posted = float("-inf")  # when letters were last written
+        self._alarm: asyncio.TimerHandle | None = None
         self._task = asyncio.ensure_future(self._run())
 
     async def settle(self, claim: Claim, how: Settlement) -> None:
@@ -101,14 +110,31 @@ class Committer:
             self._wake.clear()
             if not self._closing.is_set():
                 await self._gather()
-            batch, self._pending = self._pending[:MOST], self._pending[MOST:]
-            if self._pending:
-                self._wake.set()
             try:
-                await self._write(batch)
+                await self._write(batch := self._next())
             except asyncio.CancelledError:
                 self._fail(batch, Fenced("the partition went to another courier"))
                 raise
+
+    def _next(self) -> list[Verdict]:
+        """What is written now: the letters among them when it is time for a transaction."""
+        letters = [verdict for verdict in self._pending if self._writer.may_wait(verdict)]
+        now = asyncio.get_running_loop().time()
+        is_early = now < self._posted + LETTERS_EVERY and len(letters) < MANY_LETTERS and not self._closing.is_set()
+        if letters and is_early:
+            ready, later = [one for one in self._pending if not self._writer.may_wait(one)], letters
+            self._wake_at(self._posted + LETTERS_EVERY)
+        else:
+            ready, later = self._pending, []
+            self._posted = now if letters else self._posted
+        if ready[MOST:]:
+            self._wake.set()
+        self._pending = ready[MOST:] + later
+        return ready[:MOST]
+
+    def _wake_at(self, when: float) -> None:
+        if self._alarm is None or self._alarm.when() < when:
+            self._alarm = asyncio.get_running_loop().call_at(when, self._wake.set)
 
     async def _gather(self) -> None:
         await asyncio.sleep(GATHER)

@@ -139,6 +139,11 @@ class RetryPartition:
         """Is this very claim not settled?"""
         return self._held.get(claim.place.offset) is claim
 
+    def may_wait(self, verdict: Verdict) -> bool:
+        """Never: here a delivered one needs the ledger, and so a transaction, as well."""
+        del verdict
+        return False
+
     async def write(self, verdicts: Sequence[Verdict]) -> None:
         """Letters and settlements in one transaction."""
         if self._room is None:

@@ -12,7 +12,7 @@ from deadletter.brokers.kafka.line import EARLIEST, Line
 from deadletter.brokers.kafka.progress import Progress
 from deadletter.brokers.kafka.reading import taken
 from deadletter.brokers.kafka.transaction import Room
-from deadletter.brokers.values import Claim, DeskSpec
+from deadletter.brokers.values import Buried, Claim, DeskSpec, Parked
 
 
 class SourcePartition:
@@ -85,6 +85,10 @@ class SourcePartition:
     def is_held(self, claim: Claim) -> bool:
         """Is this very claim not settled? One of an earlier assignment is not ours, even if we took it again."""
         return self._held.get(claim.place.offset) is claim
+
+    def may_wait(self, verdict: Verdict) -> bool:
+        """A letter needs a transaction, anything else only the group's offset."""
+        return isinstance(verdict.how, Buried | Parked)
 
     async def write(self, verdicts: Sequence[Verdict]) -> None:
         """Plainly when nothing was buried or parked, else in one transaction with the letters."""

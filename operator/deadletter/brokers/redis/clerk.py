@@ -1,5 +1,6 @@
 """Settlements of a desk, gathered while the last ones are written: a few scripts carry many.
 
+A letter costs two scripts more than a message that was delivered, so letters are gathered for longer.
 A letter is published under a mark first and its claim is settled then; killed in between, the claim comes back, the
 mark stands, and the same settlement publishes nothing twice.
 """
@@ -9,6 +10,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 
 from deadletter.brokers.attempts import to_park
+from deadletter.brokers.base import LETTERS_EVERY
 from deadletter.brokers.errors import BrokerError, BrokerUnreachable, Fenced
 from deadletter.brokers.redis import names
 from deadletter.brokers.redis.encoding import pack_letter
@@ -45,18 +47,42 @@ class Clerk:
     def __init__(self, line: Line, spec: DeskSpec, hands: Hands) -> None:
         self._line, self._spec, self._hands = line, spec, hands
         self._wishes: list[_Wish] = []
+        self._letters: list[_Wish] = []
+        self._posted = float("-inf")  # when letters were last taken to be written
+        self._posting: asyncio.TimerHandle | None = None
         self._writing: asyncio.Task[None] | None = None
 
     async def settle(self, claim: Claim, how: Settlement) -> None:
         """Returns when it is written."""
         wish = _Wish(claim, how)
-        self._wishes.append(wish)
-        if self._writing is None or self._writing.done():
-            self._writing = asyncio.create_task(self._write_all())
+        if _target(wish, self._spec.retry):
+            self._letters.append(wish)
+            self._post_in_time()
+        else:
+            self._wishes.append(wish)
+            self._begin()
         await wish.done
 
+    def _post_in_time(self) -> None:
+        loop = asyncio.get_running_loop()
+        if self._posting is None:
+            self._posting = loop.call_at(max(self._posted + LETTERS_EVERY, loop.time()), self._post)
+
+    def _post(self) -> None:
+        self._posting, self._posted = None, asyncio.get_running_loop().time()
+        letters, self._letters = self._letters, []
+        self._wishes += letters
+        self._begin()
+
+    def _begin(self) -> None:
+        if self._writing is None or self._writing.done():
+            self._writing = asyncio.create_task(self._write_all())
+
     async def finish(self) -> None:
-        """Wait for what is being written."""
+        """Write what is gathered and wait for it."""
+        if self._posting is not None:
+            self._posting.cancel()
+            self._post()
         if self._writing is not None:
             await asyncio.wait({self._writing})
 

@@ -37,6 +37,7 @@ class Courier:
         self._stopping = False
         self._tasks: set[asyncio.Task[None]] = set()
         self._changed = asyncio.Event()
+        self._broken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._timer: asyncio.TimerHandle | None = None
         self._log = logs.get(__name__)
         self.load = Load(self._slots)
@@ -52,14 +53,20 @@ class Courier:
         return self._in_flight
 
     async def run(self, stop: asyncio.Event, grace: float = GRACE_S) -> None:
-        """Work until told to stop, then finish what is on its way within `grace`; the rest is left unsettled."""
+        """Work until told to stop, then finish what is on its way within `grace`; the rest is left unsettled.
+
+        What nobody expected is raised when the rest is finished: a claim without a task would stay ours for ever.
+        """
         stopping = asyncio.ensure_future(stop.wait())
         claiming = asyncio.ensure_future(self._claim_on())
         try:
-            await asyncio.wait({stopping, claiming}, return_when=asyncio.FIRST_COMPLETED)
+            ends: set[asyncio.Future[Any]] = {stopping, claiming, self._broken}
+            await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
             if claiming.done():
                 claiming.result()
             await self._finish(claiming, grace)
+            if self._broken.done():
+                self._broken.result()
         finally:
             await self._leave(stopping, claiming)
 
@@ -171,5 +178,7 @@ class Courier:
 
     def _ended(self, task: "asyncio.Task[None]") -> None:
         self._tasks.discard(task)
-        if not task.cancelled() and task.exception() is not None:
-            self._log.error("a delivery went wrong", error=type(task.exception()).__name__)
+        error = None if task.cancelled() else task.exception()
+        if error is not None and not self._broken.done():
+            self._broken.set_exception(error)
+            self._broken.exception()  # whoever runs us may be gone by now

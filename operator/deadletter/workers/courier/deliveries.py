@@ -7,8 +7,9 @@ from deadletter.api.assignments import CourierAssignment
 from deadletter.api.base import Tls
 from deadletter.api.deliveries import HttpDelivery
 from deadletter.brokers.values import Claim
+from deadletter.workers import logs
 from deadletter.workers.courier import letters
-from deadletter.workers.courier.outcomes import Outcome, of_answer, of_error
+from deadletter.workers.courier.outcomes import Outcome, of_answer, of_error, of_own_fault
 from deadletter.workers.courier.requests import Requests
 from deadletter.workers.http import Client, HttpError, Target
 from deadletter.workers.http.addresses import Guard, Resolver, resolve
@@ -60,6 +61,7 @@ class Deliverer:
         self._guard = Guard(assignment.allow, resolver)
         self._client: Client | None = None
         self._requests: Requests | None = None
+        self._log = logs.get(__name__)
         self._done = frozenset(status for status in range(100, 600) if self._http.is_success(status))
 
     def _open(self) -> tuple[Client, Requests]:
@@ -76,13 +78,20 @@ class Deliverer:
     async def attempt(self, claim: Claim) -> Outcome:
         """Deliver once."""
         try:
-            client, requests = self._open()
-            head = requests.head(claim.message, letters.waybill(claim))
-            answer = await client.exchange(head, claim.message.value or b"", self._seconds)
+            return await self._try(claim)
         except HttpError as error:
             return of_error(error)
-        except KeyError:
-            return of_error(TlsFault("a Secret with a header is missing or lacks its key"))
+        except Exception as error:  # noqa: BLE001  (a message we break over is tried again, and never stays in our hands)
+            self._log.error("a delivery went wrong", error=(origin := logs.origin_of(error)))
+            return of_own_fault(origin)
+
+    async def _try(self, claim: Claim) -> Outcome:
+        try:
+            client, requests = self._open()
+        except KeyError as error:
+            raise TlsFault("a Secret with a header is missing or lacks its key") from error
+        head = requests.head(claim.message, letters.waybill(claim))
+        answer = await client.exchange(head, claim.message.value or b"", self._seconds)
         return of_answer(answer, is_success=answer.status in self._done, now=wall_clock())
 
     async def close(self) -> None:

@@ -66,15 +66,14 @@ class Fates:
     def drop(self, claim: Claim) -> None:
         """It is somebody else's now."""
         self.lanes.free(claim)
-        self._load.lay_down(claim)
+        self._load.lose(claim)
 
     def meet(self, claim: Claim, outcome: Outcome, leave: Pass) -> bool:
         """A delivery ended like this; True: the service took it, and `settle_delivered` is to follow."""
         now = self._clock()
         counts = self._gate.record(outcome, leave, now)
         if outcome.failure is None:
-            self._load.deliver()
-            self.lanes.free(claim)
+            self._decide(claim)
             return True
         if counts:
             self._carry_out(claim, outcome.failure, outcome, now)
@@ -84,10 +83,18 @@ class Fates:
 
     async def settle_delivered(self, claim: Claim) -> None:
         """Returns when it is durable, or somebody else's."""
+        await self._settle(claim, DELIVERED)
+
+    def _decide(self, claim: Claim) -> None:
+        """Its slot and its key are free: a settlement that waits for others keeps nobody from being delivered."""
+        self._load.decide()
+        self.lanes.free(claim)
+
+    async def _settle(self, claim: Claim, settling: Settling) -> bool:
         try:
-            await self._settler.settle(claim, DELIVERED)
+            return await self._settler.settle(claim, settling)
         finally:
-            self._load.settle_delivered(claim)
+            self._load.settle(claim)
 
     def _carry_out(self, claim: Claim, failure: Failure, outcome: Outcome, now: int) -> None:
         letter = letters.failed(claim, failure, self._assignment.group, now)
@@ -151,7 +158,6 @@ class Fates:
             self._log.warning("a message was discarded", id=letter.envelope.id, reason=verdict.reason)
 
     async def _lay_down(self, claim: Claim, settling: Settling) -> bool:
-        settled = await self._settler.settle(claim, settling)
-        self.drop(claim)
+        self._decide(claim)
         self._wake()
-        return settled
+        return await self._settle(claim, settling)

@@ -1,7 +1,8 @@
 """How much a courier carries: bounded, so that a slow service never fills the pod's memory.
 
-At most twice `concurrency` claims whose fate is open, and 64 MiB of payload in all. A delivered message is no open
-claim any more (the desk gathers its settlement with others), but its bytes count until it is durable.
+At most twice `concurrency` claims whose fate is open, and 64 MiB of payload in all. A message that was delivered, or
+whose verdict is known, is no open claim any more (the desk gathers its settlement with others), but its bytes count
+until it is durable.
 """
 
 from deadletter.brokers.values import Claim
@@ -44,19 +45,19 @@ class Load:
         self.bytes += claim.message.size
         self.moves += 1
 
-    def deliver(self) -> None:
-        """A claim was delivered; its settlement is still under way."""
+    def decide(self) -> None:
+        """What becomes of a claim is known; its settlement is still under way."""
         self.held -= 1
         self.unsettled += 1
 
-    def settle_delivered(self, claim: Claim) -> None:
-        """The settlement of a delivered claim is durable."""
+    def settle(self, claim: Claim) -> None:
+        """The settlement of a claim is durable, or the claim is no longer ours."""
         self.unsettled -= 1
         self.bytes -= claim.message.size
         self.moves += 1
 
-    def lay_down(self, claim: Claim) -> None:
-        """A claim is parked, buried, discarded or no longer ours."""
+    def lose(self, claim: Claim) -> None:
+        """A claim is no longer ours before anything became of it."""
         self.held -= 1
         self.bytes -= claim.message.size
         self.moves += 1

@@ -73,7 +73,14 @@ class Shift:
                 with suppress(TimeoutError):
                     await asyncio.wait_for(stop.wait(), pause)
                 pause = min(pause * 2, LONGEST_PAUSE_S)
+            except Exception as error:  # noqa: BLE001  (what is in hand comes back to the next process, and the word says why)
+                self._end(logs.origin_of(error))
+                return 1
         return 0
+
+    def _end(self, origin: str) -> None:
+        self._log.error("the courier broke and ends", error=origin)
+        self._station.terminate("CourierError", f"the courier broke: {origin}; what it held is delivered again")
 
     def _note(self, error: BrokerError) -> None:
         self._trouble = f"{type(error).__name__}: {error}"[:1024]

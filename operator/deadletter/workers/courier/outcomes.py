@@ -12,6 +12,7 @@ from deadletter.workers.http.errors import HttpError, TargetForbidden
 ASKED = frozenset({"retry", "bury", "discard"})
 MESSAGE_BYTES = 1024
 OUTAGES = frozenset({502, 503, 504})
+OURS = "CourierError"
 OF_MESSAGE = frozenset({Category.Permission, Category.Validation, Category.Permanent})
 
 
@@ -36,8 +37,10 @@ class Outcome:
 
     @property
     def may_be_poison(self) -> bool:
-        """Did the application itself break over this message? Nobody can tell it from an application that is broken."""
-        status = self.failure.status if self.failure else None
+        """Did the application itself, or the courier, break over this message? It may be broken for all of them."""
+        if self.failure is None or self.failure.type == OURS:
+            return self.failure is not None
+        status = self.failure.status
         return status is not None and status >= 500 and status not in OUTAGES
 
     @property
@@ -70,6 +73,11 @@ def of_error(error: HttpError) -> Outcome:
         return Outcome(failure)
     reason = Reason.TargetForbidden if isinstance(error, TargetForbidden) else Reason.TargetUnresolvable
     return Outcome(failure, fault=reason)
+
+
+def of_own_fault(origin: str) -> Outcome:
+    """The courier itself broke over this message: one more try by the policy may help, and others shall pass."""
+    return Outcome(Failure(OURS, f"the courier broke over this message: {origin}", Category.Transient))
 
 
 def retry_after(text: str | None, now: int) -> int | None:

@@ -1,0 +1,71 @@
+"""What nobody expected: a message over which the courier itself breaks, and a courier that breaks as a whole."""
+
+import asyncio
+import json
+from pathlib import Path
+from unittest.mock import patch
+
+import pytest
+from aiohttp import web
+
+from deadletter.workers.assignment import Station
+from deadletter.workers.courier import letters, main
+from deadletter.workers.courier.requests import Requests
+from tests.workers.couriers import QUICK, Bench, assignment, message
+from tests.workers.services import serving, until
+
+CANARY = "canary-7731"
+HEAD = Requests.head
+
+
+def breaking(self, one, waybill):
+    if one.value == b"poison":
+        raise ValueError(f"{CANARY} {one.value!r}")
+    return HEAD(self, one, waybill)
+
+
+async def test_a_message_over_which_the_courier_breaks_is_tried_again_then_buried_and_others_pass(caplog):
+    bench = Bench()
+    bench.send(message("poison", "a"), *(message(f"m{n}", f"k{n}") for n in range(5)))
+    told = assignment("http://placeholder.test/", policy={**QUICK, "maxAttempts": 3})
+    with patch.object(Requests, "head", breaking):
+        async with serving() as service, bench.courier(told.model_copy(update={"url": service.url})):
+            await until(lambda: bench.is_settled)
+    assert sorted(service.bodies) == sorted(f"m{n}".encode() for n in range(5))
+    (envelope,) = bench.envelopes()
+    assert (envelope.failure.type, envelope.attempts, envelope.reason) == ("CourierError", 3, "AttemptsExhausted")
+    assert "ValueError in test_courier_broken.py" in envelope.failure.message
+    assert CANARY not in envelope.failure.message + caplog.text
+
+
+async def test_a_courier_that_breaks_finishes_the_rest_and_its_claim_is_free_for_the_next():
+    bench = Bench()
+    bench.send(message("poison", "a"), message("good", "b"))
+
+    def failed(claim, *more):
+        raise ValueError(CANARY)
+
+    answer = lambda one: web.Response(status=422 if one.body == b"poison" else 200)  # noqa: E731
+    async with serving(answer) as service:
+        told = assignment(service.url)
+        with patch.object(letters, "failed", failed), pytest.raises(ValueError, match=CANARY):
+            async with bench.courier(told, "pod-0"):
+                await until(lambda: len(service.received) == 2)
+        async with bench.courier(told, "pod-1"):
+            await until(lambda: bench.is_settled)
+    assert [one.value for one in bench.buried()] == [b"poison"]
+    assert service.bodies.count(b"good") == 1
+
+
+async def test_a_courier_that_breaks_ends_with_a_word_and_no_byte_of_a_message_in_it(tmp_path: Path):
+    def broken(*words, **more):
+        raise ValueError(CANARY)
+
+    folder = {"DLQ_ASSIGNMENT_DIR": str(tmp_path), "DLQ_TERMINATION_LOG": str(tmp_path / "end"), "DLQ_HEALTH_PORT": "0"}
+    shift = main.Shift(assignment("http://shop.test/"), Station.from_environment(folder))
+    with patch.object(main, "open_broker", broken):
+        assert await shift.work(asyncio.Event()) == 1
+    said = json.loads((tmp_path / "end").read_text())
+    assert said["reason"] == "CourierError"
+    assert "ValueError in test_courier_broken.py" in said["message"]
+    assert CANARY not in json.dumps(said)
