@@ -81,6 +81,10 @@ class Haul:
         """What the Replay's Job is called."""
         return f"{name}-replay"
 
+    def patience(self, name: str = "haul") -> int:
+        """How many pods of the Job may fail by now."""
+        return int(self.stage.get(f"job/{self.job(name)}")["spec"]["backoffLimit"])
+
     def container(self, name: str = "haul", other_than: str = "") -> str:
         """The id of the container that runs now; waits for one that is not `other_than`."""
         found: list[str] = []

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 
 import pytest
 
+from deadletter.plan.jobs import STUMBLES
 from tests.bed import beds, processes
 from tests.bed import kafka as kafka_part
 from tests.bed.beds import Bed
@@ -52,6 +53,14 @@ def delete_job(haul: Haul) -> None:
     haul.stage.kubectl("delete", "job", haul.job(), "--cascade=foreground", "--wait=true", "--timeout=120s")
 
 
+def suspend(haul: Haul) -> None:
+    """Stop and go on."""
+    haul.replay(rate={"perSecond": 150}, suspend=True)
+    haul.stage.until("no pod", lambda: not haul.stage.get(f"job/{haul.job()}")["status"].get("active"))
+    haul.replay(rate={"perSecond": 150})
+    haul.container()
+
+
 def test_pods_killed_and_a_job_deleted_lose_and_repeat_nothing(cluster: Cluster, bed: Bed) -> None:
     with haul_of(cluster, bed.kafka(), 1_500) as haul:
         haul.replay(rate={"perSecond": 150})  # far from its end, however long a fault takes
@@ -60,6 +69,9 @@ def test_pods_killed_and_a_job_deleted_lose_and_repeat_nothing(cluster: Cluster,
         haul.kill(first)
         haul.container(other_than=first)
         haul.until_sent(900)
+        haul.stage.until("a kill not to count once another pod got on", lambda: haul.patience() > STUMBLES)
+        suspend(haul)
+        assert haul.stage.get(f"job/{haul.job()}")["status"]["failed"] == 1  # asked to stop: no failure
         delete_job(haul)
         third = haul.container()
         haul.until_sent(1_500)

@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 import uuid
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -75,6 +76,24 @@ def test_one_replay_at_a_time_and_its_counts(place: Place, operator: Operator, r
     until("empty", lambda: place.get("dlq", "orders")["status"].get("depth") == 0)
     place.kubectl("patch", "rply", "first", "--type=merge", "-p", '{"spec":{"ttlSecondsAfterFinished":0}}')
     until("expired", lambda: not place.get("rply", "first"))
+
+
+def test_a_replay_outlives_an_upgrade_of_the_operator(
+    place: Place, start: Callable[..., Operator], redis: str, tmp_path: Path
+) -> None:
+    older = start(DLQ_IMAGE="workers:1").until_ready()
+    adopted(place, redis, 3)
+    place.apply("Replay", "back", replay(to={"name": f"back-{uuid.uuid4().hex[:8]}"}))
+    until("job", lambda: place.get("job", "back-replay"))
+    older.stop()
+    start(DLQ_IMAGE="workers:2").until_ready()
+    for hold in (True, False):
+        place.kubectl("patch", "rply", "back", "--type=merge", "-p", json.dumps({"spec": {"suspend": hold}}))
+        until("held or not", lambda hold=hold: place.get("job", "back-replay")["spec"]["suspend"] is hold)
+    (container,) = place.get("job", "back-replay")["spec"]["template"]["spec"]["containers"]
+    assert container["image"] == "workers:1"
+    assert work(place, "back", tmp_path / "back") == 0
+    place.until_condition("rply", "back", "Succeeded", "True", "AllReplayed")
 
 
 def test_suspend_rate_and_refusals(place: Place, operator: Operator, redis: str) -> None:

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from deadletter.plan.facts import ReplayFacts
+from deadletter.plan.facts import Exit, ReplayFacts
 from deadletter.plan.findings import first
 from deadletter.plan.replays import REPLAY_CHECKS, counts, is_finished, replay_status
 from tests.plan.things import NOW, connection, plain, replay, tally
@@ -96,9 +96,25 @@ def job(kind: str, reason: str = "") -> dict[str, Any]:
 
 def test_a_job_that_failed_says_why() -> None:
     words = json.dumps({"reason": "BoxRecreated", "message": "made again"})
-    assert succeeded(seen(job=job("Failed"), pod_says=words)) == ("False", "BoxRecreated")
+    assert succeeded(seen(job=job("Failed"), exits=(Exit(1, 5, "Error", words),))) == ("False", "BoxRecreated")
     assert succeeded(seen(job=job("Failed", "DeadlineExceeded"))) == ("False", "DeadlineExceeded")
-    assert succeeded(seen(job=job("Failed"), pod_says="no json")) == ("False", "DeliveryFailed")
+
+
+def test_pods_that_end_without_a_step_forward_end_the_replay_and_say_how() -> None:
+    exits = (Exit(NOW - 1, 137), Exit(NOW + 1, 137, "OOMKilled"), Exit(NOW + 2, 137, "OOMKilled", "no json"))
+    facts = seen(job=job("Failed", "BackoffLimitExceeded"), exits=exits, tallies=(tally(next=3, updated_at=NOW),))
+    (first, *_) = replay_status(replay(), facts, None)["conditions"]
+    assert (first["status"], first["reason"]) == ("False", "NoProgress")
+    assert first["message"] == "2 pods ended without a step forward, the last one: exit code 137, OOMKilled."
+
+
+def test_a_killed_pod_is_told_until_another_has_gone_on() -> None:
+    killed = (Exit(NOW + 1, 137, "OOMKilled"),)
+    message = lambda at: replay_status(  # noqa: E731
+        replay(), seen(job={}, exits=killed, tallies=(tally(next=3, updated_at=at),)), None
+    )["conditions"][0]["message"]
+    assert message(NOW) == "A pod ended and another goes on: exit code 137, OOMKilled."
+    assert message(NOW + 2) == ""
 
 
 def test_a_replay_without_a_ledger_answers_by_its_last_words() -> None:
@@ -110,7 +126,7 @@ def test_a_replay_without_a_ledger_answers_by_its_last_words() -> None:
         "samples": ["0-1"],
     }
     again = replay(mode="DryRun")
-    status = replay_status(again, seen(job=job("Complete"), pod_says=json.dumps(words)), None)
+    status = replay_status(again, seen(job=job("Complete"), exits=(Exit(1, 0, message=json.dumps(words)),)), None)
     assert (status["matched"], status["skipped"], status["window"]) == (3, 1, [{"partition": 0, "start": 0, "end": 9}])
     assert status["conditions"][0]["reason"] == "DryRunFinished"
     assert is_finished(again.model_copy(update={"status": type(again.status).model_validate(status)}))

@@ -1,6 +1,7 @@
 """Builders: what a worker is told, and pods that pass `restricted`."""
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -9,11 +10,11 @@ from deadletter.api.assignments import CourierAssignment, RedriveAssignment, Rep
 from deadletter.api.retrypolicies import RetryPolicy
 from deadletter.plan.boxes import owned_boxes, plan_boxes
 from deadletter.plan.couriers import Workers, plan_children
-from deadletter.plan.facts import QueueFacts, ReplayFacts
+from deadletter.plan.facts import Exit, QueueFacts, ReplayFacts
 from deadletter.plan.gates import plan_gate
-from deadletter.plan.jobs import plan_replay, target
+from deadletter.plan.jobs import patience, plan_replay, target
 from deadletter.plan.pods import Image
-from tests.plan.things import connection, delivered, meta, plain, reading, replay, routes
+from tests.plan.things import NOW, connection, delivered, meta, plain, reading, replay, routes, tally
 
 WORKERS = Workers(
     Image("image:1", pull_secrets=("pull",)), allow=("10.0.0.0/8",), network_policy=True, pod_monitor=True
@@ -134,6 +135,37 @@ def test_a_replay_is_one_job_of_one_pod() -> None:
     assert (made.target.kind, made.target.box) == ("Retry", "orders.billing.dlq.retry")
     assert made.spec.rate is None
     assert json.loads(children["ConfigMap"]["data"]["live.json"])["rate"]["per_second"] == 5
+
+
+def limit(failed: int, now: int, *exits: int, moved: int | None = NOW) -> int:
+    """How many pods of a Job may fail that has `failed` and allows `now`; `exits`: when pods ended, after NOW."""
+    facts = ReplayFacts(
+        job={"spec": {"backoffLimit": now}, "status": {"failed": failed}},
+        exits=tuple(Exit(NOW + at, 137) for at in exits),
+        tallies=() if moved is None else (tally(updated_at=moved),),
+    )
+    return patience(facts)
+
+
+def test_pods_that_got_on_before_they_were_killed_do_not_count() -> None:
+    assert patience(ReplayFacts()) == 12
+    assert limit(3, 12, -3, -2, -1) == 15
+    assert limit(3, 12, -1, 1, 2) == 13
+    assert limit(12, 12, *range(1, 13)) == 12
+
+
+def test_what_a_job_may_still_suffer_is_never_taken_back() -> None:
+    assert limit(20, 30, *range(20), moved=None) == 30
+    assert limit(20, 30, *range(1, 21)) == 30
+
+
+def test_a_job_that_runs_keeps_the_pod_it_was_made_with() -> None:
+    facts = ReplayFacts(queue=delivered(), connection=connection())
+    job = by_kind(plan_replay(replay(), facts, WORKERS, hold=False))["Job"]
+    newer = replace(WORKERS, image=Image("image:2"))
+    running = replace(facts, job=job | {"status": {}})
+    held = by_kind(plan_replay(replay(), running, newer, hold=True))["Job"]
+    assert held["spec"] == job["spec"] | {"suspend": True}
 
 
 @pytest.mark.parametrize(

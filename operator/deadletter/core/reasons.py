@@ -79,6 +79,7 @@ class Reason(StrEnum):
     DeliveryFailed = "DeliveryFailed", "A letter could not be published or delivered."
     FailureShareExceeded = "FailureShareExceeded", "More letters failed again than the share allows."
     DeadlineExceeded = "DeadlineExceeded", "The Replay took longer than its deadline."
+    NoProgress = "NoProgress", "Pods of the Replay ended one after the other without a step forward."
     WindowExpired = "WindowExpired", "Retention ate the frozen window."
     QueueNotReady = "QueueNotReady", "The queue is not ready."
     RedriveDisabled = "RedriveDisabled", "The queue only observes; an Apply is refused."

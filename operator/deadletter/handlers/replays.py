@@ -12,8 +12,8 @@ from deadletter.handlers import children, statuses
 from deadletter.handlers.gathering import existing, find, now_ms
 from deadletter.handlers.operation import Operation, Thing
 from deadletter.handlers.running import ahead_of
-from deadletter.handlers.termination import replay_words
-from deadletter.plan.facts import ReplayFacts
+from deadletter.handlers.termination import replay_exits
+from deadletter.plan.facts import Exit, ReplayFacts
 from deadletter.plan.findings import first
 from deadletter.plan.jobs import plan_replay
 from deadletter.plan.replays import REPLAY_CHECKS, is_finished, replay_status
@@ -30,13 +30,13 @@ async def reconcile(operation: Operation, thing: Thing, replay: Replay, body: Bo
         await _expire(operation, thing, replay)
         return False
     facts = await gather_replay(operation, replay)
+    facts = replace(facts, exits=await _exits(operation, replay, facts))
     found = first(REPLAY_CHECKS, replay, facts) if facts.job is None else None
     if found is None and facts.queue is not None and facts.connection is not None:
         hold = replay.spec.suspend or facts.ahead is not None
         if facts.job is not None or not hold:
             found = await children.keep(operation, plan_replay(replay, facts, operation.workers, hold))
         facts = replace(facts, job=_job(operation, replay))
-        facts = replace(facts, pod_says=await _words(operation, replay, facts))
     status = replay_status(replay, facts, found)
     await statuses.write(operation, thing, replay, body, status)
     show(replay, status)
@@ -78,9 +78,9 @@ def _job(operation: Operation, replay: Replay) -> Body | None:
     return operation.snapshots[JOBS].get(replay.namespace, names.child(replay.name, "replay"))
 
 
-async def _words(operation: Operation, replay: Replay, facts: ReplayFacts) -> str:
+async def _exits(operation: Operation, replay: Replay, facts: ReplayFacts) -> tuple[Exit, ...]:
     status = (facts.job or {}).get("status") or {}
-    return await replay_words(operation, replay) if status.get("failed") or status.get("conditions") else ""
+    return await replay_exits(operation, replay) if status.get("failed") or status.get("conditions") else ()
 
 
 async def _expire(operation: Operation, thing: Thing, replay: Replay) -> None:

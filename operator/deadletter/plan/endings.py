@@ -48,15 +48,30 @@ def _finished(replay: Replay, facts: ReplayFacts) -> Ending:
 
 def _of_job(replay: Replay, facts: ReplayFacts) -> Ending | None:
     conditions = {one["type"]: one for one in ((facts.job or {}).get("status") or {}).get("conditions") or ()}
-    said = words(facts.pod_says)
+    said = words(_last(facts))
     if conditions.get("Complete", {}).get("status") == "True" and said:
         told = counted(said)
         return Ending(True, _reason(str(said.get("reason")), _good(replay, told.get("matched", 0))), counts=told)
     if conditions.get("Failed", {}).get("status") == "True":
         late = conditions["Failed"].get("reason") == "DeadlineExceeded"
-        reason = Reason.DeadlineExceeded if late else _reason(str(said.get("reason", "")), Reason.DeliveryFailed)
-        return Ending(False, reason, _message(facts) or str(conditions["Failed"].get("message", "")))
+        reason = Reason.DeadlineExceeded if late else _reason(str(said.get("reason", "")), Reason.NoProgress)
+        sentence = str(conditions["Failed"].get("message", ""))
+        if reason is Reason.NoProgress and facts.stumbles:
+            sentence = f"{facts.stumbles} pods ended without a step forward, the last one: {fall(facts)}"
+        return Ending(False, reason, _message(facts) or sentence)
     return None
+
+
+def fall(facts: ReplayFacts) -> str:
+    """How the newest pod ended: in its own words, else in the node's."""
+    if not facts.exits:
+        return ""
+    last = facts.exits[-1]
+    return _message(facts) or f"exit code {last.code}{f', {last.reason}' if last.reason else ''}."
+
+
+def _last(facts: ReplayFacts) -> str:
+    return facts.exits[-1].message if facts.exits else ""
 
 
 def _good(replay: Replay, matched: int) -> Reason:
@@ -70,7 +85,7 @@ def _reason(text: str, otherwise: Reason) -> Reason:
 
 
 def _message(facts: ReplayFacts) -> str:
-    return str(words(facts.pod_says).get("message", ""))[:1024]
+    return str(words(_last(facts)).get("message", ""))[:1024]
 
 
 def words(text: str) -> dict[str, Any]:

@@ -102,6 +102,16 @@ class QueueFacts:
 
 
 @dataclass(frozen=True, slots=True)
+class Exit:
+    """How a pod of ours ended: when, with which code, what the node says of it, and its own last words."""
+
+    at: int
+    code: int
+    reason: str = ""
+    message: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class ReplayFacts:
     """What a Replay is judged by."""
 
@@ -114,5 +124,11 @@ class ReplayFacts:
     ahead: str | None = None  # the Apply of the same queue that runs or waits before this one
     tallies: tuple[Tally, ...] = ()
     job: Mapping[str, Any] | None = None
-    pod_says: str = ""
+    exits: tuple[Exit, ...] = ()  # of its pods, the newest last
     now: int = 0
+
+    @property
+    def stumbles(self) -> int:
+        """Pods that ended since the tallies last moved."""
+        moved = max((tally.updated_at for tally in self.tallies), default=0)
+        return sum(1 for one in self.exits if one.code and one.at >= moved)

@@ -14,6 +14,9 @@ from deadletter.plan.pods import Manifest
 
 # 3: ended badly, 5: a human decides. Another pod would find the same; one that was fenced (4) goes on from the ledger.
 NO_USE = [3, 5]
+ASKED = [143]  # its step is done and another goes on: by a deleted pod, or by suspend
+STUMBLES = 12  # pods that may end one after the other without a step forward: an hour, as the Job waits up to 10 min
+FIXED = ("podFailurePolicy", "template")  # nobody may change them in a Job that exists
 
 
 def plan_replay(replay: Replay, facts: ReplayFacts, workers: Workers, hold: bool) -> list[Manifest]:
@@ -26,7 +29,7 @@ def plan_replay(replay: Replay, facts: ReplayFacts, workers: Workers, hold: bool
     return [
         pods.told(replay, name, labels, assignment, Live(rate=replay.spec.rate)),
         pods.account(replay, name, labels),
-        _job(replay, _secrets(queue, connection, facts), workers, hold),
+        _job(replay, facts, _secrets(queue, connection, facts), workers, hold),
     ]
 
 
@@ -89,17 +92,26 @@ def _secrets(queue: DeadLetterQueue, connection: BrokerConnection, facts: Replay
     return tuple(dict.fromkeys([*secrets_of(queue, connection), *other]))
 
 
-def _job(replay: Replay, secrets: tuple[str, ...], workers: Workers, hold: bool) -> Manifest:
+def patience(facts: ReplayFacts) -> int:
+    """How many pods may fail: those before the last step forward, which lost nothing, and a few more."""
+    job = facts.job or {}
+    now: int = (job.get("spec") or {}).get("backoffLimit", STUMBLES)
+    before = ((job.get("status") or {}).get("failed") or 0) - facts.stumbles
+    return max(now, before + STUMBLES) if facts.tallies else now
+
+
+def _job(replay: Replay, facts: ReplayFacts, secrets: tuple[str, ...], workers: Workers, hold: bool) -> Manifest:
     name, labels = names.child(replay.name, "replay"), labels_of(replay)
     pod = pods.pod("replay", name, name, secrets, workers.image) | {"restartPolicy": "Never"}
     spec: dict[str, Any] = {
         "parallelism": 1,
         "completions": 1,
-        "backoffLimit": 6,
+        "backoffLimit": patience(facts),
         "suspend": hold,
         "podFailurePolicy": {
             "rules": [
                 {"action": "FailJob", "onExitCodes": {"containerName": "replay", "operator": "In", "values": NO_USE}},
+                {"action": "Ignore", "onExitCodes": {"containerName": "replay", "operator": "In", "values": ASKED}},
                 {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]},
             ]
         },
@@ -107,4 +119,6 @@ def _job(replay: Replay, secrets: tuple[str, ...], workers: Workers, hold: bool)
     }
     if replay.spec.active_deadline_ms is not None:
         spec["activeDeadlineSeconds"] = max(1, replay.spec.active_deadline_ms // 1000)
+    if facts.job is not None:
+        spec |= {name: facts.job["spec"][name] for name in FIXED}
     return pods.owned("Job", "batch/v1", replay, name, labels) | {"spec": spec}

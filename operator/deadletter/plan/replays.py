@@ -7,7 +7,7 @@ from deadletter.api.replays import Replay
 from deadletter.core.reasons import Reason
 from deadletter.core.tallies import Tally
 from deadletter.plan.conditions import Saying, claim, put
-from deadletter.plan.endings import Ending, ended, groups, window, words
+from deadletter.plan.endings import Ending, ended, fall, groups, window
 from deadletter.plan.facts import ReplayFacts
 from deadletter.plan.findings import Finding
 from deadletter.plan.queues import second
@@ -122,9 +122,7 @@ def replay_status(replay: Replay, facts: ReplayFacts, found: Finding | None) -> 
         status["startTime"] = second(facts.now)
     if ending is not None:
         status["completionTime"] = second(facts.now)
-        status = {
-            key: value for key, value in status.items() if key not in ("estimatedCompletionTime", "lettersPerSecond")
-        }
+        status = {key: value for key, value in status.items() if key not in PACE}
     elif facts.tallies:
         status |= pace(replay, facts)
     said = sayings(replay, facts, found, ending)
@@ -170,8 +168,8 @@ def _progress(replay: Replay, facts: ReplayFacts, found: Finding | None) -> tupl
         return Reason.Suspended, "spec.suspend is true."
     if facts.ahead is not None:
         return Reason.Queued, f"Replay {facts.ahead} of the same queue goes first."
-    if said := words(facts.pod_says).get("message"):
-        return Reason.Running, f"A pod ended and another goes on: {said}"
+    if facts.stumbles:
+        return Reason.Running, f"A pod ended and another goes on: {fall(facts)}"
     phase = next((tally.phase for tally in facts.tallies if tally.phase in PHASES), "")
     return PHASES.get(phase, Reason.Running if facts.tallies else Reason.Freezing), ""
 
