@@ -124,23 +124,49 @@ def test_a_replay_without_a_ledger_answers_by_its_last_words() -> None:
         "skipped": {"LoopCap": 1},
         "window": [[0, 0, 9]],
         "samples": ["0-1"],
+        "targets": {"orders": 2},
+        "bytes": 9,
     }
     again = replay(mode="DryRun")
     status = replay_status(again, seen(job=job("Complete"), exits=(Exit(1, 0, message=json.dumps(words)),)), None)
     assert (status["matched"], status["skipped"], status["window"]) == (3, 1, [{"partition": 0, "start": 0, "end": 9}])
+    assert (status["targets"], status["bytes"]) == ([{"name": "orders", "letters": 2}], 9)
     assert status["conditions"][0]["reason"] == "DryRunFinished"
     assert is_finished(again.model_copy(update={"status": type(again.status).model_validate(status)}))
 
 
 def test_counts_are_summed_over_partitions() -> None:
     one = tally(0, 10, next=4, matched=3, replayed=2, skipped={"LoopCap": 1}, groups={"ab": 3}, samples=("0-1",))
+    one = one.evolve(targets={"orders": 2}, bytes=100)
     other = tally(1, 20, matched=5, replayed=5, failed_again=1, groups={"ab": 1, "cd": 4}, samples=("1-7",))
+    other = other.evolve(targets={"orders": 1, "bills": 4}, bytes=11)
     summed = counts((other, one))
     assert (summed["matched"], summed["replayed"], summed["failedAgain"], summed["remaining"]) == (8, 7, 1, 6)
     assert summed["skippedBy"] == {"LoopCap": 1}
     assert [group["letters"] for group in summed["groups"]] == [4, 4]
+    assert summed["targets"] == [{"name": "bills", "letters": 4}, {"name": "orders", "letters": 3}]
+    assert summed["bytes"] == 111
     assert summed["samples"] == ["0-1", "1-7"]
     assert summed["window"][1] == {"partition": 1, "start": 0, "end": 20}
+
+
+@pytest.mark.parametrize(
+    ("spec", "expected"),
+    [
+        ({}, "3s"),  # 100 letters seen in 2 s, 70 of them to send: at half that pace
+        ({"rate": {"perSecond": 10}}, "7s"),
+        ({"rate": {"perSecond": 10}, "canary": {"steps": [1, 10], "wait": "30s"}, "verify": {"window": "2m"}}, "3m7s"),
+        ({"action": "Discard"}, "3s"),
+    ],
+)
+def test_a_preview_tells_how_long_sending_takes(spec: dict[str, Any], expected: str) -> None:
+    half = {"next": 50, "scanned": 50, "phase": "Finished", "reason": "DryRunFinished"}
+    one = tally(0, 50, matched=40, skipped={"LoopCap": 5, "SelectorError": 9}, updated_at=NOW + 1_000, **half)
+    other = tally(1, 50, matched=35, updated_at=NOW + 2_000, **half)
+    status = replay_status(replay(mode="DryRun", **spec), seen(job={}, tallies=(one, other)), None)
+    assert status["estimatedDuration"] == expected
+    applied = replay_status(replay(**spec), seen(job={}, tallies=(one, other)), None)
+    assert "estimatedDuration" not in applied
 
 
 def test_redis_ids_are_too_large_for_a_window() -> None:

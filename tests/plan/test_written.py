@@ -32,9 +32,11 @@ def _queue() -> dict[str, Any]:
 def _replay() -> dict[str, Any]:
     queue = DeadLetterQueue.from_body({"metadata": {"name": "orders"}, "spec": delivered().spec, "status": _queue()})
     running = tally(matched=3, scanned=5, next=5, updated_at=NOW + 5000, groups={"ab12cd34": 3}, samples=("0-1",))
+    running = running.evolve(targets={"orders": 3}, bytes=99)
     facts = ReplayFacts(queue, connection(), tallies=(running,), job={}, now=NOW)
     finished = ReplayFacts(queue, connection(), tallies=(tally(phase="Finished", matched=3),), job={}, now=NOW)
-    return replay_status(replay(), finished, None) | replay_status(replay(), facts, None)
+    preview = replay_status(replay(mode="DryRun"), finished, None)
+    return preview | replay_status(replay(), facts, None)
 
 
 def _connection() -> dict[str, Any]:

@@ -15,6 +15,13 @@ class WindowStatus(Shown):
     end: int = Field(description="The offset after the last.", ge=0)
 
 
+class TargetStatus(Shown):
+    """One place letters go to."""
+
+    name: str = Field(description="A topic or stream, or `service`.", max_length=253)
+    letters: int = Field(description="Letters that went there; of a DryRun, that would.", ge=0)
+
+
 class ReplayStatus(Status):
     """What became of the letters."""
 
@@ -34,8 +41,18 @@ class ReplayStatus(Status):
     groups: tuple[CauseStatus, ...] = Field(
         (), max_length=10, description="The ten most frequent causes of what matched."
     )
+    targets: tuple[TargetStatus, ...] = Field(
+        (), max_length=10, description="The ten places that most letters go to, or would go to."
+    )
+    bytes: int | None = Field(None, description="Size of what matched: keys, values and headers.", ge=0)
     samples: tuple[str, ...] = Field((), max_length=10, description="Ids of some that matched.")
     letters_per_second: int | None = Field(None, description="How fast it goes.", ge=0)
     estimated_completion_time: str | None = Field(
         None, description="When it will end at this pace.", json_schema_extra=TIME
+    )
+    estimated_duration: str | None = Field(
+        None,
+        max_length=28,
+        description="Of a DryRun: how long sending them takes, at the rate asked for, else guessed by its own pace, "
+        "with the waits of canary and verify.",
     )

@@ -13,7 +13,7 @@ from deadletter.plan.queues import NUMBERS, conditions_of
 
 SLOW = frozenset(
     {*NUMBERS, "matched", "replayed", "archived", "discarded", "skipped", "failedAgain", "remaining", "skippedBy"}
-    | {"samples", "lettersPerSecond", "estimatedCompletionTime"}
+    | {"targets", "bytes", "samples", "lettersPerSecond", "estimatedCompletionTime"}
 )
 TOLD = frozenset({"Ready", "Succeeded", "Degraded", "Stalled"})
 

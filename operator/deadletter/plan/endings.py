@@ -109,6 +109,8 @@ def counted(said: dict[str, Any]) -> dict[str, Any]:
         "skipped": sum(skipped.values()),
         "skippedBy": skipped,
         "groups": groups({str(name): int(count) for name, count in (said.get("groups") or {}).items()}),
+        "targets": targets({str(name): int(count) for name, count in (said.get("targets") or {}).items()}),
+        "bytes": int(said.get("bytes") or 0),
         "samples": [str(sample) for sample in said.get("samples") or ()][:10],
         "window": window(tuple(map(int, span)) for span in said.get("window") or () if span[2] < 1 << 53),
     }
@@ -121,5 +123,13 @@ def window(spans: Iterable[tuple[int, ...]]) -> list[dict[str, int]]:
 
 def groups(named: dict[str, int]) -> list[dict[str, Any]]:
     """The ten largest groups of what matched."""
-    largest = sorted(named.items(), key=lambda item: (-item[1], item[0]))[:10]
-    return [{"fingerprint": name, "letters": count} for name, count in largest]
+    return [{"fingerprint": name, "letters": count} for name, count in _largest(named)]
+
+
+def targets(named: dict[str, int]) -> list[dict[str, Any]]:
+    """The ten places that most letters go to."""
+    return [{"name": name, "letters": count} for name, count in _largest(named)]
+
+
+def _largest(named: dict[str, int]) -> list[tuple[str, int]]:
+    return sorted(named.items(), key=lambda item: (-item[1], item[0]))[:10]
