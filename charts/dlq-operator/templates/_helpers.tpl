@@ -55,3 +55,23 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- range .Values.imagePullSecrets }}{{ $names = append $names .name }}{{ end }}
 {{- join "," $names }}
 {{- end }}
+
+{{/* Where pods of the chart may run; those of a hook too, or an uninstall would wait for a node in vain. */}}
+{{- define "dlq.nodes" -}}
+{{- with .Values.operator.nodeSelector }}
+nodeSelector: {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with .Values.operator.tolerations }}
+tolerations: {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- end }}
+
+{{/* The labels of a pod that only a hook runs: none that the Service selects by. */}}
+{{- define "dlq.hookLabels" -}}
+app.kubernetes.io/name: {{ include "dlq.name" .root }}
+app.kubernetes.io/instance: {{ .root.Release.Name }}
+app.kubernetes.io/component: {{ .component }}
+{{- with .root.Values.commonLabels }}
+{{ toYaml . }}
+{{- end }}
+{{- end }}
