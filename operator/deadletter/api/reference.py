@@ -20,6 +20,13 @@ BOUNDS = {
     "maxItems": "up to {} entries",
     "maxProperties": "up to {} entries",
 }
+OTHERS = {
+    "reasons.md": "Conditions and reasons",
+    "expressions.md": "Expressions: what `where` and `match` may ask of a letter",
+    "delivery.md": "Delivery: requests, answers, and the headers of a letter",
+    "metrics.md": "Metrics",
+    "settings.md": "Settings of the operator",
+}
 CONDITIONS = {
     "Ready": "Everything the object needs is there and works; computed from the conditions below it.",
     "ReferencesResolved": "Everything the object names exists and may be used.",
@@ -134,7 +141,8 @@ def reasons_page() -> str:
     conditions = "\n".join(f"| {name} | {meaning} |" for name, meaning in CONDITIONS.items())
     reasons = "\n".join(f"| {reason.value} | {reason.meaning} |" for reason in sorted(Reason))
     return (
-        f"{GENERATED}# Conditions and reasons\n\nStatus speaks in conditions; a reason names the cause.\n\n"
+        f"{GENERATED}# Conditions and reasons\n\nStatus speaks in conditions; a reason names the cause. What to do\n"
+        "about each stands in [troubleshoot](../operations/troubleshoot.md).\n\n"
         f"## Conditions\n\n| condition | meaning |\n| --- | --- |\n{conditions}\n\n"
         f"## Reasons\n\n| reason | meaning |\n| --- | --- |\n{reasons}\n"
     )
@@ -143,7 +151,8 @@ def reasons_page() -> str:
 def index_page() -> str:
     """The page that leads to the others."""
     kinds = "\n".join(f"- [{kind.kind}]({kind.singular}.md): {kind.__doc__}" for kind in KINDS)
-    return f"{GENERATED}# Reference\n\n{kinds}\n- [Conditions and reasons](reasons.md)\n- [Metrics](metrics.md)\n"
+    others = "\n".join(f"- [{title}]({page})" for page, title in OTHERS.items())
+    return f"{GENERATED}# Reference\n\n{kinds}\n{others}\n"
 
 
 def files(examples: Path = Path("examples")) -> dict[str, str]:

@@ -1,0 +1,56 @@
+"""The pages of the reference that are written by hand name what there is, all of it."""
+
+import re
+
+import pytest
+
+from deadletter.core import selection
+from deadletter.core.headers import FORGED_PREFIX, OUR_HEADERS
+from deadletter.core.selection import Predicate
+from deadletter.settings import Settings
+from deadletter.workers.courier import requests
+from tests.bed import places
+from tests.docs.commands import BLOCK
+
+REFERENCE = places.REPOSITORY / "docs" / "reference"
+EXPRESSIONS = (REFERENCE / "expressions.md").read_text()
+DELIVERY = (REFERENCE / "delivery.md").read_text()
+SAMPLES = [line for language, text in BLOCK.findall(EXPRESSIONS) if language == "cel" for line in text.splitlines()]
+
+
+def first_cells(page: str) -> set[str]:
+    """The names in backticks in the first column of every table."""
+    cells = re.findall(r"^\| ([^|]+) \|", page, re.MULTILINE)
+    return {name for cell in cells for name in re.findall(r"`([^`]+)`", cell)}
+
+
+def test_every_name_of_an_expression_is_explained() -> None:
+    assert {name.split(".")[0] for name in first_cells(EXPRESSIONS)} == set(selection._VARIABLES)
+
+
+@pytest.mark.parametrize("name", sorted(first_cells(EXPRESSIONS)))
+def test_every_explained_name_is_one_that_cel_takes(name: str) -> None:
+    Predicate(f"{name} == {name}")
+
+
+@pytest.mark.parametrize("sample", SAMPLES)
+def test_every_sample_compiles(sample: str) -> None:
+    assert Predicate(sample)
+
+
+def test_every_header_of_a_request_is_explained() -> None:
+    named = set(re.findall(r"`([A-Z][\w-]+)[:`]", requests.__doc__ or ""))
+    assert len(named) > 6
+    assert {name for name in named if f"`{name}" not in DELIVERY} == set()
+
+
+def test_every_header_of_a_letter_is_explained() -> None:
+    assert {name for name in first_cells(DELIVERY) if name.startswith("dlq-")} == set(OUR_HEADERS)
+    assert f"`{FORGED_PREFIX}dlq-" in DELIVERY
+
+
+def test_every_setting_is_explained() -> None:
+    page = (REFERENCE / "settings.md").read_text()
+    assert first_cells(page) == {f"DLQ_{name.upper()}" for name in Settings.model_fields}
+    for field in Settings.model_fields.values():
+        assert f"| {field.description} |" in page
