@@ -13,6 +13,11 @@ BENCHES := core brokers redis_streams operator admission courier replay image
 # Two workers; a file stays with one of them, and tests on the node take turns.
 PYTEST := -m pytest -n 2 --dist loadfile
 
+# Said before anything is made: minutes later is too late.
+.PHONY: .root
+.root:
+	@[ $$(id -u) = 0 ] || { echo "Root is needed, for a node of Kubernetes and its networks: sudo make $(MAKECMDGOALS). What works without is in CONTRIBUTING.md." >&2; exit 1; }
+
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+%?:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
@@ -26,7 +31,8 @@ $(VENV)/.made: requirements-dev.txt
 # Made in place and never removed: other runs may be using it, and pip leaves alone what is already right. The file names
 # every package, so pip looks for no others: an extra such as coverage[toml] would make it take a newer one, without a hash.
 	@mkdir -p $(CACHE)/venv && exec 9>$(VENV).lock && flock 9 && { [ -e $@ ] || { python3 -m venv $(VENV) \
-	  && $(VENV)/bin/python -m pip install -q --disable-pip-version-check --no-deps --require-hashes -r requirements-dev.txt; }; } && touch $@
+	  && $(VENV)/bin/python -m pip install -q --disable-pip-version-check --no-deps --require-hashes -r requirements-dev.txt; }; } && touch $@ \
+	  || { echo "setup: pip did not get what requirements-dev.txt names (it says above why): is there a way to a Python package index, by the network or by pip's settings?" >&2; exit 1; }
 
 lint: setup ## style, types, floors and dependencies (ruff, mypy, import-linter, deptry)
 	@echo "lint: ruff, mypy, import-linter, deptry"
@@ -35,23 +41,24 @@ lint: setup ## style, types, floors and dependencies (ruff, mypy, import-linter,
 	@PYTHONPATH=operator $(VENV)/bin/lint-imports --no-logo > $(VENV)/.floors.$$PPID 2>&1 || { cat $(VENV)/.floors.$$PPID; rm -f $(VENV)/.floors.$$PPID; exit 1; }; rm -f $(VENV)/.floors.$$PPID
 	@$(VENV)/bin/deptry -v operator 2>&1 | tail -n 1; exit $${PIPESTATUS[0]}
 
-test: setup lint ## lint and every test but the long kill runs, on real parts (needs root)
+test: .root setup lint ## lint and every test but the long kill runs, on real parts (root; PROVIDER=kind, ARGS="-k word")
 	@echo "test: real Kafka, Redis and Kubernetes in a network of their own; programs are built at the first run (about 15 min on 2 cores)"
 	@$(PY) $(PYTEST) -q tests/core --cov=deadletter.core --cov-branch --cov-fail-under=100 --cov-report=term:skip-covered
-	@$(PY) -m tests.bed run -- $(VENV)/bin/python $(PYTEST) -m "not kill" --ignore=tests/core $(ARGS)
+	@$(PY) -m tests.bed --provider $(PROVIDER) run -- $(VENV)/bin/python $(PYTEST) -m "not kill" --ignore=tests/core $(ARGS)
 
-test-kill: setup ## the long kill runs (minutes)
+test-kill: .root setup ## the long kill runs (minutes)
 	@echo "test-kill: workers, brokers and pods are killed over and over"
 	@$(PY) -m tests.bed run -- $(VENV)/bin/python -m pytest -m kill --timeout 1800 $(ARGS)
 
-test-sieve: setup ## the operator is killed after every single write, and walks through random specs (about 15 min)
+test-sieve: .root setup ## the operator is killed after every single write, and walks through random specs (about 15 min)
 	@echo "test-sieve: one life per write of the operator, 40 random walks, two minutes without an API server"
 	@$(PY) -m tests.bed run -- $(VENV)/bin/python -m pytest -n 2 --dist load -m kill tests/handlers $(ARGS)
 
-crds: setup ## write CRDs, their copy in the chart and the reference from the models
+crds: setup ## write what is generated: CRDs, their copy in the chart, the reference, the chart's page of values
 	@echo "crds: from the models"
 	@$(PY) -m deadletter.api.crds
 	@$(PY) -m deadletter.api.reference
+	@$(PY) -m tests.chart.readme
 
 image: setup ## build the image from the Dockerfile, without a registry (BASE=name takes a public base image)
 	@$(PY) -m tests.bed image
@@ -65,7 +72,7 @@ bed-down: setup ## take them down; nothing stays behind
 bed-status: setup ## say what is left of any bed, and clear away what outlived its owner
 	@$(PY) -m tests.bed --provider $(PROVIDER) status
 
-demo: setup ## the whole story on a real cluster, which stays up (BROKER=kafka or redis)
+demo: .root setup ## the whole story on a real cluster, which stays up (BROKER=kafka or redis)
 	@$(PY) -m tests.demo up --broker $(BROKER)
 
 demo-down: setup ## take the demo down

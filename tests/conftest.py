@@ -10,8 +10,9 @@ cluster     a whole cluster of one node, an API server of its own: what api_serv
             .image (name of our image, loaded), .load(archive), .address (where pods reach the brokers and this process)
 cluster_namespace  as `namespace`, in `cluster`, with Pod Security `restricted` enforced
 
-Under `make test` all of it runs in a network namespace at one address, which pods and tests share. `cluster` works only
-there; plain `pytest` starts the other parts on loopback. Mark a test that uses `cluster` with `node`.
+Under `make test` all of it runs in a network namespace at one address, which pods and tests share; with PROVIDER=kind
+`cluster` is one of kind, and the rest listens where its pods reach it. Plain `pytest` has no `cluster` and starts the
+other parts on loopback. Mark a test that uses `cluster` with `node`.
 """
 
 import os

@@ -61,7 +61,7 @@ def _interrupt(_number: int, _frame: FrameType | None) -> None:
 
 
 def _do(asked: argparse.Namespace) -> int:
-    if asked.provider == "kind":
+    if asked.provider == "kind" and asked.verb != "run":
         return kind.do(asked.verb)
     match asked.verb:
         case "up":
@@ -69,7 +69,7 @@ def _do(asked: argparse.Namespace) -> int:
         case "start":
             return start(asked.parts)
         case "run":
-            return run([word for word in asked.command if word != "--"])
+            return run([word for word in asked.command if word != "--"], on_kind=asked.provider == "kind")
         case "prepare":
             prepare()
         case "image":
@@ -87,7 +87,7 @@ def prepare() -> Path:
     preflight.disk()
     tools.need(*_BROKER_TOOLS, *node.TOOLS, *image.TOOLS, "promtool", "nginx")
     kafka.jars()
-    for name in (*binaries.CONTROL, *binaries.NODE):
+    for name in (*binaries.CONTROL, *binaries.NODE, "kind"):
         binaries.path(name)
     pause.archive()
     libraries.prepare()
@@ -136,13 +136,15 @@ def start(parts: Sequence[str]) -> int:
     return 0
 
 
-def run(command: Sequence[str]) -> int:
+def run(command: Sequence[str], on_kind: bool = False) -> int:
     """Run a command within a bed of its own, which ends with it; the logs stay when the command failed."""
+    if on_kind:
+        preflight.docker()
     archive = prepare()
     beds.sweep()
-    bed = beds.create(own_network=True)
+    bed = beds.create(own_network=not on_kind)
     try:
-        bed.take_image(archive)
+        bed.take_kind(archive) if on_kind else bed.take_image(archive)
         words = network.inside(bed.directory, ["env", f"{processes.USED}={bed.directory}", *command])
         child = subprocess.Popen(words)
         code = _outcome(child)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.bed import control, image, kafka, kernel, leftovers, network, node, places, ports, processes, redis
+from tests.bed import control, image, kafka, kernel, kind, leftovers, network, node, places, ports, processes, redis
 from tests.bed.processes import BedError
 
 LOOPBACK = "127.0.0.1"
@@ -93,7 +93,10 @@ class Bed:
         return control.of(self.directory, name, said["address"], said["ports"][0])
 
     def cluster(self) -> node.Cluster:
-        """A control plane with a node, which knows our image; only within a network of the bed's own."""
+        """A control plane with a node, which knows our image; only within a network of the bed's own, or by kind."""
+        if kind.holds(self.directory):
+            server = kind.server(self.directory)
+            return node.Cluster(server.server, server.kubeconfig, self.directory, self.address, image.name())
         if not network.is_inside(self.directory):
             raise BedError("The node runs only in a network of its own: start the tests by `make test` (as root).")
         with places.locked(self.directory / "locks" / "cluster-and-node"):
@@ -113,6 +116,11 @@ class Bed:
         if not mark.exists():
             cluster.load(archive)
             mark.touch()
+
+    def take_kind(self, archive: Path) -> None:
+        """Let kind make the bed's cluster; the parts listen where its pods reach them."""
+        address = kind.start(self.directory, archive)
+        (self.directory / "bed.json").write_text(json.dumps({"address": address}))
 
     def take_image(self, archive: Path) -> None:
         """Keep our image in the bed: the sources may change while it runs, and no image can be built inside."""
@@ -137,6 +145,7 @@ class Bed:
         """End everything of the bed, in the machine and in its directory."""
         processes.kill(processes.users_of(self.directory))
         processes.kill(processes.of_bed(self.directory))
+        kind.stop(self.directory)
         leftovers.remove(self.directory)
         network.destroy(self.directory)
         if left := leftovers.of(self.directory):

@@ -5,7 +5,7 @@ import urllib.request
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.bed import binaries, cgroups, control, kernel, network, node_configs, pause, processes, tools
+from tests.bed import binaries, cgroups, control, kernel, kind, network, node_configs, pause, processes, tools
 from tests.bed.processes import BedError
 
 PROGRAMS = ("node", "containerd", "kube-scheduler", "kube-proxy", "coredns")
@@ -33,7 +33,8 @@ class Cluster(control.ApiServer):
 
 def ctr(bed: Path, *words: str) -> str:
     """Run containerd's own client in the namespace that kubelet uses."""
-    return tools.run([tools.path("ctr"), "-a", socket(bed), "-n", "k8s.io", *words], timeout=300)
+    client = kind.ctr(bed) if kind.holds(bed) else [tools.path("ctr"), "-a", socket(bed)]
+    return tools.run([*client, "-n", "k8s.io", *words], timeout=300)
 
 
 def socket(bed: Path) -> Path:

@@ -108,4 +108,4 @@ def test_a_value_shows_in_what_is_rendered(path: str) -> None:
 
 
 def test_the_page_of_values_is_written_from_the_schema() -> None:
-    assert readme.page() == readme.PAGE.read_text(), "write it anew: python -m tests.chart.readme"
+    assert readme.page() == readme.PAGE.read_text(), "write it anew: make crds"
