@@ -1,5 +1,6 @@
 """The docs are true: links lead somewhere, manifests are accepted, commands exist."""
 
+import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -24,6 +25,7 @@ CALM = {
     "DryRunFinished", "NoCourierNeeded", "Freezing", "Running", "Verifying", "Waiting",
     "AttemptsExhausted", "Refused", "RuleMatched", "ServiceAsked",
 }  # fmt: skip
+LINKED = [*PAGES, *places.REPOSITORY.glob("bench/results/*.md"), *places.REPOSITORY.glob("charts/*/README.md")]
 TARGET = re.compile(r"\bmake ([a-z][a-z-]*)")
 
 
@@ -40,7 +42,7 @@ def blocks(language: str) -> Iterator[tuple[str, str]]:
                 yield page.name, text
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(places.REPOSITORY)))
+@pytest.mark.parametrize("page", LINKED, ids=lambda page: str(page.relative_to(places.REPOSITORY)))
 def test_every_link_and_every_named_file_exists(page: Path) -> None:
     text = page.read_text()
     for link in LINK.findall(text):
@@ -49,6 +51,15 @@ def test_every_link_and_every_named_file_exists(page: Path) -> None:
         assert anchor in headings((page.parent / link) if link else page), f"{page.name}: {link}#{anchor}"
     for file in FILE.findall(text):
         assert (places.REPOSITORY / file).exists(), f"{page.name}: {file}"
+
+
+def test_every_missed_benchmark_is_linked_to_its_reason() -> None:
+    results = places.REPOSITORY / "bench" / "results"
+    found = json.loads((results / "table.json").read_text())["results"]
+    missed = {row["bench"] for rows in found.values() for row in rows if not row["met"]}
+    linked = set(re.findall(r"\[why\]\(README\.md#([\w-]+)\)", (results / "table.md").read_text()))
+    assert missed == linked
+    assert linked <= headings(results / "README.md")
 
 
 def test_every_make_target_the_docs_name_exists() -> None:
