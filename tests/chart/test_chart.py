@@ -39,6 +39,8 @@ def test_every_value_is_in_the_schema_with_the_comment_above_it() -> None:
         ("image.pullPolicy=Sometimes", "pullPolicy"),
         ("operator.sweepSeconds=0", "sweepSeconds"),
         ("watchNamspaces={shop}", "watchNamspaces"),
+        ("commonLabels.number=1", "commonLabels"),
+        ("webhook.certManager.issuerRef.nane=ours", "nane"),
     ],
 )
 def test_a_wrong_value_is_refused_and_named(value: str, sentence: str) -> None:
@@ -97,3 +99,54 @@ def test_every_variable_is_one_the_operator_reads() -> None:
 
     known = {f"DLQ_{name.upper()}" for name in Settings.model_fields}
     assert set(environment(render())) <= known
+
+
+def test_cert_manager_makes_the_certificate_and_the_webhook_learns_its_authority() -> None:
+    made = render(*sets(webhook__certManager__enabled="true"))
+    (certificate,) = of_kind(made, "Certificate")
+    (issuer,) = of_kind(made, "Issuer")
+    (webhook,) = of_kind(made, "ValidatingWebhookConfiguration")
+    name, secret = issuer["metadata"]["name"], certificate["spec"]["secretName"]
+    assert certificate["spec"]["issuerRef"] == {"name": name, "kind": "Issuer"}
+    assert certificate["spec"]["dnsNames"] == [f"{name}.dlq.svc"]
+    injected = webhook["metadata"]["annotations"]["cert-manager.io/inject-ca-from"]
+    assert injected == f"dlq/{certificate['metadata']['name']}"
+    assert not any("caBundle" in hook["clientConfig"] for hook in webhook["webhooks"])
+    assert not of_kind(made, "Secret")
+    assert {"name": "certificates", "secret": {"secretName": secret}} in operator(made)["volumes"]
+    theirs = sets(webhook__certManager__enabled="true", webhook__certManager__issuerRef__name="ours")
+    assert not of_kind(render(*theirs), "Issuer")
+
+
+def test_the_charts_own_certificate_is_one_the_webhook_trusts() -> None:
+    made = render()
+    (secret,) = of_kind(made, "Secret")
+    (webhook,) = of_kind(made, "ValidatingWebhookConfiguration")
+    assert {hook["clientConfig"]["caBundle"] for hook in webhook["webhooks"]} == {secret["data"]["ca.crt"]}
+
+
+def test_every_pod_of_the_chart_is_restricted_and_runs_where_the_operator_may() -> None:
+    placed = ("--set-json", 'operator.tolerations=[{"key": "dedicated", "operator": "Exists"}]')
+    made = render(*placed, *sets(operator__nodeSelector__disk="ssd"))
+    pods = [one["spec"]["template"]["spec"] for kind in ("Deployment", "Job") for one in of_kind(made, kind)]
+    pods += [pod["spec"] for pod in of_kind(made, "Pod")]
+    assert len(pods) == 3
+    for pod in pods:
+        assert pod["nodeSelector"] == {"disk": "ssd"}
+        assert pod["tolerations"] == [{"key": "dedicated", "operator": "Exists"}]
+        assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+        (container,) = pod["containers"]
+        assert not container["securityContext"]["allowPrivilegeEscalation"]
+        assert container["resources"]["limits"]["memory"]
+
+
+def test_common_labels_are_on_every_object() -> None:
+    everything = sets(
+        commonLabels__team="platform", networkPolicy__enabled="true", podDisruptionBudget__enabled="true",
+        monitoring__serviceMonitor__enabled="true", monitoring__prometheusRule__enabled="true",
+        monitoring__dashboard__enabled="true", webhook__certManager__enabled="true",
+    )  # fmt: skip
+    for manifest in render(*everything):
+        assert manifest["metadata"]["labels"]["team"] == "platform", manifest["metadata"]["name"]
+    (job,) = of_kind(render(*everything), "Job")
+    assert job["spec"]["template"]["metadata"]["labels"]["team"] == "platform"

@@ -54,6 +54,13 @@ def run_the_notes(cluster: Cluster) -> None:
         assert (cluster.helm if program == "helm" else cluster.kubectl)(*words)
 
 
+def certificate_of(cluster: Cluster) -> str:
+    """The webhook's certificate, which an upgrade keeps."""
+    return cluster.kubectl(
+        "-n", story.SYSTEM, "get", "secret", "dlq-dlq-operator-webhook", "-o", r"jsonpath={.data.tls\.crt}"
+    )
+
+
 def is_ready(stage: Stage) -> bool:
     return stage.condition("dlq/plain", "Ready").get("status") == "True"
 
@@ -64,7 +71,9 @@ def test_a_release_is_upgraded_rolled_back_and_removed_and_queues_stay(stage: St
     previous.install(cluster)
     apply_queue(stage, bed)
     stage.until("the queue to be Ready", lambda: is_ready(stage))
+    certificate = certificate_of(cluster)
     story.install(cluster)
+    assert certificate_of(cluster) == certificate
     assert f"dlq-operator-{image.version()}" in cluster.helm("list", "--namespace", story.SYSTEM)
     assert is_ready(stage)
     run_the_notes(cluster)
