@@ -8,7 +8,7 @@ from deadletter.brokers.errors import BrokerUnreachable
 from deadletter.brokers.values import Step
 from deadletter.core.letters import Message
 from deadletter.core.tallies import Span, Tally
-from deadletter.workers.replayer import endings
+from deadletter.workers.replayer import endings, patience
 from tests.workers.replaying import adds_up, letter
 
 
@@ -78,26 +78,50 @@ async def test_retention_that_ate_the_window_fails_the_replay_and_is_counted(sce
     assert adds_up([tally])
 
 
-async def test_a_broker_that_comes_back_is_waited_for(scene, server, monkeypatch):
-    async def come_back(self, seconds):
-        server.refuse.clear()
+AWAY = BrokerUnreachable("nobody answers")
 
-    monkeypatch.setattr("deadletter.workers.replayer.course.Course._wait", come_back)
+
+@pytest.mark.parametrize("down", [True, False])
+async def test_a_broker_that_comes_back_is_waited_for(scene, server, monkeypatch, down):
+    """Away while a step is written, or before anything could be asked; longer than other faults are waited for."""
+    waits = []
+
+    async def come_back(stop, seconds):
+        waits.append(seconds)
+        if len(waits) == 3 * patience.TRIES:
+            server.refuse.clear()
+            server.down = None
+
+    for module in ("course", "replay"):
+        monkeypatch.setattr(f"deadletter.workers.replayer.{module}.rest", come_back)
     await scene.bury(letter(1))
-    server.refuse["orders"] = BrokerUnreachable("nobody answers")
+    server.down = AWAY if down else None
+    server.refuse["orders"] = AWAY
     assert (await scene.replay()).code == endings.FINISHED
     assert await scene.numbers() == [1]
+    assert max(waits) == patience.LONGEST_WAIT_S
 
 
-async def test_a_broker_that_stays_away_ends_the_pod_and_another_goes_on(scene, server, monkeypatch):
-    monkeypatch.setattr("deadletter.workers.replayer.course.FIRST_WAIT_S", 0.001)
+@pytest.mark.parametrize("down", [True, False])
+async def test_a_broker_that_stays_away_ends_the_pod_and_another_goes_on(scene, server, monkeypatch, down):
+    monkeypatch.setattr(patience, "FIRST_WAIT_S", 0.001)
+    monkeypatch.setattr(patience, "OUTAGE_TRIES", 4)
     await scene.bury(letter(1))
-    server.refuse["orders"] = BrokerUnreachable("nobody answers")
+    server.down = AWAY if down else None
+    server.refuse["orders"] = AWAY
     ending = await scene.replay()
     assert (ending.code, ending.reason) == (endings.TRY_AGAIN, "BrokerUnreachable")
+    server.down = None
     server.refuse.clear()
     assert (await scene.replay()).code == endings.FINISHED
     assert await scene.numbers() == [1]
+
+
+async def test_one_that_waits_for_its_broker_can_be_stopped(scene, server):
+    server.down = AWAY
+    stop = asyncio.Event()
+    asyncio.get_running_loop().call_later(0.1, stop.set)
+    assert (await scene.run(scene.assignment(), stop=stop)).code == endings.STOPPED
 
 
 async def test_a_second_settler_fences_the_first(scene):

@@ -14,7 +14,7 @@ from deadletter.brokers.kafka.line import LATEST, Line
 from deadletter.brokers.values import BoxSpec
 from deadletter.core import headers
 from deadletter.core.letters import Envelope, Message, Origin
-from deadletter.workers.replayer import course, endings
+from deadletter.workers.replayer import endings, patience
 from tests.bed import beds, processes
 from tests.bed import kafka as kafka_part
 from tests.workers.replaying import Scene, adds_up, letter
@@ -76,7 +76,7 @@ async def test_letters_eaten_before_their_turn_are_counted(scene, tmp_path, belo
 
 
 async def test_a_target_that_is_missing_is_named_and_waited_for(scene, monkeypatch):
-    monkeypatch.setattr(course, "FIRST_WAIT_S", 0.01)
+    monkeypatch.setattr(patience, "FIRST_WAIT_S", 0.01)
     await bury(scene, 6)
     box = f"{scene.name}-elsewhere"
     target = {"kind": "Box", "box": box}

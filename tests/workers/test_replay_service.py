@@ -85,7 +85,7 @@ async def test_an_overloaded_service_is_asked_again_with_the_same_key(scene, mon
 
 async def test_a_service_that_stays_away_ends_the_pod_and_settles_nothing(scene, monkeypatch):
     monkeypatch.setattr(carriers, "FIRST_WAIT_S", 0.001)
-    monkeypatch.setattr("deadletter.workers.replayer.course.FIRST_WAIT_S", 0.001)
+    monkeypatch.setattr("deadletter.workers.replayer.patience.FIRST_WAIT_S", 0.001)
     await scene.bury(letter(1))
     async with serving(lambda service, body: 503) as (_, carrier):
         ending = await scene.run(scene.assignment(target=TARGET), carrier=carrier)

@@ -11,16 +11,14 @@ from deadletter.brokers.errors import BrokerError
 from deadletter.brokers.values import Step
 from deadletter.core.reasons import Reason
 from deadletter.core.tallies import Skip, Span, Tally
-from deadletter.workers import logs
 from deadletter.workers.replayer.carriers import Undelivered
 from deadletter.workers.replayer.endings import FAILED, FINISHED, STOPPED, Ending, ReplayFailed, counts
 from deadletter.workers.replayer.errand import Errand
+from deadletter.workers.replayer.patience import Patience, rest
 from deadletter.workers.replayer.returns import Returns
 from deadletter.workers.replayer.seats import Seat
 from deadletter.workers.replayer.walk import Walk, is_done
 
-TRIES = 5
-FIRST_WAIT_S = 1.0
 WATCH_S = 10.0
 STOPPING = Ending(STOPPED, "Stopped", "Asked to stop; the tallies are whole and another pod goes on.")
 
@@ -32,7 +30,6 @@ class Course:
         self._errand = errand
         self._seats = seats
         self._spec = errand.assignment.spec
-        self._log = logs.get(__name__)
         self._returns: Returns | None = None
 
     @property
@@ -139,26 +136,19 @@ class Course:
 
     async def _insist(self, seat: Seat, work: Callable[[Seat], Awaitable[None]]) -> None:
         """Go on from the ledger after an error that time mends, unless there is no progress."""
-        tries = 0
+        patience = Patience()
         while not self._errand.is_stopping:
             before = seat.tally
             try:
                 await work(seat)
             except (BrokerError, Undelivered) as error:
                 await seat.close()
-                tries = tries + 1 if before == seat.tally else 1
-                if tries >= TRIES or (isinstance(error, BrokerError) and not error.heals):
-                    raise
-                self._log.warning("going on from the ledger", error=type(error).__name__, partition=seat.partition)
-                await self._wait(FIRST_WAIT_S * 2 ** (tries - 1))
+                await self._wait(patience.wait_after(error, moved=before != seat.tally))
             else:
                 return
 
     async def _wait(self, seconds: float) -> None:
-        try:
-            await asyncio.wait_for(self._errand.stop.wait(), seconds)
-        except TimeoutError:
-            return
+        await rest(self._errand.stop, seconds)
 
     async def _say(self, phase: str, reason: str = "") -> None:
         async def write(seat: Seat) -> None:

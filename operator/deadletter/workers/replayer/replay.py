@@ -7,18 +7,19 @@ from collections.abc import Callable, Mapping
 from deadletter.api.assignments import Boxes, ReplayAssignment
 from deadletter.api.replays import Rate
 from deadletter.brokers.base import Broker, Offsets
-from deadletter.brokers.errors import BrokerError, NotAuthorised
+from deadletter.brokers.errors import BrokerError, BrokerUnreachable, NotAuthorised
 from deadletter.core.reasons import Reason
 from deadletter.core.selection import PredicateError
 from deadletter.core.tallies import Span
 from deadletter.workers.replayer.carriers import Carrier, Undelivered
-from deadletter.workers.replayer.course import Course
+from deadletter.workers.replayer.course import STOPPING, Course
 from deadletter.workers.replayer.drafts import Drafter
 from deadletter.workers.replayer.endings import HUMAN, TRY_AGAIN, Ending, of_broker
 from deadletter.workers.replayer.errand import Errand, Quota, selection_of
 from deadletter.workers.replayer.meter import meter_of
 from deadletter.workers.replayer.named import names
 from deadletter.workers.replayer.pace import Pace
+from deadletter.workers.replayer.patience import Patience, rest
 from deadletter.workers.replayer.seats import MoverSeat, ObserverSeat, Seat
 
 
@@ -84,15 +85,33 @@ async def replay(
     rate: Callable[[], Rate | None] = lambda: None,
 ) -> Ending:
     """Do what the assignment says, or go on with it; every end is a value."""
-    archived = assignment.spec.select.state == "Archived"
     try:
-        window = await broker.window(assignment.boxes.dead, archived)
-        seats = await _seats(assignment, broker, window, archived)
-        errand = await _errand(assignment, broker, seats, carrier, rate, stop)
-        return await Course(errand, seats).run(window)
+        begun = await _begun(assignment, broker, stop, carrier, rate)
+        return STOPPING if begun is None else await begun[0].run(begun[1])
     except PredicateError as error:
         return Ending(HUMAN, Reason.InvalidSpec, f"select.where: {error}")
     except Undelivered as error:
         return Ending(TRY_AGAIN, Reason.DeliveryFailed, str(error))
     except BrokerError as error:
         return of_broker(error)
+
+
+async def _begun(
+    assignment: ReplayAssignment,
+    broker: Broker,
+    stop: asyncio.Event,
+    carrier: Carrier | None,
+    rate: Callable[[], Rate | None],
+) -> tuple[Course, tuple[Span, ...]] | None:
+    """The course and its window, as soon as the broker answers; None: the stop came first."""
+    archived = assignment.spec.select.state == "Archived"
+    patience = Patience()
+    while True:
+        try:
+            window = await broker.window(assignment.boxes.dead, archived)
+            seats = await _seats(assignment, broker, window, archived)
+            return Course(await _errand(assignment, broker, seats, carrier, rate, stop), seats), window
+        except BrokerUnreachable as error:
+            await rest(stop, patience.wait_after(error))
+        if stop.is_set():
+            return None
