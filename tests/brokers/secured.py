@@ -6,9 +6,17 @@ It takes the client's word for what belongs to a transaction, so that tests can 
 import subprocess
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+from aiokafka.protocol.admin import CreateAclsRequest, DeleteAclsRequest
+
+from deadletter.brokers.connect import open_broker
 from tests.bed import beds, kafka, processes, tools
+from tests.brokers.opening import LOOPBACK, kafka_at, no_secrets
 
+# As Kafka numbers them.
+TOPIC, GROUP, TRANSACTIONAL_ID, PREFIXED = 2, 3, 5, 4
+EVERYTHING, WRITE, DENY, ALLOW = 2, 4, 2, 3
 PASSWORD = "canary-password-2f6c"
 PEM = """\
 ssl.keystore.type=PEM
@@ -48,6 +56,27 @@ def open_secured(bed: beds.Bed) -> Secured:
     said = bed.part(beds.Part("secured-kafka", 4, _start))
     plain, _, login, cert = (f"{said['address']}:{port}" for port in said["ports"])
     return Secured(plain, login, cert, bed.directory / "secured-kafka")
+
+
+async def rights(secured: Secured, permission: int, operation: int, *resources: tuple[int, str]) -> None:
+    """Give the guest a right on resources whose names begin so, or forbid it."""
+    for kind, prefix in resources:
+        request = CreateAclsRequest(kind, prefix, PREFIXED, "User:guest", "*", operation, permission)
+        assert [code for code, *_ in (await _ask(secured, request)).creation_responses] == [0]
+
+
+async def take_back(secured: Secured, permission: int, operation: int, *resources: tuple[int, str]) -> None:
+    """What was given or forbidden so is so no more."""
+    for kind, prefix in resources:
+        request = DeleteAclsRequest(kind, prefix, PREFIXED, "User:guest", "*", operation, permission)
+        ((code, _, matching),) = (await _ask(secured, request)).filter_responses
+        assert (code, len(matching)) == (0, 1)
+
+
+async def _ask(secured: Secured, request: Any) -> Any:
+    async with open_broker(kafka_at(secured.plain), no_secrets, LOOPBACK) as broker:
+        client = await broker._line.client()  # type: ignore[attr-defined]
+        return await client.send(client.get_random_node(), request)
 
 
 def _start(bed: Path, name: str, address: str, port: int, controller: int, login: int, cert: int) -> None:

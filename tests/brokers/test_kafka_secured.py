@@ -6,7 +6,6 @@ from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 
 import pytest
-from aiokafka.protocol.admin import CreateAclsRequest
 
 from deadletter.api.brokerconnections import BrokerConnectionSpec
 from deadletter.brokers.base import Broker, Mover
@@ -15,8 +14,19 @@ from deadletter.brokers.errors import AuthenticationFailed, BrokerError, NotAuth
 from deadletter.brokers.values import BoxSpec, Step, Taken
 from deadletter.core.tallies import Why
 from tests.bed import beds
-from tests.brokers.opening import LOOPBACK, fresh_name, kafka_at, no_secrets
-from tests.brokers.secured import PASSWORD, Secured, open_secured
+from tests.brokers.opening import LOOPBACK, fresh_name
+from tests.brokers.secured import (
+    ALLOW,
+    DENY,
+    EVERYTHING,
+    PASSWORD,
+    TOPIC,
+    TRANSACTIONAL_ID,
+    WRITE,
+    Secured,
+    open_secured,
+    rights,
+)
 from tests.brokers.staging import (
     PATIENCE,
     Boxes,
@@ -28,10 +38,6 @@ from tests.brokers.staging import (
     tally_of,
     values,
 )
-
-# As Kafka numbers them.
-TOPIC, TRANSACTIONAL_ID, PREFIXED = 2, 5, 4
-EVERYTHING, WRITE, DENY, ALLOW = 2, 4, 2, 3
 
 
 @pytest.fixture(scope="session")
@@ -133,16 +139,6 @@ async def test_a_guest_without_rights_is_told_so(secured: Secured, secrets: Path
             await guest.window(name)
         with pytest.raises(NotAuthorised):
             await guest.ensure(BoxSpec(fresh_name("mine"), 1))
-
-
-async def rights(secured: Secured, permission: int, operation: int, *resources: tuple[int, str]) -> None:
-    """Give the guest a right on resources whose names begin so, or take it away."""
-    async with open_broker(kafka_at(secured.plain), no_secrets, LOOPBACK) as broker:
-        client = await broker._line.client()  # type: ignore[attr-defined]
-        for kind, prefix in resources:
-            request = CreateAclsRequest(kind, prefix, PREFIXED, "User:guest", "*", operation, permission)
-            answer = await client.send(client.get_random_node(), request)
-            assert [code for code, _ in answer.creation_responses] == [0]
 
 
 async def test_a_right_lost_in_the_middle_of_a_replay_settles_nothing_more(secured: Secured, secrets: Path) -> None:

@@ -1,0 +1,196 @@
+"""A dead box that refuses, with its rights or its memory gone: nothing is settled, the word says why, and it heals."""
+
+import asyncio
+import time
+import uuid
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from aiohttp import web
+from prometheus_client import REGISTRY
+from redis.asyncio import Redis
+
+from deadletter.api.brokerconnections import BrokerConnectionSpec
+from deadletter.brokers.connect import open_broker
+from deadletter.workers.courier.courier import Courier
+from tests.bed import beds
+from tests.brokers.opening import kafka_at, redis_at
+from tests.brokers.secured import (
+    ALLOW,
+    DENY,
+    EVERYTHING,
+    GROUP,
+    PASSWORD,
+    TOPIC,
+    TRANSACTIONAL_ID,
+    WRITE,
+    Secured,
+    open_secured,
+    rights,
+    take_back,
+)
+from tests.brokers.servers import HERE, own_redis, url_of
+from tests.workers.couriers import LOOPBACK, message, no_secret
+from tests.workers.services import Received, Service, serving, until
+from tests.workers.wires import Wire
+
+Step = Callable[[], Awaitable[None]]
+COUNT = 12
+
+
+@dataclass
+class Stage:
+    """A queue seen with every right (`wire`) and as its courier sees it (`own`), and how its dead box is shut."""
+
+    wire: Wire
+    own: Wire
+    reason: str
+    shut: Step
+    open: Step
+
+
+@asynccontextmanager
+async def wires(
+    everything: BrokerConnectionSpec, mine: BrokerConnectionSpec, secrets: Callable[[str, str], bytes]
+) -> AsyncIterator[tuple[Wire, Wire]]:
+    tag = uuid.uuid4().hex[:10]
+    prefix = f"{{{tag}}}." if everything.is_redis else f"refusing-{tag}."
+    async with (
+        open_broker(everything, no_secret, allow=LOOPBACK) as broker,
+        open_broker(mine, secrets, allow=LOOPBACK) as own,
+    ):
+        wire = Wire(broker, everything, prefix)
+        await wire.make()
+        yield wire, Wire(own, mine, prefix)
+
+
+@asynccontextmanager
+async def read_only_topic(bed: beds.Bed, _: Path) -> AsyncIterator[Stage]:
+    """A user who may do everything but write into the dead box."""
+    secured: Secured = open_secured(bed)
+    given = {"username": b"guest", "password": PASSWORD.encode(), "ca.crt": (secured.files / "ca.crt").read_bytes()}
+    sasl = {"mechanism": "PLAIN", "secretRef": {"name": "login"}}
+    tls = {"caSecretRef": {"name": "ca", "key": "ca.crt"}}
+    mine = {"kafka": {"bootstrapServers": [secured.login], "tls": tls, "sasl": sasl}}
+    spec = BrokerConnectionSpec.model_validate(mine)
+    async with wires(kafka_at(secured.plain), spec, lambda _, key: given[key]) as (wire, own):
+        name = wire.prefix
+        everywhere = (TOPIC, name), (GROUP, name.strip(".")), (TRANSACTIONAL_ID, f"dlq.{name}")
+        await rights(secured, ALLOW, EVERYTHING, *everywhere)
+        dead = (TOPIC, f"{name}dead")
+        yield Stage(
+            wire,
+            own,
+            "NotAuthorised",
+            lambda: rights(secured, DENY, WRITE, dead),
+            lambda: take_back(secured, DENY, WRITE, dead),
+        )
+
+
+@asynccontextmanager
+async def read_only_stream(_: beds.Bed, folder: Path) -> AsyncIterator[Stage]:
+    """A user without a right on the dead stream."""
+    with own_redis(folder) as port:
+        admin = Redis(host=HERE, port=port)
+
+        async def allow(*keys: str) -> None:
+            await admin.execute_command("ACL", "SETUSER", "courier", "on", ">secret", "+@all", "resetkeys", *keys)
+
+        await allow("~*")
+        mine = BrokerConnectionSpec.model_validate({"redis": {"url": url_of(port), "secretRef": {"name": "user"}}})
+        given = {"username": b"courier", "password": b"secret"}
+        async with wires(redis_at(url_of(port)), mine, lambda _, key: given[key]) as (wire, own):
+            boxes = ("~*orders*", "~*retry*", "~*ledger*")
+            yield Stage(wire, own, "NotAuthorised", lambda: allow(*boxes), lambda: allow("~*"))
+        await admin.aclose()
+
+
+@asynccontextmanager
+async def full_redis(_: beds.Bed, folder: Path) -> AsyncIterator[Stage]:
+    """A Redis out of memory."""
+    with own_redis(folder) as port:
+        admin = Redis(host=HERE, port=port)
+
+        async def limit(most: str) -> None:
+            await admin.config_set("maxmemory", most)
+
+        spec = redis_at(url_of(port))
+        async with wires(spec, spec, no_secret) as (wire, own):
+            yield Stage(wire, own, "BoxRefused", lambda: limit("1"), lambda: limit("0"))
+        await admin.aclose()
+
+
+@pytest.fixture(params=[read_only_topic, read_only_stream, full_redis], ids=lambda make: make.__name__)
+async def stage(request: pytest.FixtureRequest, bed: beds.Bed, tmp_path: Path) -> AsyncIterator[Stage]:
+    async with request.param(bed, tmp_path) as made:
+        yield made
+
+
+def pause_of(courier: Courier) -> str:
+    return courier.gate.why(time.time_ns() // 1_000_000)[0]
+
+
+def refusals(reason: str) -> float:
+    found = {"namespace": "test", "queue": "orders", "reason": reason}
+    return REGISTRY.get_sample_value("dlq_settlements_refused_total", found) or 0.0
+
+
+class Refusing:
+    """A service that refuses every message, all but the first once the dead box is shut."""
+
+    def __init__(self) -> None:
+        self.may = asyncio.Event()
+
+    async def __call__(self, one: Received) -> web.Response:
+        if one.body != b"first":
+            await self.may.wait()
+        return web.Response(status=422)
+
+
+async def shut_in_the_middle(stage: Stage, service: Service, courier: Courier) -> None:
+    """One letter is buried, then the box refuses what is on its way."""
+    before = refusals(stage.reason)
+    await stage.wire.send(message("first", "k"))
+    await stage.wire.until_buried(1)
+    await stage.wire.send(*(message(f"m{n}", f"k{n}") for n in range(COUNT)))
+    await until(lambda: len(service.received) == COUNT + 1)
+    await stage.shut()
+    assert isinstance(service.answer, Refusing)
+    service.answer.may.set()
+    await until(lambda: pause_of(courier) == stage.reason)
+    assert refusals(stage.reason) > before
+    assert len(await stage.wire.buried()) == 1
+
+
+async def buried(wire: Wire) -> "Counter[bytes | None]":
+    return Counter(taken.message.value for taken in await wire.buried())
+
+
+async def test_a_dead_box_that_refuses_pauses_with_its_reason_and_heals_by_itself(stage: Stage):
+    wire, own = stage.wire, stage.own
+    async with serving(Refusing()) as service, own.courier(own.assignment(service.url)) as courier:
+        await shut_in_the_middle(stage, service, courier)
+        await stage.open()
+        await wire.until_buried(COUNT + 1)
+        await until(lambda: not pause_of(courier))
+        await wire.send(message("last", "k"))
+        await wire.until_buried(COUNT + 2)
+    assert await buried(wire) == Counter([b"first", b"last", *(f"m{n}".encode() for n in range(COUNT))])
+    assert len(service.received) == COUNT + 2  # what waited for its box was not delivered again
+
+
+async def test_what_a_dead_box_refused_was_not_settled_and_the_next_pod_has_it_again(stage: Stage):
+    wire, own = stage.wire, stage.own
+    async with serving(Refusing()) as service:
+        told = own.assignment(service.url)
+        async with own.courier(told) as courier:
+            await shut_in_the_middle(stage, service, courier)
+        await stage.open()
+        async with own.courier(told, "pod-1"):
+            await wire.until_buried(COUNT + 1)
+    assert await buried(wire) == Counter([b"first", *(f"m{n}".encode() for n in range(COUNT))])
+    assert all(service.bodies.count(f"m{n}".encode()) == 2 for n in range(COUNT))
