@@ -32,6 +32,7 @@ PACKAGES = {
     "promtool": "prometheus",
     "prometheus": "prometheus",
     "nginx": "nginx-light",
+    "faketime": "faketime",
 }
 _SYSTEM = "/usr/local/go/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 

@@ -86,7 +86,6 @@ def test_a_clock_moves_only_when_its_status_turns() -> None:
         ({"capacity": {"maxLetters": 10}}, reading(10), "CapacityReached"),
         ({"alerts": {"depth": 5}}, reading(6, caught_up=False), None),
         ({}, reading(0, couriers=(CourierWord("p", circuit="Open", at=NOW - 1000),)), "CircuitOpen"),
-        ({}, reading(0, couriers=(CourierWord("p", circuit="Open", at=NOW - 100_000),)), None),
         ({}, reading(0, couriers=(CourierWord("p", paused="TargetForbidden", at=NOW),)), "TargetForbidden"),
         ({}, reading(0, couriers=(CourierWord("p", paused="FailureShareExceeded", at=NOW),)), "FailureShareExceeded"),
         ({}, reading(0, couriers=(CourierWord("p", paused="Suspended", at=NOW),)), None),

@@ -51,14 +51,14 @@ class Program:
 class Pod(Program):
     """A courier with the files a pod would have."""
 
-    def __init__(self, folder: Path, told: CourierAssignment, *words: str, name: str = "pod-0") -> None:
+    def __init__(self, folder: Path, told: CourierAssignment, *words: str, name: str = "pod-0", **more: str) -> None:
         environment = {
             "DLQ_ASSIGNMENT_DIR": str(folder),
             "DLQ_SECRETS_DIR": str(folder),
             "DLQ_TERMINATION_LOG": str(folder / "termination"),
             "DLQ_HEALTH_PORT": "0",
             "POD_NAME": name,
-        }
+        } | more
         super().__init__(folder, *(words or ("deadletter", "courier")), **environment)
         (folder / "assignment.json").write_text(told.model_dump_json(by_alias=True, exclude_none=True))
         (folder / "live.json").write_text("{}")

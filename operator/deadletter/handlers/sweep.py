@@ -17,7 +17,7 @@ from deadletter.handlers.gathering import now_ms, read
 from deadletter.handlers.neighbours import BROKER, QUEUE
 from deadletter.handlers.operation import Operation, Thing
 from deadletter.handlers.pool import Key, Line
-from deadletter.plan.degradation import degraded, gate, living, loss_time, utilization
+from deadletter.plan.degradation import degraded, gate, loss_time, utilization
 from deadletter.plan.facts import QueueFacts
 from deadletter.plan.queues import NUMBERS, numbers
 
@@ -148,7 +148,7 @@ def show(queue: DeadLetterQueue, facts: QueueFacts, reading: Reading) -> None:
     capacity = queue.spec.capacity
     _or_remove(metrics.CAPACITY, where, reading.depth / capacity.max_letters if capacity and used is not None else None)
     if queue.spec.delivery:
-        open_now = any(word.circuit == "Open" for word in living(reading, facts.now))
+        open_now = any(word.circuit == "Open" for word in reading.couriers)
         metrics.CIRCUIT.labels(*where).set(open_now)
     _groups(where, reading)
 

@@ -6,15 +6,9 @@ from deadletter.api.deadletterqueues import DeadLetterQueue
 from deadletter.core import durations
 from deadletter.core.reasons import Reason
 from deadletter.plan.conditions import Saying, claim
-from deadletter.plan.facts import QueueFacts, Reading, Word
+from deadletter.plan.facts import QueueFacts, Reading
 
 DAY = 86_400_000
-WORD_TTL = 90_000  # a courier that said nothing for so long is not believed
-
-
-def living(reading: Reading | None, now: int) -> list[Word]:
-    """What couriers said that still speak."""
-    return [word for word in (reading.couriers if reading else ()) if now - word.at <= WORD_TTL]
 
 
 def loss_time(facts: QueueFacts) -> int | None:
@@ -67,7 +61,7 @@ def degraded(queue: DeadLetterQueue, facts: QueueFacts) -> Saying:
 
 
 def _troubles(queue: DeadLetterQueue, facts: QueueFacts) -> Iterator[tuple[Reason, str]]:
-    for word in living(facts.reading, facts.now):
+    for word in facts.reading.couriers if facts.reading else ():
         paused = Reason.__members__.get(word.paused)
         if paused is not None and paused is not Reason.Suspended:
             yield paused, word.message or paused.meaning

@@ -13,11 +13,11 @@ from deadletter.brokers.values import CourierWord, GroupReading, Reading, Watche
 from deadletter.core import ledger as core
 from deadletter.core.dialects import read_letter
 from deadletter.core.fingerprint import fingerprint
+from deadletter.core.hearing import Hearing
 from deadletter.core.ledger import Settlements
 from deadletter.core.register import OTHER, Group, Register
 from deadletter.core.tallies import Tally
 
-WORD_LASTS = 90_000
 MAX_GROUPS = 100
 
 
@@ -34,6 +34,7 @@ class Tail:
     marks: dict[int, tuple[int, int]] = field(default_factory=dict)
     tallies: dict[str, dict[int, Tally]] = field(default_factory=dict)
     words: dict[str, CourierWord] = field(default_factory=dict)
+    hearing: Hearing = field(default_factory=Hearing)
 
     def settlements(self, box: str, partition: int) -> Settlements:
         """The settled offsets of a partition of the dead or the retry box."""
@@ -135,7 +136,7 @@ class Tail:
             upper_bound=self.compacted,
             parked=sum(len(bits) for bits in self.waiting.values()),
             tallies={uid: tuple(parts[p] for p in sorted(parts)) for uid, parts in self.tallies.items() if parts},
-            couriers=tuple(word for _, word in sorted(self.words.items()) if now - word.at <= WORD_LASTS),
+            couriers=self.hearing.living([word for _, word in sorted(self.words.items())], now),
         )
 
 

@@ -7,10 +7,9 @@ from deadletter.brokers.memory.server import Box, Ledger, MemoryServer
 from deadletter.brokers.values import GroupReading, Reading, Watched
 from deadletter.core.dialects import read_letter
 from deadletter.core.fingerprint import fingerprint
+from deadletter.core.hearing import Hearing
 from deadletter.core.letters import Place
 from deadletter.core.register import Register
-
-_WORD_KEPT = 90_000
 
 
 class MemoryRegisters:
@@ -18,6 +17,7 @@ class MemoryRegisters:
 
     def __init__(self, server: MemoryServer) -> None:
         self._server = server
+        self._hearings: dict[str, Hearing] = {}
 
     async def sweep(self, watched: Sequence[Watched], now: int) -> Mapping[str, Reading | BrokerError]:
         """A reading per dead box, or its error."""
@@ -42,7 +42,7 @@ class MemoryRegisters:
             ),
             parked=len(retry.waiting) if retry else 0,
             tallies={uid: tuple(parts[p] for p in sorted(parts)) for uid, parts in ledger.tallies.items()},
-            couriers=tuple(word for word in ledger.couriers.values() if now - word.at <= _WORD_KEPT),
+            couriers=self._hearings.setdefault(watched.dead, Hearing()).living([*ledger.couriers.values()], now),
         )
 
     async def close(self) -> None:

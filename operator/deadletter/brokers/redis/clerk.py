@@ -16,7 +16,7 @@ from deadletter.brokers.redis import names
 from deadletter.brokers.redis.encoding import pack_letter
 from deadletter.brokers.redis.hands import Hands
 from deadletter.brokers.redis.line import Line, Word
-from deadletter.brokers.redis.publishing import Guard, Parcel, publish, unmark
+from deadletter.brokers.redis.publishing import Guard, Parcel, publish, unmark, wait_until
 from deadletter.brokers.redis.scripts import ACKNOWLEDGE, SETTLE_DUE
 from deadletter.brokers.values import Buried, Claim, DeskSpec, Parked, Settlement
 from deadletter.core.letters import Message
@@ -164,7 +164,7 @@ class Clerk:
         words: list[Word] = [spec.consumer]
         for wish in wishes:
             if isinstance(wish.how, Parked):
-                words += (wish.claim.place.id, wish.how.due_at, pack_letter(_letter(wish)))
+                words += (wish.claim.place.id, wait_until(wish.how.due_at), pack_letter(_letter(wish)))
             else:
                 words += (wish.claim.place.id, "", "")
         keys = [spec.retry, names.due(spec.retry), names.holders(spec.retry)]

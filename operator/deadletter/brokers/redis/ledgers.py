@@ -23,7 +23,6 @@ from deadletter.core.ledger import (
 from deadletter.core.letters import SEQUENCE_BITS, Place
 from deadletter.core.tallies import Tally
 
-WORD_KEPT = 90_000
 _SLICE = 500
 
 
@@ -132,8 +131,3 @@ def raise_first(replies: list[Any]) -> list[Any]:
         if isinstance(reply, Exception):
             raise reply
     return replies
-
-
-def words_now(entries: Entries, now: int) -> tuple[CourierWord, ...]:
-    """Couriers that spoke lately."""
-    return tuple(word for word in entries.couriers if now - word.at <= WORD_KEPT)

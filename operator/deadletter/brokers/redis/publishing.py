@@ -3,6 +3,7 @@
 A script blocks Redis while it runs, so one takes at most 500 letters or a mebibyte.
 """
 
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
@@ -48,14 +49,19 @@ class _Batch:
 
     def add(self, parcel: Parcel) -> None:
         fields = fields_of(parcel.message) if parcel.due_at is None else [pack_letter(parcel.message)]
-        due = "" if parcel.due_at is None else parcel.due_at
-        self.words += (parcel.mark, parcel.claim, due, len(fields), *fields)
+        wait = "" if parcel.due_at is None else wait_until(parcel.due_at)
+        self.words += (parcel.mark, parcel.claim, wait, len(fields), *fields)
         self.parcels.append(parcel)
         self.size += sum(map(len, fields))
 
     @property
     def is_full(self) -> bool:
         return len(self.parcels) >= _MOST_LETTERS or self.size >= _MOST_BYTES
+
+
+def wait_until(due_at: int) -> int:
+    """Milliseconds from now. Redis adds them to its own clock, by which it judges what is due: ours may be off."""
+    return max(0, due_at - time.time_ns() // 1_000_000)
 
 
 async def publish(line: Line, parcels: Sequence[Parcel], guard: Guard, produced: str | None = None) -> dict[int, bool]:

@@ -14,9 +14,10 @@ from deadletter.brokers.redis import ledgers, names
 from deadletter.brokers.redis.line import Line
 from deadletter.brokers.redis.reading import taken
 from deadletter.brokers.redis.scripts import Script
-from deadletter.brokers.values import GroupReading, Reading, Taken, Watched
+from deadletter.brokers.values import CourierWord, GroupReading, Reading, Taken, Watched
 from deadletter.core.dialects import read_letter
 from deadletter.core.fingerprint import fingerprint
+from deadletter.core.hearing import Hearing
 from deadletter.core.letters import SEQUENCE_BITS, Letter
 from deadletter.core.register import MAX_GROUPS, OTHER
 
@@ -72,11 +73,13 @@ class RedisRegisters:
     def __init__(self, line: Line) -> None:
         self._line = line
         self._counted: dict[str, _Counted] = {}
+        self._hearings: dict[str, Hearing] = {}
 
     async def sweep(self, watched: Sequence[Watched], now: int) -> Mapping[str, Reading | BrokerError]:
         """Two requests per hundred boxes, and one or more for each that changed."""
         known = {each.dead for each in watched}
         self._counted = {dead: counted for dead, counted in self._counted.items() if dead in known}
+        self._hearings = {dead: self._hearings.get(dead) or Hearing() for dead in known}
         readings: dict[str, Reading | BrokerError] = {}
         for at in range(0, len(watched), _SIGHTS):
             readings |= await self._sweep_some(watched[at : at + _SIGHTS], now)
@@ -99,8 +102,8 @@ class RedisRegisters:
                 self._counted.pop(watched.dead, None)
                 raise BoxMissing(f"stream {watched.dead} does not exist")
             ledgers.raise_first([kept, due])
-            counted = await self._count(watched, sight)
-            return _reading(counted, ledgers.read_entries(kept), due, now)
+            counted, entries = await self._count(watched, sight), ledgers.read_entries(kept)
+            return _reading(counted, entries, due, self._hearings[watched.dead].living(entries.couriers, now))
         except BrokerError as error:
             return error
 
@@ -165,7 +168,7 @@ def _letter(watched: Watched, one: Taken) -> Letter:
     return read_letter(one.message, one.place, watched.dialect, watched.read_values, watched.origin)
 
 
-def _reading(counted: _Counted, entries: ledgers.Entries, parked: int, now: int) -> Reading:
+def _reading(counted: _Counted, entries: ledgers.Entries, parked: int, couriers: tuple[CourierWord, ...]) -> Reading:
     groups = sorted(counted.groups.values(), key=lambda one: (one.fingerprint == OTHER, -one.letters, one.fingerprint))
     return Reading(
         depth=counted.sight[0],
@@ -173,5 +176,5 @@ def _reading(counted: _Counted, entries: ledgers.Entries, parked: int, now: int)
         groups=tuple(groups),
         parked=parked,
         tallies=entries.tallies,
-        couriers=ledgers.words_now(entries, now),
+        couriers=couriers,
     )

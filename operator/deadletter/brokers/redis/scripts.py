@@ -30,7 +30,7 @@ local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
 """
 
 # KEYS: guard, target, marks, due, produced. ARGV: mode (free, fence, claim, held), token or group, consumer,
-# life of a mark in ms, note it in produced?, then per letter: mark, claim id, due time, number of fields, fields.
+# life of a mark in ms, note it in produced?, then per letter: mark, claim id, wait in ms, number of fields, fields.
 # Answers per letter: 1 published, 0 was published before, -1 not ours.
 PUT = Script(
     _NOW
@@ -56,17 +56,17 @@ local known = redis.call('ZMSCORE', marks, unpack(names))
 local ends = string.format('%.0f', now + life)
 local fresh, out, first, last, seen = {}, {}, false, false, {}
 for index, start in ipairs(starts) do
-  local name, due = ARGV[start], ARGV[start + 2]
+  local name, wait = ARGV[start], ARGV[start + 2]
   if not open and not ours(ARGV[start + 1]) then out[index] = -1
   elseif known[index] or seen[name] then out[index] = 0
   else
     local id
-    if due == '' then
+    if wait == '' then
       id = redis.call('XADD', target, 'NOMKSTREAM', '*', unpack(ARGV, start + 4, start + 3 + tonumber(ARGV[start + 3])))
     elseif redis.call('EXISTS', target) == 1 then
       id = string.format('%.0f', now) .. '-' .. redis.call('HINCRBY', target, '', 1)
       redis.call('HSET', target, id, ARGV[start + 4])
-      redis.call('ZADD', KEYS[4], due, id)
+      redis.call('ZADD', KEYS[4], string.format('%.0f', now + wait), id)
     end
     if not id then return redis.error_reply('NOBOX') end  -- at the first letter, or never
     seen[name], out[index], first, last = true, 1, first or id, id
@@ -168,9 +168,11 @@ end
 return 1
 """)
 
-# KEYS: retry, due, holders. ARGV: consumer, then per letter: id, due time or nothing, letter. With a due time the
+# KEYS: retry, due, holders. ARGV: consumer, then per letter: id, wait in ms or nothing, letter. With a wait the
 # letter is laid back, without one it is settled. Answers per letter: 1 done, 0 not ours.
-SETTLE_DUE = Script("""
+SETTLE_DUE = Script(
+    _NOW
+    + """
 local out = {}
 for at = 2, #ARGV, 3 do
   local id = ARGV[at]
@@ -181,14 +183,15 @@ for at = 2, #ARGV, 3 do
       redis.call('ZREM', KEYS[2], id)
     else
       redis.call('HSET', KEYS[1], id, ARGV[at + 2])
-      redis.call('ZADD', KEYS[2], ARGV[at + 1], id)
+      redis.call('ZADD', KEYS[2], string.format('%.0f', now + ARGV[at + 1]), id)
     end
     redis.call('HDEL', KEYS[3], id)
     out[#out + 1] = 1
   end
 end
 return out
-""")
+"""
+)
 
 # KEYS: stream. ARGV: first id, how many. Answers ids alone.
 LIST_IDS = Script(

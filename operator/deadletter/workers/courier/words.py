@@ -44,7 +44,8 @@ class Speaker:
             await asyncio.sleep(LOOK_S)
 
     async def _say(self, word: CourierWord) -> None:
-        if replace(word, at=0, parked=0) == replace(self._said, at=0, parked=0) and word.at - self._said.at < SAY_MS:
+        same = replace(word, at=0, parked=0) == replace(self._said, at=0, parked=0)
+        if same and 0 <= word.at - self._said.at < SAY_MS:  # a clock that was put back is no reason to be silent
             return
         if word.paused != self._said.paused:
             self._log.info("paused" if word.paused else "working", reason=word.paused, message=word.message)

@@ -43,7 +43,7 @@ class Pauses:
 
     async def _say(self, word: CourierWord) -> None:
         said = self._said
-        if said is None or said.paused != word.paused or word.at - said.at >= SAY_MS:
+        if said is None or said.paused != word.paused or not 0 <= word.at - said.at < SAY_MS:
             await self._write(word)
 
     async def _write(self, word: CourierWord | None) -> None:
