@@ -33,4 +33,4 @@ class Patience:
         if self._tries >= most or (isinstance(error, BrokerError) and not error.heals):
             raise error
         self._log.warning("going on from the ledger", error=type(error).__name__)
-        return min(LONGEST_WAIT_S, FIRST_WAIT_S * 2 ** (self._tries - 1))
+        return min(LONGEST_WAIT_S, FIRST_WAIT_S * 2.0 ** (self._tries - 1))
