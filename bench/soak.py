@@ -140,7 +140,8 @@ class Soak:
     def _sample(self) -> None:
         for name, program in self.programs.items():
             if not program.is_alive():
-                raise processes.BedError(f"{name} ended; its log is {self.bed.directory / 'logs' / name}.log")
+                log = (self.bed.directory / "logs" / f"{name}.log").read_text(errors="replace")
+                raise processes.BedError(f"{name} ended; the end of its log:\n{log[-4_000:]}")
             self.memory.setdefault(name, []).append(_resident(program.pid))
 
     async def _tell(self, brokers: dict[str, Broker]) -> None:
