@@ -4,6 +4,7 @@ import asyncio
 import signal
 import uuid
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 import pytest
 from aiokafka import TopicPartition
@@ -17,6 +18,7 @@ from deadletter.core.letters import Envelope, Message, Origin
 from deadletter.workers.replayer import endings, patience
 from tests.bed import beds, processes
 from tests.bed import kafka as kafka_part
+from tests.brokers.kills import BACK_AT_WORK
 from tests.workers.replaying import Scene, adds_up, letter
 from tests.workers.test_replay_brokers import LOCAL, PATIENCE, Pod, arrived, bury, check_all_once
 
@@ -186,24 +188,35 @@ async def test_an_origin_with_fewer_partitions_gets_its_letters_by_key(scene):
     assert [(tally.replayed, tally.skipped) for tally in await scene.tallies()] == [(8, {})]
 
 
+def tries(folder: Path) -> int:
+    """How often the replayer began anew."""
+    return (folder / "log").read_text().count("going on from the ledger")
+
+
 @pytest.mark.kill
 @pytest.mark.timeout(900)
 async def test_a_bounced_broker_loses_and_repeats_nothing(bed, tmp_path):
-    """Killed and started again on its own log, three times; a pod that gives up is followed by another."""
+    """Killed and started again on its own log, three times; once it is away longer than other faults are waited for."""
     part = beds.Part("bounced-replay-kafka", 2, kafka_part.start)
     said = bed.part(part)
     address, ports = said["address"], said["ports"]
     async with stage(f"{address}:{ports[0]}") as scene:
         await bury(scene, 20_000)
-        pod = Pod(tmp_path, scene, rate={"maxInFlight": 100})
-        process = await pod.start()
-        for share in (10, 40, 70):
+        process = await Pod(tmp_path, scene, rate={"maxInFlight": 100}).start()
+        for share, most in ((10, 0), (40, 2 * patience.TRIES), (70, 0)):
             await arrived(scene, 20_000 * share // 100, process)
             processes.kill(processes.of_bed(bed.directory, part.name))
+            wanted = tries(tmp_path) + most
+            async with asyncio.timeout(4 * PATIENCE):
+                while tries(tmp_path) < wanted:
+                    await asyncio.sleep(0.2)
             await asyncio.to_thread(kafka_part.start, bed.directory, part.name, address, *ports)
-        code = await asyncio.wait_for(process.wait(), 4 * PATIENCE)
-        while code == endings.TRY_AGAIN:
-            code = await asyncio.wait_for((await pod.start()).wait(), 4 * PATIENCE)
-        assert code == endings.FINISHED, (tmp_path / "log").read_text()[-2_000:]
+            before = len(await scene.numbers())
+            async with asyncio.timeout(BACK_AT_WORK):
+                while len(await scene.numbers()) == before:
+                    await asyncio.sleep(0.2)
+        log = tmp_path / "log"
+        assert await asyncio.wait_for(process.wait(), 4 * PATIENCE) == endings.FINISHED, log.read_text()[-2_000:]
+        assert len(log.read_text().splitlines()) < 500
         await check_all_once(scene, 20_000)
     processes.stop(processes.of_bed(bed.directory, part.name))

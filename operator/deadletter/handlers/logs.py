@@ -6,6 +6,8 @@ from typing import Any
 
 import structlog
 
+from deadletter.brokers.chatter import Sparing
+
 SHARED: tuple[Any, ...] = (
     structlog.contextvars.merge_contextvars,
     structlog.stdlib.add_log_level,
@@ -24,6 +26,7 @@ def configure(level: str) -> None:
             processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, renderer],
         )
     )
+    entry.addFilter(Sparing())
     logging.basicConfig(handlers=[entry], level=level.upper(), force=True)
     for name in QUIET:
         logging.getLogger(name).setLevel(logging.ERROR if name == "redis" else logging.WARNING)

@@ -8,6 +8,8 @@ from typing import Any, TextIO
 
 import structlog
 
+from deadletter.brokers.chatter import Sparing
+
 SHARED: tuple[Any, ...] = (
     structlog.contextvars.merge_contextvars,
     structlog.stdlib.add_log_level,
@@ -26,6 +28,7 @@ def configure(stream: TextIO = sys.stderr, level: str = "INFO", **context: str) 
             processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, renderer],
         )
     )
+    entry.addFilter(Sparing())
     logging.basicConfig(handlers=[entry], level=level, force=True)
     logging.getLogger("aiokafka").setLevel(logging.WARNING)
     structlog.configure(
