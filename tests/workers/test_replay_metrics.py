@@ -44,6 +44,16 @@ async def test_a_replay_counts_its_letters_by_result(scene):
     assert "process_resident_memory_bytes" in text
 
 
+async def test_letters_that_went_back_as_often_as_they_may_are_shown_until_they_are_settled(scene):
+    stage = Stage(scene, queue=scene.name, policy={"maxAttempts": 1})
+    exhausted = f'dlq_redrive_exhausted{{namespace="test",queue="{scene.name}"}}'
+    assert await stage.after(60) == 0
+    assert f"{exhausted} 6.0" in await shown(REGISTRY)
+    await scene.replay(action="Discard", select={"limit": 2})
+    await stage.after(60)
+    assert f"{exhausted} 4.0" in await shown(REGISTRY)
+
+
 async def test_a_redriver_counts_rounds_and_says_why_it_waits(scene):
     stage = Stage(scene, queue=scene.name)
     stage.gate = "Suspended"

@@ -27,6 +27,9 @@ REFUSALS = Counter(
 
 REDRIVEN = Counter("dlq_redrive_letters", "Letters sent back to their origin, by round.", (*QUEUE, "round"))
 REDRIVE_WAITING = Gauge("dlq_redrive_waiting", "Letters waiting for the end of their backoff.", QUEUE)
+REDRIVE_EXHAUSTED = Gauge(
+    "dlq_redrive_exhausted", "Open letters that went back as often as the policy allows; they stay.", QUEUE
+)
 REDRIVE_PAUSED = Gauge("dlq_redrive_paused", "1 while nothing is sent back, by reason.", (*QUEUE, "reason"))
 
 REPLAYS = CollectorRegistry()  # apart: the operator's own gauge of the same letters has the same stem

@@ -33,6 +33,7 @@ from deadletter.workers.replayer.outcomes import Outcome, fold
 
 TURN_S = 5.0
 FENCED_S = 30.0
+STAYING_MS = 60_000  # between two looks whether letters that stay are settled
 GATE_MS = 180_000  # a gate that the operator shuts is known to the pod by then
 ENDED = ("Finished", "Failed")
 LETTERS = 2_000
@@ -78,6 +79,9 @@ class Redriver:
         self._tide = Tide(self._policy.budget)
         self._next: dict[int, int] = {}
         self._waiting: dict[int, list[Waiting]] = {}
+        self._staying: dict[int, set[int]] = {}  # went back as often as the policy allows
+        self._looked = 0
+        self._by_others = 0
         self._reading = (assignment.dialect, assignment.read_values, assignment.origin)
         self._pauses = Pauses(broker, assignment.boxes.ledger, pod, self._named)
         self._log = logs.get(__name__)
@@ -113,19 +117,37 @@ class Redriver:
         spans = await self._broker.window(self._told.boxes.dead)
         await self._tail(spans)
         now = self._clock()
+        await self._count_staying(spans, now)
         metrics.REDRIVE_WAITING.labels(*self._named).set(sum(map(len, self._waiting.values())))
         await self._pauses.note(self._gate() or self._tide.holds_back(now) or await self._makes_way(now), now)
         if self.paused:
             return 0
         return sum([await self._send_due(span, now) for span in spans])
 
+    async def _count_staying(self, spans: Iterable[Span], now: int) -> None:
+        """Look again at those that stay once Replays have settled more letters, or fewer are known."""
+        if any(self._staying.values()) and now - self._looked >= STAYING_MS:
+            self._looked = now
+            done = sum(tally.replayed + tally.archived + tally.discarded for tally in await self._others())
+            if done != self._by_others:
+                settled = await self._broker.settled(self._told.boxes.dead, self._told.boxes.ledger)
+                for span in spans:
+                    gone = settled.get(span.partition, ())
+                    left = {offset for offset in self._staying.get(span.partition, ()) if offset not in gone}
+                    self._staying[span.partition] = {letter.place.offset for letter in await self._read(span, left)}
+                self._by_others = done
+        metrics.REDRIVE_EXHAUSTED.labels(*self._named).set(sum(map(len, self._staying.values())))
+
+    async def _others(self) -> list[Tally]:
+        """What Replays of this queue have counted."""
+        counted = await self._broker.tallies(self._told.boxes.ledger)
+        return [tally for uid_, found in counted.items() if not uid_.startswith(PREFIX) for tally in found]
+
     async def _makes_way(self, now: int) -> str:
         """A Replay that began lately would be fenced by us; of one that goes on for long the gate tells."""
         if not any(waiting and waiting[0][0] <= now for waiting in self._waiting.values()):
             return ""
-        counted = await self._broker.tallies(self._told.boxes.ledger)
-        others = (tally for uid_, found in counted.items() if not uid_.startswith(PREFIX) for tally in found)
-        runs = any(tally.phase not in ENDED and now - tally.updated_at < GATE_MS for tally in others)
+        runs = any(one.phase not in ENDED and now - one.updated_at < GATE_MS for one in await self._others())
         return Reason.Queued if runs else ""
 
     async def _tail(self, spans: Iterable[Span]) -> None:
@@ -164,9 +186,11 @@ class Redriver:
             return
         counted = Letter(letter.message, letter.place, replace(known, attempts=round_))
         verdict = decide(counted, self._policy, died, random.random())  # noqa: S311 a spread, not a secret
+        partition, offset = letter.place.partition, letter.place.offset
         if isinstance(verdict, Retry):
-            waiting = self._waiting.setdefault(letter.place.partition, [])
-            heapq.heappush(waiting, (verdict.at, letter.place.offset, round_))
+            heapq.heappush(self._waiting.setdefault(partition, []), (verdict.at, offset, round_))
+        elif verdict.reason == Reason.AttemptsExhausted and len(self._staying.get(partition, ())) < WAITING:
+            self._staying.setdefault(partition, set()).add(offset)
 
     async def _send_due(self, span: Span, now: int) -> int:
         due = self._take_due(span.partition, now)

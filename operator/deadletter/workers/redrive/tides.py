@@ -24,11 +24,11 @@ class Tide:
 
     def left(self, letters: int, now: int) -> None:
         """So many were sent back."""
-        self._left.append((now, letters))
+        _note(self._left, letters, now)
 
     def returned(self, letters: int, now: int) -> None:
         """So many came again."""
-        self._returned.append((now, letters))
+        _note(self._returned, letters, now)
 
     def holds_back(self, now: int) -> str:
         """The reason to wait, or nothing."""
@@ -36,6 +36,12 @@ class Tide:
             return Reason.ErrorBudgetSpent
         returned = _recent(self._returned, now)
         return Reason.FailureShareExceeded if returned >= FEWEST and returned > _recent(self._left, now) else ""
+
+
+def _note(flow: deque[tuple[int, int]], letters: int, now: int) -> None:
+    """One entry a moment: a box full of returns, read after a restart, takes no room."""
+    before = flow.pop()[1] if flow and flow[-1][0] == now else 0
+    flow.append((now, before + letters))
 
 
 def _recent(flow: deque[tuple[int, int]], now: int) -> int:
