@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from deadletter.cluster import QUEUES, Body, Bucket
-from deadletter.handlers import sweep
+from deadletter.cluster import QUEUES, REPLAYS, Body, Bucket
+from deadletter.handlers import cleaning, sweep
 from deadletter.handlers.health import not_live
-from deadletter.handlers.neighbours import BROKER, DEAD, OF_QUEUES, ROUTES
+from deadletter.handlers.neighbours import BROKER, DEAD, OF_QUEUES, OF_REPLAYS, ROUTES
 from deadletter.handlers.snapshots import Followed, Snapshot
 from deadletter.handlers.work import Work
 
@@ -60,6 +60,19 @@ def test_an_older_sight_and_another_of_its_name_change_nothing() -> None:
     assert named(queues.by(ROUTES, "shop", "c")) == ["a"]
     queues.drop(body("a", 6, uid="another"))
     assert queues.get("shop", "a") is not None
+
+
+def test_a_selection_is_kept_while_a_replay_that_has_not_ended_takes_it() -> None:
+    replays = Snapshot(Followed(REPLAYS, "", OF_REPLAYS), lambda *_: None)
+    operation: Any = SimpleNamespace(snapshots={REPLAYS: replays})
+    preview = body("dry", 1, queueRef={"name": "orders"})
+    apply = body("back", 2, queueRef={"name": "orders"}, previewRef={"name": "dry"})
+    assert not cleaning.is_taken(operation, preview)
+    replays.take(apply)
+    assert cleaning.is_taken(operation, preview)
+    ended = body("back", 3, queueRef={"name": "orders"}, previewRef={"name": "dry"})
+    replays.take(ended | {"status": {"completionTime": "2026-11-16T00:00:00Z"}})
+    assert not cleaning.is_taken(operation, preview)
 
 
 def test_a_bucket_that_is_shut_lets_nothing_through() -> None:

@@ -83,7 +83,7 @@ def test_a_replay_outlives_an_upgrade_of_the_operator(
 ) -> None:
     older = start(DLQ_IMAGE="workers:1").until_ready()
     adopted(place, redis, 3)
-    place.apply("Replay", "back", replay(to={"name": f"back-{uuid.uuid4().hex[:8]}"}))
+    place.apply("Replay", "back", replay(action="Discard"))
     until("job", lambda: place.get("job", "back-replay"))
     older.stop()
     start(DLQ_IMAGE="workers:2").until_ready()
@@ -94,6 +94,47 @@ def test_a_replay_outlives_an_upgrade_of_the_operator(
     assert container["image"] == "workers:1"
     assert work(place, "back", tmp_path / "back") == 0
     place.until_condition("rply", "back", "Succeeded", "True", "AllReplayed")
+
+
+def test_what_a_preview_selected_is_sent_although_preview_and_target_go(
+    place: Place, operator: Operator, redis: str, tmp_path: Path
+) -> None:
+    adopted(place, redis, 3)
+    target = {"name": f"other-{uuid.uuid4().hex[:8]}", "group": "bills"}
+    delivery = {"http": {"url": "http://127.0.0.1:9/"}}
+    with driver.Redis.from_url(redis) as client:
+        client.xgroup_create(target["name"], "bills", mkstream=True)
+    place.apply("DeadLetterQueue", "other", {"brokerRef": {"name": "broker"}, "source": target, "delivery": delivery})
+    to = {"queueRef": {"name": "other"}}
+    place.apply("Replay", "dry", replay(mode="DryRun", select={"limit": 1}, to=to))
+    until("job", lambda: place.get("job", "dry-replay"))
+    assert work(place, "dry", tmp_path / "dry") == 0
+    place.until_condition("rply", "dry", "Succeeded", "True", "DryRunFinished")
+    assert place.get("rply", "dry")["status"]["estimatedDuration"]
+    place.apply("Replay", "back", replay(previewRef={"name": "dry"}, to=to))
+    until("job", lambda: place.get("job", "back-replay"))
+    for gone in ("rply/dry", "dlq/other"):
+        place.kubectl("delete", gone)
+    place.kubectl("patch", "rply", "back", "--type=merge", "-p", '{"spec":{"rate":{"perSecond":9}}}')
+    until("told", lambda: "9" in place.get("configmap", "back-replay")["data"]["live.json"])
+    assert work(place, "back", tmp_path / "back") == 0
+    place.until_condition("rply", "back", "Succeeded", "True", "AllReplayed")
+    status = place.get("rply", "back")["status"]
+    assert (status["matched"], status["targets"]) == (1, [{"name": target["name"], "letters": 1}])
+
+
+def test_a_new_replay_of_an_old_name_begins_anew(place: Place, operator: Operator, redis: str, tmp_path: Path) -> None:
+    adopted(place, redis, 2)
+    for number in range(2):
+        place.apply("Replay", "again", replay(action="Discard", select={"limit": 1}))
+        uid = place.get("rply", "again")["metadata"]["uid"]
+        told = lambda uid=uid: uid in json.dumps(place.get("configmap", "again-replay").get("data", {}))  # noqa: E731
+        until("an assignment of its own", told)
+        until("job", lambda uid=uid: uid in json.dumps(place.get("job", "again-replay")))
+        assert work(place, "again", tmp_path / str(number)) == 0
+        place.until_condition("rply", "again", "Succeeded", "True", "AllReplayed")
+        assert place.get("rply", "again")["status"]["discarded"] == 1
+        place.kubectl("delete", "rply", "again")
 
 
 def test_suspend_rate_and_refusals(place: Place, operator: Operator, redis: str) -> None:

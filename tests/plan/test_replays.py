@@ -59,6 +59,11 @@ ADOPTED = {"dead": {"name": "x", "adopt": True}, "redrive": {"strategy": "Disabl
         (replay(to={"queueRef": {"name": "other"}}), seen(), ("Unknown", "QueueNotFound")),
         (replay(to={"queueRef": {"name": "other"}}), seen(target=plain("other")), ("False", "InvalidSpec")),
         (replay(to={"serviceRef": {"name": "s"}}), seen(services={"s": False}), ("Unknown", "ServiceNotFound")),
+        (
+            replay(previewRef={"name": "dry"}),
+            seen(preview=replay("dry", mode="DryRun", select={"state": "Archived"})),
+            ("False", "InvalidSpec"),
+        ),
         (replay(), seen(ahead="first"), ("Unknown", "Queued")),
         (replay(suspend=True), seen(), ("Unknown", "Suspended")),
         (replay(), seen(tallies=(tally(),)), ("Unknown", "Running")),

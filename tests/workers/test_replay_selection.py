@@ -62,6 +62,17 @@ async def test_a_preview_publishes_nothing_and_its_selection_is_taken_exactly(sc
     assert await scene.numbers() == [0, 2, 4]
 
 
+async def test_a_preview_that_is_gone_is_not_replaced_by_anything_else(scene):
+    await scene.bury(letter(0), letter(1))
+    await scene.replay("dry", mode="DryRun", select={"limit": 1})
+    await scene.replay("nothing", mode="DryRun", select={"where": "false"})
+    await scene.broker.forget(scene.boxes.ledger, "dry")
+    ending = await scene.replay("apply", preview_uid="dry")
+    assert (ending.code, ending.reason) == (endings.HUMAN, "ReplayNotFound")
+    assert (await scene.replay("other", preview_uid="nothing")).reason == "NothingMatched"
+    assert await scene.open_letters() == [0, 1]
+
+
 async def test_what_a_preview_named_is_accounted_for(scene, server):
     await scene.bury(*(letter(number) for number in range(4)))
     await scene.replay("dry", mode="DryRun")

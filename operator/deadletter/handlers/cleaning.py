@@ -8,9 +8,9 @@ import structlog
 from deadletter.api.brokerconnections import BrokerConnection
 from deadletter.api.deadletterqueues import DeadLetterQueue
 from deadletter.brokers.errors import BrokerError
-from deadletter.cluster import CONNECTIONS, QUEUES, ApiError, Body
+from deadletter.cluster import CONNECTIONS, QUEUES, REPLAYS, ApiError, Body
 from deadletter.handlers.gathering import read
-from deadletter.handlers.neighbours import named
+from deadletter.handlers.neighbours import QUEUE, named
 from deadletter.handlers.operation import Operation, Thing
 from deadletter.handlers.pool import within
 from deadletter.plan.couriers import secrets_of
@@ -25,7 +25,10 @@ async def clean_for_ever(operation: Operation) -> None:
         await asyncio.sleep(EVERY_SECONDS)
         gone, operation.gone = operation.gone, []
         for body in gone:
-            await forget_replay(operation, body)
+            if is_taken(operation, body):
+                operation.gone.append(body)
+            else:
+                await forget_replay(operation, body)
         used = used_secrets(operation)
         operation.secrets.forget_unused(used.keys())
         for (namespace, name), users in used.items():
@@ -42,6 +45,15 @@ async def has_changed(operation: Operation, namespace: str, name: str) -> bool:
     except ApiError:
         return False
     return before is not None and before != operation.secrets.known(namespace, name)
+
+
+def is_taken(operation: Operation, body: Body) -> bool:
+    """Does a Replay that has not ended take the selection of this one? Its pod may have to read it again."""
+    meta = body["metadata"]
+    return any(
+        named(other, "previewRef") == meta["name"] and not (other.get("status") or {}).get("completionTime")
+        for other in operation.snapshots[REPLAYS].by(QUEUE, meta["namespace"], named(body, "queueRef"))
+    )
 
 
 async def forget_replay(operation: Operation, body: Body) -> None:

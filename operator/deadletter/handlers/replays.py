@@ -1,21 +1,24 @@
 """One pass over a Replay."""
 
+from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 from deadletter import metrics
 from deadletter.api.brokerconnections import BrokerConnection
 from deadletter.api.deadletterqueues import DeadLetterQueue
 from deadletter.api.replays import Replay
-from deadletter.cluster import CONNECTIONS, JOBS, QUEUES, REPLAYS, Body
+from deadletter.cluster import CONFIG_MAPS, CONNECTIONS, JOBS, QUEUES, REPLAYS, Body, Resource
 from deadletter.core import names, times
 from deadletter.handlers import children, statuses
 from deadletter.handlers.gathering import existing, find, now_ms
 from deadletter.handlers.operation import Operation, Thing
 from deadletter.handlers.running import ahead_of
-from deadletter.handlers.termination import replay_exits
+from deadletter.handlers.termination import job_exits
 from deadletter.plan.facts import Exit, ReplayFacts
 from deadletter.plan.findings import first
 from deadletter.plan.jobs import plan_replay
+from deadletter.plan.pods import ASSIGNMENT
 from deadletter.plan.replays import REPLAY_CHECKS, is_finished, replay_status
 
 RESULTS = ("matched", "replayed", "archived", "discarded", "skipped", "failedAgain")
@@ -30,13 +33,13 @@ async def reconcile(operation: Operation, thing: Thing, replay: Replay, body: Bo
         await _expire(operation, thing, replay)
         return False
     facts = await gather_replay(operation, replay)
-    facts = replace(facts, exits=await _exits(operation, replay, facts))
-    found = first(REPLAY_CHECKS, replay, facts) if facts.job is None else None
+    facts = replace(facts, exits=await _exits(operation, facts.job))
+    found = None if facts.told else first(REPLAY_CHECKS, replay, facts)
     if found is None and facts.queue is not None and facts.connection is not None:
         hold = replay.spec.suspend or facts.ahead is not None
         if facts.job is not None or not hold:
             found = await children.keep(operation, plan_replay(replay, facts, operation.workers, hold))
-        facts = replace(facts, job=_job(operation, replay))
+        facts = replace(facts, job=_child(operation, JOBS, replay))
     status = replay_status(replay, facts, found)
     await statuses.write(operation, thing, replay, body, status)
     show(replay, status)
@@ -63,7 +66,8 @@ async def gather_replay(operation: Operation, replay: Replay, confirm: bool = Tr
         services=await existing(operation, where, services),
         ahead=ahead_of(operation, replay),
         tallies=reading.tallies.get(replay.uid, ()) if reading else (),
-        job=_job(operation, replay),
+        job=_child(operation, JOBS, replay),
+        told=_told(operation, replay),
         now=now_ms(),
     )
 
@@ -74,13 +78,21 @@ async def _connection(operation: Operation, queue: DeadLetterQueue | None, confi
     return await find(operation, BrokerConnection, CONNECTIONS, queue.namespace, queue.spec.broker_ref.name, confirm)
 
 
-def _job(operation: Operation, replay: Replay) -> Body | None:
-    return operation.snapshots[JOBS].get(replay.namespace, names.child(replay.name, "replay"))
+def _child(operation: Operation, resource: Resource, replay: Replay) -> Body | None:
+    """The child of this Replay; not that of an earlier one of the same name, which is still on its way out."""
+    body = operation.snapshots[resource].get(replay.namespace, names.child(replay.name, "replay"))
+    owners = body["metadata"].get("ownerReferences", ()) if body else ()
+    return body if any(owner["uid"] == replay.uid for owner in owners) else None
 
 
-async def _exits(operation: Operation, replay: Replay, facts: ReplayFacts) -> tuple[Exit, ...]:
-    status = (facts.job or {}).get("status") or {}
-    return await replay_exits(operation, replay) if status.get("failed") or status.get("conditions") else ()
+def _told(operation: Operation, replay: Replay) -> str:
+    config = _child(operation, CONFIG_MAPS, replay) or {}
+    return str((config.get("data") or {}).get(ASSIGNMENT, ""))
+
+
+async def _exits(operation: Operation, job: Mapping[str, Any] | None) -> tuple[Exit, ...]:
+    status = (job or {}).get("status") or {}
+    return await job_exits(operation, job) if job and (status.get("failed") or status.get("conditions")) else ()
 
 
 async def _expire(operation: Operation, thing: Thing, replay: Replay) -> None:

@@ -1,13 +1,14 @@
 """The last words of our pods, read from their status when something seems wrong."""
 
+from collections.abc import Mapping
+from typing import Any
+
 from deadletter.api.deadletterqueues import DeadLetterQueue
-from deadletter.api.replays import Replay
 from deadletter.cluster import PODS, Body
 from deadletter.core import names, times
 from deadletter.handlers.operation import Operation
 from deadletter.plan.endings import words
 from deadletter.plan.facts import Exit
-from deadletter.plan.jobs import labels_of
 
 LONGEST = 4096
 
@@ -21,11 +22,10 @@ async def last_words(operation: Operation, queue: DeadLetterQueue, role: str) ->
     return f"A pod ended: {said['reason']}: {said.get('message', '')}"[:1024] if said.get("reason") else ""
 
 
-async def replay_exits(operation: Operation, replay: Replay) -> tuple[Exit, ...]:
-    """How the pods of a Replay ended, the newest last."""
-    labels = labels_of(replay)
-    selector = f"deadletter.dev/replay={labels['deadletter.dev/replay']},app.kubernetes.io/component=replay"
-    return await _exits(operation, replay.namespace, selector)
+async def job_exits(operation: Operation, job: Mapping[str, Any]) -> tuple[Exit, ...]:
+    """How the pods of a Job ended, the newest last."""
+    meta = job["metadata"]
+    return await _exits(operation, meta["namespace"], f"batch.kubernetes.io/controller-uid={meta['uid']}")
 
 
 async def _exits(operation: Operation, namespace: str, selector: str) -> tuple[Exit, ...]:

@@ -102,7 +102,7 @@ def _manifests(
 ) -> list[Manifest]:
     name, labels = names.child(queue.name, role), names.labels(queue.name, role)
     children = [
-        pods.told(queue, name, labels, assignment, live),
+        pods.told(queue, name, labels, pods.written(assignment), live),
         pods.account(queue, name, labels),
         _deployment(queue, connection, role, pods.digest(assignment), workers.image),
     ]

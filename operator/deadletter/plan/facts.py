@@ -122,6 +122,7 @@ class ReplayFacts:
     ahead: str | None = None  # the Apply of the same queue that runs or waits before this one
     tallies: tuple[Tally, ...] = ()
     job: Mapping[str, Any] | None = None
+    told: str = ""  # the assignment it began with
     exits: tuple[Exit, ...] = ()  # of its pods, the newest last
     now: int = 0
 

@@ -25,7 +25,8 @@ def plan_replay(replay: Replay, facts: ReplayFacts, workers: Workers, hold: bool
     if queue is None or connection is None:
         return []
     name, labels = names.child(replay.name, "replay"), labels_of(replay)
-    assignment = assign(replay, facts, queue, connection, workers)
+    # What it is told is fixed when it begins: a preview or a target that goes away since then changes nothing.
+    assignment = facts.told or pods.written(assign(replay, facts, queue, connection, workers))
     return [
         pods.told(replay, name, labels, assignment, Live(rate=replay.spec.rate)),
         pods.account(replay, name, labels),

@@ -51,10 +51,10 @@ def owned(kind: str, api_version: str, owner: DeadLetterQueue | Replay, name: st
     }
 
 
-def told(owner: DeadLetterQueue | Replay, name: str, labels: dict[str, str], assignment: Told, live: Live) -> Manifest:
+def told(owner: DeadLetterQueue | Replay, name: str, labels: dict[str, str], assignment: str, live: Live) -> Manifest:
     """The ConfigMap that a worker reads."""
     head = owned("ConfigMap", "v1", owner, name, labels)
-    return head | {"data": {ASSIGNMENT: written(assignment), LIVE: written(live)}}
+    return head | {"data": {ASSIGNMENT: assignment, LIVE: written(live)}}
 
 
 def written(model: Told) -> str:

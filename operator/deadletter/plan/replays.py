@@ -72,6 +72,9 @@ def preview_is_finished(replay: Replay, facts: ReplayFacts) -> Finding | None:
         return missing("Replay", named.name, Reason.ReplayNotFound)
     if facts.preview.spec.mode != "DryRun" or facts.preview.spec.queue_ref != replay.spec.queue_ref:
         return Finding(Reason.InvalidSpec, f"spec.previewRef: {named.name} is no DryRun of the same queue.", False)
+    state = facts.preview.spec.select.state
+    if state != replay.spec.select.state:
+        return Finding(Reason.InvalidSpec, f"spec.select.state must be {state}, as in Replay {named.name}.", False)
     done = facts.preview.status.condition("Succeeded")
     if done is None or done.status != "True":
         return Finding(Reason.Pending, f"Replay {named.name} has not finished its DryRun yet.", True)

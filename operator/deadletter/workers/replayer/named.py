@@ -11,6 +11,10 @@ from deadletter.core.letters import SEQUENCE_MASK, Place
 Named = Mapping[int, list[int]]
 
 
+class PreviewGone(Exception):
+    """What the preview selected is not in the ledger any more; to take anything else would be wrong."""
+
+
 def of_ids(ids: Iterable[str], partitions: Iterable[int], entries: bool) -> Named:
     """Offsets per partition; ids of a partition that does not exist are asked of the first one and never found."""
     asked: dict[int, set[int]] = {partition: set() for partition in partitions}
@@ -28,7 +32,11 @@ def of_ids(ids: Iterable[str], partitions: Iterable[int], entries: bool) -> Name
 async def names(assignment: ReplayAssignment, broker: Broker, partitions: list[int]) -> Named | None:
     """What this Replay asks for by name, per partition; None: it chooses by its selection alone."""
     if assignment.preview_uid is not None:
-        selected = await broker.selected(assignment.boxes.ledger, assignment.preview_uid)
+        ledger, preview = assignment.boxes.ledger, assignment.preview_uid
+        selected = await broker.selected(ledger, preview)
+        if not selected and preview not in await broker.tallies(ledger):
+            sentence = "it was deleted, or made while the queue only observed"
+            raise PreviewGone(f"The ledger does not hold what the preview selected ({sentence}): create both again.")
         return {partition: sorted(selected.get(partition, ())) for partition in partitions}
     ids = assignment.spec.select.ids
     return of_ids(ids, partitions, assignment.broker.redis is not None) if ids else None

@@ -17,7 +17,7 @@ from deadletter.workers.replayer.drafts import Drafter
 from deadletter.workers.replayer.endings import HUMAN, TRY_AGAIN, Ending, of_broker
 from deadletter.workers.replayer.errand import Errand, Quota, selection_of
 from deadletter.workers.replayer.meter import meter_of
-from deadletter.workers.replayer.named import names
+from deadletter.workers.replayer.named import PreviewGone, names
 from deadletter.workers.replayer.pace import Pace
 from deadletter.workers.replayer.patience import Patience, rest
 from deadletter.workers.replayer.seats import MoverSeat, ObserverSeat, Seat
@@ -90,6 +90,8 @@ async def replay(
         return STOPPING if begun is None else await begun[0].run(begun[1])
     except PredicateError as error:
         return Ending(HUMAN, Reason.InvalidSpec, f"select.where: {error}")
+    except PreviewGone as error:
+        return Ending(HUMAN, Reason.ReplayNotFound, str(error))
     except Undelivered as error:
         return Ending(TRY_AGAIN, Reason.DeliveryFailed, str(error))
     except BrokerError as error:
