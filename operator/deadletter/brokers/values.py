@@ -102,13 +102,17 @@ class Watched:
 
 @dataclass(slots=True)
 class Claim:
-    """A message in our hands until it is settled. `parked`: it comes from the retry box."""
+    """A message in our hands until it is settled. `parked`: it comes from the retry box.
+
+    `unreadable`: why nobody can decode it; its value is then what lies there, byte by byte, and it cannot be delivered.
+    """
 
     place: Place
     message: Message
     attempts: int = 0  # deliveries tried so far
     first_failed_at: int | None = None
     parked: bool = False
+    unreadable: str = ""
 
 
 @dataclass(slots=True, frozen=True)

@@ -7,10 +7,10 @@ from collections import deque
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 
-from aiokafka import AIOKafkaConsumer, ConsumerRebalanceListener, TopicPartition
+from aiokafka import AIOKafkaConsumer, ConsumerRebalanceListener, ConsumerRecord, TopicPartition
 
-from deadletter.brokers.errors import BoxMissing, BrokerError, Fenced
-from deadletter.brokers.kafka import boxes, membership
+from deadletter.brokers.errors import BoxMissing, BoxRefused, BrokerError, Fenced
+from deadletter.brokers.kafka import batches, boxes, membership
 from deadletter.brokers.kafka.commits import Attempt
 from deadletter.brokers.kafka.errors import translate, translated
 from deadletter.brokers.kafka.ledgers import write_word
@@ -192,17 +192,48 @@ class KafkaDesk(ConsumerRebalanceListener):  # type: ignore[misc]
         if self._left:
             return
         self._pause_full_ones()
-        records: dict[TopicPartition, list] = {}  # type: ignore[type-arg]
-        with translated(self._spec.group), contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(wait + 0.5):
-                records = await self._consumer.getmany(timeout_ms=int(wait * 1000), max_records=limit)
-        for tp, batch in records.items():
-            work = self._works.get(tp)
-            for record in batch:
-                if isinstance(work, RetryPartition):
-                    work.wait(record)
-                elif work is not None and (claim := work.take(record)) is not None:
-                    self._left.append(claim)
+        try:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(wait + 0.5):
+                    records = await self._consumer.getmany(timeout_ms=int(wait * 1000), max_records=limit)
+                    for tp, found in records.items():
+                        self._lay_out(self._works.get(tp), found)
+        except Exception as error:
+            is_passed = batches.is_about_content(error) and await self._read_around()
+            if not is_passed:
+                raise translate(error, self._spec.group) from error
+
+    def _lay_out(self, work: Partition | None, records: "list[ConsumerRecord]") -> None:
+        for record in records:
+            if isinstance(work, RetryPartition):
+                work.wait(record)
+            elif work is not None and (claim := work.take(record)) is not None:
+                self._left.append(claim)
+
+    async def _read_around(self) -> bool:
+        """Go on behind what was taken; was there a batch that cannot be read, and is now passed or said?"""
+        works = dict(self._works)
+        with translated(self._spec.group):
+            for tp, work in works.items():
+                self._consumer.seek(tp, work.position)
+        for tp, work in works.items():
+            records, unread = await batches.read_around(self._line, tp, work.position)
+            is_held = self._works.get(tp) is work
+            if unread is not None and is_held:
+                self._lay_out(work, records)
+                self._pass(tp, work, unread)
+                return True
+        return False
+
+    def _pass(self, tp: TopicPartition, work: Partition, unread: batches.Unread) -> None:
+        with translated(tp.topic):
+            if isinstance(work, SourcePartition):
+                claim = work.take_unread(unread)
+                self._left.extend([claim] if claim is not None else [])
+                self._consumer.seek(tp, work.position)
+            else:  # letters of ours that wait there cannot be had: a human must know
+                self._consumer.pause(tp)
+                self._shut[tp] = BoxRefused(unread.why)
 
     def _pause_full_ones(self) -> None:
         paused = self._consumer.paused()

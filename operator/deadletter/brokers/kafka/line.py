@@ -139,6 +139,10 @@ class Line:
         if any(client.cluster.broker_metadata(broker[0]) is None for broker in answer.brokers):
             await client.force_metadata_update()
 
+    def leader(self, tp: TopicPartition) -> int:
+        """Who leads it, as far as we were told."""
+        return self._leaders[tp]
+
     def is_led(self, topic: str, partitions: int) -> bool:
         """Has every partition a leader, as far as we were told?"""
         return all(self._leaders.get(TopicPartition(topic, p), -1) >= 0 for p in range(partitions))

@@ -33,7 +33,7 @@ class RetryPartition:
         self._settled = Settlements(tp.topic, tp.partition)
         self._waiting: list[tuple[int, int]] = []
         self._open = BitMap64()
-        self._read_to = 0
+        self.position = 0  # where reading goes on
         self._held: dict[int, Claim] = {}
         self._kept: dict[int, Message] = {}
         self._kept_bytes = 0
@@ -51,6 +51,7 @@ class RetryPartition:
         start = (await self._line.ends(self.tp.topic, [self.tp.partition], EARLIEST))[self.tp.partition]
         while start in self._settled:
             start += 1
+        self.position = start
         return start
 
     async def recover(self) -> None:
@@ -81,7 +82,7 @@ class RetryPartition:
 
     def wait(self, record: ConsumerRecord) -> None:
         """A letter was parked here, unless it is settled already."""
-        self._read_to = record.offset + 1
+        self.position = record.offset + 1
         if record.offset in self._settled or record.offset in self._open:
             return
         message = reading.taken(record).message
@@ -176,7 +177,7 @@ class RetryPartition:
             return
         self._trimmed = now
         admin = await self._line.admin()
-        lowest = self._open.min() if self._open else self._read_to
+        lowest = self._open.min() if self._open else self.position
         with translated(self.tp.topic):
             await admin.delete_records({self.tp: RecordsToDelete(lowest)})
 

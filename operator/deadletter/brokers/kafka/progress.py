@@ -20,6 +20,10 @@ class Progress:
         self.highest = max(self.highest, offset)
         return self.unfinished.setdefault(offset, FRESH)
 
+    def pass_over(self, end: int) -> None:
+        """What lies between the last one taken and `end` can never be taken."""
+        self.highest = max(self.highest, end - 1)
+
     def carry_on(self, before: "Progress") -> None:
         """After an unknown outcome: what is still in our hands stays there, with what we know of it."""
         for offset, state in before.unfinished.items():

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from aiokafka import AIOKafkaConsumer, ConsumerRecord, TopicPartition
 
 from deadletter.brokers.kafka import dangling, letters, membership, parcels
+from deadletter.brokers.kafka.batches import Unread
 from deadletter.brokers.kafka.commits import Attempt
 from deadletter.brokers.kafka.committer import Committer, Verdict
 from deadletter.brokers.kafka.errors import translated
@@ -13,6 +14,7 @@ from deadletter.brokers.kafka.progress import Progress
 from deadletter.brokers.kafka.reading import taken
 from deadletter.brokers.kafka.transaction import Room
 from deadletter.brokers.values import Buried, Claim, DeskSpec, Parked
+from deadletter.core.letters import Message, Place
 
 
 class SourcePartition:
@@ -22,13 +24,15 @@ class SourcePartition:
         self._line, self._consumer, self._spec, self.tp = line, consumer, spec, tp
         self._room: Room | None = None
         self.progress = Progress(0)
+        self.position = 0  # where reading goes on
         self._held: dict[int, Claim] = {}
         self.committer = Committer(self)
 
     async def open(self) -> int:
         """Where to read from."""
         await self.recover()
-        return self.progress.start
+        self.position = self.progress.start
+        return self.position
 
     async def recover(self) -> None:
         """What is durable, after everything of ours that was under way is fenced."""
@@ -66,11 +70,23 @@ class SourcePartition:
 
     def take(self, record: ConsumerRecord) -> Claim | None:
         """A claim, unless the message was finished before."""
+        self.position = record.offset + 1
         attempt = self.progress.take(record.offset)
         if attempt is None:
             return None
         one = taken(record)
         claim = self._held[record.offset] = Claim(one.place, one.message, attempt.attempts, attempt.first_failed_at)
+        return claim
+
+    def take_unread(self, batch: Unread) -> Claim | None:
+        """All that is left of a batch as one claim, unless it was finished before."""
+        self.position = batch.end
+        attempt = self.progress.take(batch.first)
+        self.progress.pass_over(batch.end)
+        if attempt is None:
+            return None
+        place = Place(self.tp.topic, self.tp.partition, batch.first)
+        claim = self._held[batch.first] = Claim(place, Message(None, batch.content), unreadable=batch.why)
         return claim
 
     def note(self, claim: Claim, attempt: Attempt) -> None:

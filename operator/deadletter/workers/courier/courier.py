@@ -112,7 +112,10 @@ class Courier:
             return
         for claim in await self._desk.claim(room, self.load.free_bytes):
             self.load.take(claim)
-            self._fates.lanes.add(letters.resume(claim))
+            if claim.unreadable:
+                self._fates.bury_unread(claim)
+            else:
+                self._fates.lanes.add(letters.resume(claim))
         self._pump()
 
     def _room(self) -> int:

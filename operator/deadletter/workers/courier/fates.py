@@ -17,8 +17,9 @@ from typing import Any
 from deadletter.api.assignments import CourierAssignment
 from deadletter.brokers.base import Desk
 from deadletter.brokers.values import Buried, Claim, Delivered, Discarded, Parked
-from deadletter.core.letters import Failure, Letter
+from deadletter.core.letters import Category, Failure, Letter
 from deadletter.core.policy import decide
+from deadletter.core.reasons import Reason
 from deadletter.core.selection import Predicate
 from deadletter.core.verdicts import Bury, Discard, Retry
 from deadletter.workers import logs, metrics
@@ -95,6 +96,13 @@ class Fates:
             return await self._settler.settle(claim, settling)
         finally:
             self._load.settle(claim)
+
+    def bury_unread(self, claim: Claim) -> None:
+        """What nobody can decode is not delivered: it is buried as it lies there, and the others pass."""
+        failure = Failure("UndecodableBatch", claim.unreadable, Category.Validation)
+        letter = letters.failed(claim, failure, self._assignment.group, self._clock())
+        self._log.warning("a batch of the source cannot be read and is buried as it is", message=claim.unreadable)
+        self._start(self._bury(claim, letter, Bury(Reason.Undecodable)))
 
     def _carry_out(self, claim: Claim, failure: Failure, outcome: Outcome, now: int) -> None:
         letter = letters.failed(claim, failure, self._assignment.group, now)

@@ -1,0 +1,95 @@
+"""Batches that nobody can decode, in a real log: buried as they lie there, and nobody waits behind them."""
+
+import struct
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from aiokafka.record.util import calc_crc32c
+
+from deadletter.core.headers import read_ours
+from deadletter.core.letters import Message
+from tests.bed import beds
+from tests.workers.couriers import message
+from tests.workers.services import serving, until
+from tests.workers.wires import Wire
+
+HEAD, CRC, CHECKED, CODEC = 12, 17, 21, 22  # where a batch says its length, its checksum and its codec
+Change = Callable[[bytearray], None]
+
+
+def swap(old: bytes, new: bytes) -> Change:
+    def change(batch: bytearray) -> None:
+        at = batch.index(old)
+        batch[at : at + len(old)] = new
+
+    return change
+
+
+def flip(batch: bytearray) -> None:
+    swap(b"poison", b"p0ison")(batch)
+
+
+def unknown_codec(batch: bytearray) -> None:
+    batch[CODEC] |= 5
+    sign(batch)
+
+
+def garbled_codec(batch: bytearray) -> None:
+    batch[CODEC] |= 1  # gzip, which it is not
+    sign(batch)
+
+
+def no_text(batch: bytearray) -> None:
+    swap(b"header-name", b"\xff\xfeader-name")(batch)
+    sign(batch)
+
+
+def sign(batch: bytearray) -> None:
+    struct.pack_into(">I", batch, CRC, calc_crc32c(bytes(batch[CHECKED:])))
+
+
+def spoil(log: Path, change: Change) -> bytes:
+    """Change the batch that holds the poison where it lies on the broker's disk; what it is now."""
+    content, at = bytearray(log.read_bytes()), 0
+    while True:
+        end = at + HEAD + struct.unpack_from(">i", content, at + 8)[0]
+        if b"poison" in content[at:end]:
+            batch = content[at:end]
+            change(batch)
+            with log.open("r+b") as file:
+                file.seek(at)
+                file.write(batch)
+            return bytes(batch)
+        at = end
+
+
+@pytest.mark.parametrize("wire", ["kafka"], indirect=True)
+@pytest.mark.parametrize("change", [flip, unknown_codec, garbled_codec, no_text], ids=lambda change: change.__name__)
+async def test_a_batch_that_cannot_be_decoded_is_buried_as_it_is_and_the_others_pass(
+    wire: Wire, bed: beds.Bed, change: Change
+):
+    poison = Message(b"same", b"poison", (("header-name", b"v"),), 1_700_000_000_000)
+    await wire.send(*(message(f"before-{n}", "same") for n in range(3)))
+    await wire.send(poison, message("lost with it", "same"))
+    await wire.send(*(message(f"after-{n}", "same") for n in range(3)), *(message(f"k{n}", f"k{n}") for n in range(9)))
+    logs = (bed.directory / "kafka" / "log").glob(f"{wire.prefix}orders-*/*.log")
+    (log,) = (one for one in logs if b"poison" in one.read_bytes())
+    spoiled = spoil(log, change)
+    healthy = [f"{when}-{n}" for when in ("before", "after") for n in range(3)] + [f"k{n}" for n in range(9)]
+    async with serving() as service:
+        told = wire.assignment(service.url)
+        async with wire.courier(told):
+            (letter,) = await wire.until_buried(1)
+            await until(lambda: len(service.received) >= len(healthy))
+        async with wire.courier(told, "pod-1"):  # all of it is settled: nothing comes again
+            await wire.send(message("last", "same"))
+            await until(lambda: b"last" in service.bodies)
+    assert Counter(service.bodies) == Counter(one.encode() for one in (*healthy, "last"))
+    assert [one.message for one in await wire.buried()] == [letter.message]
+    assert letter.message.value == spoiled
+    envelope = read_ours(letter.message)
+    assert envelope is not None
+    assert (envelope.reason, envelope.failure.type, envelope.origin.offset) == ("Undecodable", "UndecodableBatch", 3)
+    assert "from offset 3 up to 5" in envelope.failure.message
