@@ -7,13 +7,15 @@ import pytest
 
 from deadletter.brokers.base import Broker
 from deadletter.brokers.errors import BoxMissing, BrokerError, Fenced
-from deadletter.brokers.values import BoxSpec, CourierWord, Step, Watched
+from deadletter.brokers.values import BoxSpec, Buried, CourierWord, Parked, Step, Watched
 from deadletter.core.tallies import Why
 from tests.brokers.deskcontract import DeskContract
 from tests.brokers.staging import (
     POISON,
     Boxes,
     Fresh,
+    claim_some,
+    content,
     contents,
     lay,
     make_boxes,
@@ -60,8 +62,24 @@ class BrokerContract(DeskContract):
         name = fresh("box")
         await broker.ensure(BoxSpec(name, 1))
         await lay(broker, name, list(POISON))
-        found = [one.message for one in await contents(broker, name)]
-        assert [(m.key, m.value, m.headers) for m in found] == [(m.key, m.value, m.headers) for m in POISON]
+        assert [content(one.message) for one in await contents(broker, name)] == list(map(content, POISON))
+
+    async def test_poison_is_parked_buried_and_replayed_byte_for_byte(self, broker: Broker, fresh: Fresh) -> None:
+        boxes = await make_boxes(broker, fresh("q"))
+        await lay(broker, boxes.source, list(POISON))
+        async with broker.desk(boxes.desk()) as desk:
+            for claim in await claim_some(desk, len(POISON)):
+                await desk.settle(claim, Parked(claim.message, now()))
+            for claim in await claim_some(desk, len(POISON)):
+                await desk.settle(claim, Buried(boxes.dead, claim.message))
+        letters = await contents(broker, boxes.dead)
+        assert {content(one.message) for one in letters} == set(map(content, POISON))
+        assert len(letters) == len(POISON)
+        async with broker.mover(boxes.dead, boxes.ledger, 0, "uid-1") as mover:
+            settled = {Why.Replayed: [one.place.offset for one in letters]}
+            await mover.commit(Step(tally_of(letters), republish(boxes.target, letters), settled))
+        found = [content(one.message) for one in await contents(broker, boxes.target)]
+        assert found == [content(one.message) for one in letters]
 
     async def test_reading_consumes_nothing_and_keeps_order(self, broker: Broker, fresh: Fresh) -> None:
         name = fresh("box")

@@ -76,6 +76,11 @@ async def lay(broker: Broker, box: str, messages: list[Message], partition: int 
     await broker.append([Publication(box, m, Place(outside, 0, n), partition) for n, m in enumerate(messages)])
 
 
+def content(message: Message) -> tuple[bytes | None, bytes | None, tuple[tuple[str, bytes | None], ...]]:
+    """All that must come back byte for byte."""
+    return message.key, message.value, tuple(message.headers)
+
+
 async def contents(broker: Broker, box: str) -> list[Taken]:
     found: list[Taken] = []
     async for batch in broker.read(box, await broker.window(box)):

@@ -6,6 +6,7 @@ import time
 from collections import Counter
 
 import pytest
+from aiokafka import TopicPartition
 
 from deadletter.brokers.base import Broker, Desk
 from deadletter.brokers.connect import open_broker
@@ -19,7 +20,8 @@ from deadletter.brokers.errors import (
     TooLarge,
 )
 from deadletter.brokers.kafka.parcels import Target
-from deadletter.brokers.values import BoxSpec, Buried, Delivered, Publication, Step
+from deadletter.brokers.kafka.parking import RetryPartition
+from deadletter.brokers.values import BoxSpec, Buried, Claim, Delivered, Parked, Publication, Step, Taken
 from deadletter.core.ledger import mark_key
 from deadletter.core.letters import Message, Place
 from deadletter.core.tallies import Span, Tally, Why
@@ -28,6 +30,7 @@ from tests.brokers.staging import (
     PATIENCE,
     Boxes,
     claim_some,
+    content,
     contents,
     lay,
     make_boxes,
@@ -35,6 +38,7 @@ from tests.brokers.staging import (
     now,
     numbered,
     republish,
+    settle_all,
     tally_of,
     values,
 )
@@ -85,11 +89,16 @@ async def test_a_config_the_broker_refuses_is_a_conflict(broker: Broker) -> None
 
 
 async def test_ten_megabytes_come_back_byte_for_byte(broker: Broker) -> None:
-    boxes = await make_limited(broker, fresh_name("large"), 12 << 20, "dead", "target")
+    boxes = await make_limited(broker, fresh_name("large"), 12 << 20, "source", "dead", "target")
     big = Message(b"big", bytes(range(256)) * (40 << 10), (("h", b"\xff"),))
-    await lay(broker, boxes.dead, [*numbered(1), big, *numbered(1)])
+    laid = [*numbered(1), big, *numbered(1, 1)]
+    await lay(broker, boxes.source, laid)
+    async with broker.desk(boxes.desk()) as desk:
+        for claim in await claim_some(desk, 3):
+            await desk.settle(claim, Buried(boxes.dead, claim.message))
     await replay_all(broker, boxes)
-    assert [m.message.value for m in await contents(broker, boxes.target)] == [b"v0", big.value, b"v0"]
+    for box in (boxes.dead, boxes.target):
+        assert [content(one.message) for one in await contents(broker, box)] == list(map(content, laid))
 
 
 async def test_small_limits_get_small_batches(broker: Broker) -> None:
@@ -245,6 +254,53 @@ async def test_a_too_large_letter_hinders_no_other(broker: Broker) -> None:
         assert [type(one) for one in settled] == [type(None), TooLarge, type(None)]
         await desk.settle(claims[1], Delivered())
     assert await values(broker, boxes.dead) == [b"v0", b"v2"]
+
+
+async def test_due_letters_of_one_partition_are_not_forgotten_over_another(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    boxes = await make_boxes(broker, fresh_name("due"), partitions=2)
+    for partition in range(2):
+        await lay(broker, boxes.source, numbered(1, partition), partition)
+    read, asked = RetryPartition._messages, list[int]()
+
+    async def failing(self: RetryPartition, offsets: list[int]) -> list[Taken]:
+        asked.extend(offsets)
+        if len(asked) == 2:
+            monkeypatch.undo()
+            raise BrokerUnreachable("it went away")
+        return await read(self, offsets)
+
+    async with broker.desk(boxes.desk()) as desk:
+        for claim in await claim_some(desk, 2):
+            await desk.settle(claim, Parked(claim.message, now() + 3_600_000))
+        async with asyncio.timeout(PATIENCE):
+            while desk.parked < 2:
+                await desk.claim(1)
+        for work in desk._works.values():  # type: ignore[attr-defined]
+            work._waiting = [(0, offset) for _, offset in getattr(work, "_waiting", ())]  # their time has come
+        monkeypatch.setattr(RetryPartition, "_messages", failing)
+        due = list[Claim]()
+        with contextlib.suppress(BrokerUnreachable):
+            due += await desk.claim(2)
+        due += await claim_some(desk, 2 - len(due), patience=20)
+        assert sorted(claim.message.value or b"" for claim in due) == [b"v0", b"v1"]
+        await settle_all(desk, due)
+
+
+async def test_a_letter_settled_by_another_is_not_kept(broker: Broker) -> None:
+    boxes = await make_boxes(broker, fresh_name("kept"))
+    await lay(broker, boxes.source, numbered(1))
+    async with broker.desk(boxes.desk()) as desk:
+        (claim,) = await claim_some(desk, 1)
+        await desk.settle(claim, Parked(claim.message, now() + 3_600_000))
+        async with asyncio.timeout(PATIENCE):
+            while not desk.parked:
+                await desk.claim(1)
+        work = desk._works[TopicPartition(boxes.retry, 0)]  # type: ignore[attr-defined]
+        work._settled.add(Why.Delivered, work._open)
+        assert await work.due(now() + 7_200_000, 10) == []
+        assert (work._kept, work._kept_bytes, len(work._open)) == ({}, 0, 0)
 
 
 async def test_two_desks_share_the_work_and_settle_each_message_once(kafka: str, broker: Broker) -> None:

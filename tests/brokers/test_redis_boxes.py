@@ -8,11 +8,13 @@ from deadletter.brokers.base import Broker
 from deadletter.brokers.errors import (
     BoxConflict,
 )
-from deadletter.brokers.values import BoxSpec, Publication, Step
+from deadletter.brokers.values import BoxSpec, Buried, Publication, Step
 from deadletter.core.letters import Message, Place
 from deadletter.core.tallies import Why
 from tests.brokers.opening import fresh_name
 from tests.brokers.staging import (
+    claim_some,
+    content,
     contents,
     lay,
     make_boxes,
@@ -67,14 +69,17 @@ async def test_names_without_and_with_a_hash_tag_keep_their_keys_together(broker
         assert len(slots) == 1
 
 
-async def test_a_large_letter_is_moved_byte_for_byte(broker: Broker) -> None:
+async def test_ten_megabytes_come_back_byte_for_byte(broker: Broker) -> None:
     boxes = await make_boxes(broker, fresh_name("large"))
-    await lay(broker, boxes.dead, [Message(b"\xff", bytes(range(256)) * (40 << 10), (("h", b"\xfe"),))])
+    big = Message(b"\xff", bytes(range(256)) * (40 << 10), (("h", b"\xfe"),))
+    await lay(broker, boxes.source, [big])
+    async with broker.desk(boxes.desk()) as desk:
+        (claim,) = await claim_some(desk, 1)
+        await desk.settle(claim, Buried(boxes.dead, claim.message))
     letters = await contents(broker, boxes.dead)
     async with broker.mover(boxes.dead, boxes.ledger, 0, "uid-1") as mover:
         settled = {Why.Replayed: [letters[0].place.offset]}
         await mover.commit(Step(tally_of(letters), republish(boxes.target, letters), settled))
     (found,) = await contents(broker, boxes.target)
-    assert (found.message.key, found.message.headers) == (b"\xff", (("h", b"\xfe"),))
-    assert found.message.value == bytes(range(256)) * (40 << 10)
+    assert content(letters[0].message) == content(found.message) == content(big)
     await broker.drop([boxes.target])

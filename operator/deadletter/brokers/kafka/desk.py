@@ -176,7 +176,11 @@ class KafkaDesk(ConsumerRebalanceListener):  # type: ignore[misc]
         claims: list[Claim] = []
         for work in list(self._works.values()):
             if isinstance(work, RetryPartition) and len(claims) < limit:
-                claims += await work.due(time.time_ns() // 1_000_000, limit - len(claims))
+                try:
+                    claims += await work.due(time.time_ns() // 1_000_000, limit - len(claims))
+                except BrokerError:
+                    if not claims:  # those of other partitions are in hand by now and must not be forgotten
+                        raise
         return claims
 
     def _take(self, limit: int, max_bytes: int) -> list[Claim]:

@@ -101,7 +101,9 @@ class RetryPartition:
         offsets: list[int] = []
         while self._waiting and self._waiting[0][0] <= now and len(offsets) < limit:
             _, offset = heapq.heappop(self._waiting)
-            if offset not in self._settled:  # by one that had the partition a moment longer than it should
+            if offset in self._settled:  # by one that had the partition a moment longer than it should
+                self._let_go_of(offset)
+            else:
                 offsets.append(offset)
         try:
             found = await self._messages(offsets)
@@ -125,8 +127,7 @@ class RetryPartition:
             finally:
                 await consumer.stop()
         for offset in found:
-            message = self._kept.pop(offset, None)
-            self._kept_bytes -= message.size if message is not None else 0
+            self._drop(offset)
         return [Taken(Place(self.tp.topic, self.tp.partition, o), found[o]) for o in offsets if o in found]
 
     def note(self, claim: Claim, attempt: Attempt) -> None:
@@ -166,6 +167,11 @@ class RetryPartition:
     def _let_go_of(self, offset: int) -> None:
         self._held.pop(offset, None)
         self._open.discard(offset)
+        self._drop(offset)
+
+    def _drop(self, offset: int) -> None:
+        message = self._kept.pop(offset, None)
+        self._kept_bytes -= message.size if message is not None else 0
 
     async def write_notes(self) -> None:
         """Nothing to keep."""
