@@ -58,10 +58,12 @@ def _build(aside: Path) -> None:
     _copy_inputs(context)
     tools.run(
         [*buildah, "bud", *base, "--layers", "--network", "host", "--isolation", "oci", "--format", "docker", *mounts,
-         "--build-arg", f"VERSION={version()}", "--tag", name(), context],
+         "--build-arg", f"VERSION={version()}", "--iidfile", aside / "id", context],
         env=tools.environment(),
     )  # fmt: skip
-    tools.run([*buildah, "push", name(), f"docker-archive:{aside}/image.tar:{name()}"], env=tools.environment())
+    # By its id: another checkout may be building under the same name at this very moment.
+    made = (aside / "id").read_text().strip()
+    tools.run([*buildah, "push", made, f"docker-archive:{aside}/image.tar:{name()}"], env=tools.environment())
     shutil.rmtree(context)
 
 
