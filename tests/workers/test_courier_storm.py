@@ -1,0 +1,142 @@
+"""Fault 17: couriers join and leave while messages wait for their next try, longer than a member may be silent."""
+
+import asyncio
+import random
+from collections import Counter
+from contextlib import suppress
+from dataclasses import dataclass, field
+from unittest.mock import patch
+
+import pytest
+from aiohttp import web
+from aiokafka import TopicPartition
+from aiokafka.errors import KafkaError
+
+from deadletter.brokers.kafka.broker import KafkaBroker
+from deadletter.brokers.kafka.commits import decode
+from deadletter.brokers.kafka.desk import KafkaDesk
+from deadletter.workers.running import end
+from tests.workers.couriers import QUICK, message
+from tests.workers.services import Received, serving, until
+from tests.workers.wires import Wire
+
+pytestmark = pytest.mark.parametrize("wire", ["kafka"], indirect=True)
+Where = tuple[int, int]
+
+
+@dataclass
+class Till:
+    """A service that refuses one in three at the first try, and knows what it took."""
+
+    taken: set[Where] = field(default_factory=set)
+    attempts: Counter[Where] = field(default_factory=Counter)
+
+    def __call__(self, one: Received) -> web.Response:
+        where = int(one.headers["Dlq-Partition"]), int(one.headers["Dlq-Offset"])
+        self.attempts[where] += 1
+        if where[1] % 3 == 0 and one.headers["Dlq-Attempt"] == "1":
+            return web.Response(status=503)
+        self.taken.add(where)
+        return web.Response()
+
+
+@dataclass
+class Auditor:
+    """Reads what the group committed, over and over: never more than the service took."""
+
+    wire: Wire
+    group: str
+    till: Till
+    existing: set[Where] = field(default_factory=set)
+    looks: int = 0
+    wrong: set[Where] = field(default_factory=set)
+
+    async def finished(self) -> set[Where]:
+        """Messages that a restart would not deliver again."""
+        assert isinstance(self.wire.broker, KafkaBroker)
+        admin = await self.wire.broker._line.admin()
+        topic = f"{self.wire.prefix}orders"
+        tps = [TopicPartition(topic, partition) for partition in {partition for partition, _ in self.existing}]
+        found = await admin.list_consumer_group_offsets(self.group, partitions=tps)
+        states = {tp.partition: decode(one.offset, one.metadata or "") for tp, one in found.items() if one.offset >= 0}
+        return {
+            (partition, offset)
+            for partition, offset in self.existing
+            if partition in states and offset <= states[partition][0] and offset not in states[partition][1]
+        }
+
+    async def watch(self) -> None:
+        """Until cancelled."""
+        while True:
+            with suppress(KafkaError):  # a broker that has just started has no coordinator yet
+                self.wrong |= await self.finished() - self.till.taken
+                self.looks += 1
+            await asyncio.sleep(0.05)
+
+
+async def storm(wire: Wire, pods: int, turns: int, partitions: int, backoff: int) -> None:
+    """`pods` couriers that come and go, one at the end that finishes everything. So few wait that none is parked."""
+    await wire.make(partitions)
+    await wire.send(*(message(f"m{n}", f"k{n}") for n in range(30 * pods)))
+    till = Till()
+    policy = {**QUICK, "maxAttempts": 50, "backoff": {"strategy": "Fixed", "initial": f"{backoff}s"}}
+    async with serving(till) as service:
+        told = wire.assignment(service.url, policy=policy, delivery={"inlineLimit": "1h", "concurrency": 256})
+        auditor = Auditor(wire, told.group, till)
+        auditor.existing = {(one.place.partition, one.place.offset) for one in await wire.buried("orders")}
+        watching = asyncio.ensure_future(auditor.watch())
+
+        async def come_and_go(pod: int) -> None:
+            for _ in range(turns):
+                await asyncio.sleep(random.random() * backoff / 2)
+                async with wire.courier(told, f"pod-{pod}"):
+                    await asyncio.sleep(random.random() * backoff / 2)
+
+        await asyncio.gather(*(come_and_go(pod) for pod in range(pods)))
+        await wire.send(*(message(f"late{n}", f"k{n}") for n in range(60)))
+        auditor.existing = {(one.place.partition, one.place.offset) for one in await wire.buried("orders")}
+        async with wire.courier(told, "pod-last"):
+            await until(lambda: till.taken == auditor.existing, 300)
+        left = auditor.existing - await auditor.finished()
+        await end(watching)
+    assert not auditor.wrong, "committed although nobody took it"
+    assert not left, "taken and not committed when the last one left"
+    assert auditor.looks > 10
+    assert not await wire.buried()
+    print(f"{len(auditor.existing)} messages, {sum(till.attempts.values())} requests, {auditor.looks} looks")
+
+
+async def keep_still(wire: Wire, backoff: int) -> None:
+    """One courier all of whose messages wait; it stays in its group."""
+    await wire.send(*(message(f"m{n}", f"k{n}") for n in range(10)))
+    policy = {**QUICK, "backoff": {"strategy": "Fixed", "initial": f"{backoff}s"}}
+    answer = lambda one: web.Response(status=503 if one.headers["Dlq-Attempt"] == "1" else 200)  # noqa: E731
+    revoked, let_go = 0, KafkaDesk.on_partitions_revoked
+
+    async def counted(self: KafkaDesk, parts: set[TopicPartition]) -> None:
+        nonlocal revoked
+        revoked += bool(parts)
+        await let_go(self, parts)
+
+    with patch.object(KafkaDesk, "on_partitions_revoked", counted):
+        async with serving(answer) as service:
+            told = wire.assignment(service.url, policy=policy, delivery={"inlineLimit": "1h"})
+            async with wire.courier(told):
+                await until(lambda: len(service.received) >= 20)
+                assert revoked == 0
+    assert Counter(one.headers["Dlq-Attempt"] for one in service.received) == {"1": 10, "2": 10}
+
+
+async def test_heartbeats_go_on_through_a_backoff_longer_than_a_session(wire: Wire):
+    await keep_still(wire, 12)  # a session lasts 10 s
+
+
+async def test_no_offset_is_committed_beyond_what_was_taken_while_couriers_come_and_go(wire: Wire):
+    await storm(wire, pods=3, turns=2, partitions=4, backoff=4)
+
+
+@pytest.mark.kill
+@pytest.mark.timeout(1200)
+async def test_a_storm_of_ten_couriers_during_backoffs_of_half_a_minute(wire: Wire):
+    await keep_still(wire, 30)
+    await storm(wire, pods=10, turns=4, partitions=12, backoff=30)
