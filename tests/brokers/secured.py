@@ -13,6 +13,7 @@ from aiokafka.protocol.admin import CreateAclsRequest, DeleteAclsRequest
 from deadletter.brokers.connect import open_broker
 from tests.bed import beds, kafka, processes, tools
 from tests.brokers.opening import LOOPBACK, kafka_at, no_secrets
+from tests.pems import PAST, PRESENT, Authority
 
 # As Kafka numbers them.
 TOPIC, GROUP, TRANSACTIONAL_ID, PREFIXED = 2, 3, 5, 4
@@ -26,18 +27,20 @@ ssl.truststore.location={here}/ca.crt
 """
 LOGIN = "org.apache.kafka.common.security"
 EXTRA = """\
-listeners=PLAIN://{address}:{port},CONTROLLER://{address}:{controller},LOGIN://{address}:{login},CERT://{address}:{cert}
-advertised.listeners=PLAIN://{address}:{port},LOGIN://{address}:{login},CERT://{address}:{cert}
-listener.security.protocol.map=PLAIN:PLAINTEXT,CONTROLLER:PLAINTEXT,LOGIN:SASL_SSL,CERT:SSL
+listeners=PLAIN://{address}:{port},CONTROLLER://{address}:{controller},{tls}
+advertised.listeners=PLAIN://{address}:{port},{tls}
+listener.security.protocol.map=PLAIN:PLAINTEXT,CONTROLLER:PLAINTEXT,LOGIN:SASL_SSL,CERT:SSL,OLD:SSL
 sasl.enabled.mechanisms=PLAIN,SCRAM-SHA-256,SCRAM-SHA-512
 listener.name.login.plain.sasl.jaas.config={plain}.PlainLoginModule required \\
   user_admin="{password}" user_guest="{password}";
 listener.name.login.scram-sha-256.sasl.jaas.config={scram}.ScramLoginModule required;
 listener.name.login.scram-sha-512.sasl.jaas.config={scram}.ScramLoginModule required;
 listener.name.cert.ssl.client.auth=required
+listener.name.old.ssl.keystore.type=PEM
+listener.name.old.ssl.keystore.location={directory}/expired.pem
 transaction.partition.verification.enable=false
 authorizer.class.name=org.apache.kafka.metadata.authorizer.StandardAuthorizer
-super.users=User:ANONYMOUS;User:admin;User:CN=courier
+super.users=User:ANONYMOUS;User:admin;User:rotated;User:CN=courier
 """
 
 
@@ -48,14 +51,15 @@ class Secured:
     plain: str
     login: str
     cert: str
+    old: str  # its certificate has expired
     files: Path
 
 
 def open_secured(bed: beds.Bed) -> Secured:
     """The bed's secured Kafka, started at its first use."""
-    said = bed.part(beds.Part("secured-kafka", 4, _start))
-    plain, _, login, cert = (f"{said['address']}:{port}" for port in said["ports"])
-    return Secured(plain, login, cert, bed.directory / "secured-kafka")
+    said = bed.part(beds.Part("secured-kafka", 5, _start))
+    plain, _, login, cert, old = (f"{said['address']}:{port}" for port in said["ports"])
+    return Secured(plain, login, cert, old, bed.directory / "secured-kafka")
 
 
 async def rights(secured: Secured, permission: int, operation: int, *resources: tuple[int, str]) -> None:
@@ -79,7 +83,13 @@ async def _ask(secured: Secured, request: Any) -> Any:
         return await client.send(client.get_random_node(), request)
 
 
-def _start(bed: Path, name: str, address: str, port: int, controller: int, login: int, cert: int) -> None:
+def configure(secured: Secured, *words: str) -> None:
+    """Change the settings of an entity while it runs."""
+    command = kafka.java("-XX:TieredStopAtLevel=1", "kafka.admin.ConfigCommand")
+    tools.run([*command, "--bootstrap-server", secured.plain, "--alter", *words], timeout=120)
+
+
+def _start(bed: Path, name: str, address: str, port: int, controller: int, login: int, cert: int, old: int) -> None:
     here = bed / name
     here.mkdir(parents=True)
     _certificates(here, address)
@@ -89,13 +99,15 @@ def _start(bed: Path, name: str, address: str, port: int, controller: int, login
         "controller.listener.names=CONTROLLER"
     ]
     modules = {"plain": f"{LOGIN}.plain", "scram": f"{LOGIN}.scram", "password": PASSWORD}
-    extra = EXTRA.format(**places, login=login, cert=cert, **modules) + PEM.format(here=here)
+    listeners = {"LOGIN": login, "CERT": cert, "OLD": old}
+    tls = ",".join(f"{listener}://{address}:{number}" for listener, number in listeners.items())
+    extra = EXTRA.format(**places, tls=tls, **modules) + PEM.format(here=here)
     config = here / "server.properties"
     config.write_text("\n".join(dict.fromkeys(kept)) + "\n" + extra)
     users = [
         f"{kind}=[name={user},password={PASSWORD}]"
         for kind in ("SCRAM-SHA-256", "SCRAM-SHA-512")
-        for user in ("admin",)
+        for user in ("admin", "rotated")
     ]
     scram = [word for user in users for word in ("--add-scram", user)]
     words = ("format", "--standalone", "-t", "c2VjdXJlZC1rYWZrYS0wMA", "-c", config, *scram)
@@ -107,21 +119,10 @@ def _start(bed: Path, name: str, address: str, port: int, controller: int, login
 
 
 def _certificates(here: Path, address: str) -> None:
-    tools.need("openssl")
-
-    def openssl(*words: str | Path) -> None:
-        tools.run([tools.path("openssl"), *words], cwd=here)
-
-    openssl("req", "-x509", "-newkey", "rsa:2048", "-nodes", "-keyout", "ca.key", "-out", "ca.crt", "-days", "30",
-            "-subj", "/CN=authority", "-addext", "basicConstraints=critical,CA:TRUE",
-            "-addext", "keyUsage=critical,keyCertSign")  # fmt: skip
-    for name, usage in (("server", "serverAuth,clientAuth"), ("courier", "clientAuth")):
-        (here / f"{name}.ext").write_text(f"subjectAltName=IP:{address}\nextendedKeyUsage={usage}\n")
-        openssl("req", "-new", "-newkey", "rsa:2048", "-nodes", "-keyout", f"{name}.key", "-out", f"{name}.csr",
-                "-subj", f"/CN={name}")  # fmt: skip
-        openssl("x509", "-req", "-in", f"{name}.csr", "-CA", "ca.crt", "-CAkey", "ca.key", "-CAcreateserial",
-                "-days", "30", "-out", f"{name}.crt", "-extfile", f"{name}.ext")  # fmt: skip
-    (here / "server.pem").write_text((here / "server.key").read_text() + (here / "server.crt").read_text())
+    authority = Authority.made(here)
+    for name, holds in (("server", PRESENT), ("courier", PRESENT), ("expired", PAST)):
+        folder = authority.sign(name, holds, address)
+        (here / f"{name}.pem").write_text((folder / "tls.key").read_text() + (folder / "tls.crt").read_text())
 
 
 def _succeeds(command: list[str]) -> bool:

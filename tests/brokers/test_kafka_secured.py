@@ -1,6 +1,7 @@
 """Logging in to Kafka: TLS, certificates, SASL, rights, rotated Secrets, and no word of a password."""
 
 import asyncio
+import contextlib
 import time
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
@@ -8,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from deadletter.api.brokerconnections import BrokerConnectionSpec
-from deadletter.brokers.base import Broker, Mover
+from deadletter.brokers.base import Broker, Mover, Registers
 from deadletter.brokers.connect import mounted_secrets, open_broker
-from deadletter.brokers.errors import AuthenticationFailed, BrokerError, NotAuthorised
-from deadletter.brokers.values import BoxSpec, Step, Taken
+from deadletter.brokers.errors import AuthenticationFailed, CertificateRefused, NotAuthorised
+from deadletter.brokers.values import BoxSpec, Reading, Step, Taken
 from deadletter.core.tallies import Why
 from tests.bed import beds
 from tests.brokers.opening import LOOPBACK, fresh_name
@@ -24,20 +25,25 @@ from tests.brokers.secured import (
     TRANSACTIONAL_ID,
     WRITE,
     Secured,
+    configure,
     open_secured,
     rights,
 )
 from tests.brokers.staging import (
     PATIENCE,
     Boxes,
+    claim_some,
     contents,
     lay,
     make_boxes,
+    now,
     numbered,
     republish,
+    settle_all,
     tally_of,
     values,
 )
+from tests.pems import PAST, PRESENT, Authority
 
 
 @pytest.fixture(scope="session")
@@ -49,8 +55,8 @@ def secured(bed: beds.Bed) -> Secured:
 def secrets(secured: Secured, tmp_path: Path) -> Path:
     """Secrets as they are mounted into a pod."""
     write(tmp_path / "ca" / "ca.crt", (secured.files / "ca.crt").read_bytes())
-    for key, file in (("tls.crt", "courier.crt"), ("tls.key", "courier.key")):
-        write(tmp_path / "mine" / key, (secured.files / file).read_bytes())
+    for key in ("tls.crt", "tls.key"):
+        write(tmp_path / "mine" / key, (secured.files / "courier" / key).read_bytes())
     login(tmp_path, "admin", PASSWORD)
     return tmp_path
 
@@ -125,8 +131,62 @@ async def test_an_authority_we_do_not_know_is_refused(secured: Secured, secrets:
     }
     connection = BrokerConnectionSpec.model_validate({"kafka": spec})
     async with open_broker(connection, mounted_secrets(secrets), LOOPBACK) as broker:
-        with pytest.raises(BrokerError):
+        with pytest.raises(CertificateRefused, match="caSecretRef"):
             await broker.server()
+
+
+@pytest.mark.parametrize(("listener", "mine", "said"), [
+    ("old", PRESENT, "the server's certificate.* has expired"),
+    ("cert", PAST, "our certificate.*clientSecretRef expired"),
+    ("cert", None, "certificate.*clientSecretRef"),
+])  # fmt: skip
+async def test_a_certificate_that_is_refused_is_said_with_what_helps(
+    secured: Secured, secrets: Path, tmp_path: Path, listener: str, mine: tuple[float, float] | None, said: str
+) -> None:
+    tls = {"caSecretRef": {"name": "ca", "key": "ca.crt"}}
+    if mine is not None:
+        (secrets / "mine").rename(secrets / "other")
+        signed = Authority(secured.files).sign(fresh_name("mine"), mine)
+        signed.rename(secrets / "mine")
+        tls["clientSecretRef"] = {"name": "mine"}
+    spec = {"kafka": {"bootstrapServers": [getattr(secured, listener)], "tls": tls}}
+    async with open_broker(BrokerConnectionSpec.model_validate(spec), mounted_secrets(secrets), LOOPBACK) as broker:
+        with pytest.raises(CertificateRefused, match=said):
+            await broker.server()
+
+
+async def test_a_rotated_password_reaches_who_is_at_work(secured: Secured, secrets: Path) -> None:
+    """The old password is worth nothing, and every connection is lost: what runs goes on with the new one."""
+    login(secrets, "rotated", PASSWORD)
+    async with dial(secured, secrets, "SCRAM-SHA-256") as broker, contextlib.AsyncExitStack() as stack:
+        boxes = await make_boxes(broker, fresh_name("rotated"))
+        desk = await stack.enter_async_context(broker.desk(boxes.desk()))
+        registers = broker.registers()
+        stack.push_async_callback(registers.close)
+        await lay(broker, boxes.source, numbered(1))
+        await settle_all(desk, await claim_some(desk, 1))
+        await lay(broker, boxes.dead, numbered(1))
+        await until_depth(registers, boxes, 1)
+        changed = ["--entity-type", "users", "--entity-name", "rotated", "--add-config", "SCRAM-SHA-256=[password=new]"]
+        await asyncio.to_thread(configure, secured, *changed)
+        login(secrets, "rotated", "new")
+        for consumer in (desk._consumer, registers._consumer):  # type: ignore[attr-defined]
+            for connection in list(consumer._client._conns.values()):
+                connection.close()
+        await lay(broker, boxes.source, numbered(1, start=1))
+        assert [one.message.value for one in await claim_some(desk, 1)] == [b"v1"]
+        await lay(broker, boxes.dead, numbered(1))
+        await until_depth(registers, boxes, 2)
+
+
+async def until_depth(registers: Registers, boxes: Boxes, depth: int) -> None:
+    deadline = time.monotonic() + PATIENCE
+    while True:
+        found = (await registers.sweep([boxes.watched], now()))[boxes.dead]
+        if isinstance(found, Reading) and found.depth == depth:
+            return
+        assert time.monotonic() < deadline, found
+        await asyncio.sleep(0.1)
 
 
 async def test_a_guest_without_rights_is_told_so(secured: Secured, secrets: Path) -> None:

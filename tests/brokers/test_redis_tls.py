@@ -1,41 +1,66 @@
-"""Redis over TLS with a client certificate."""
+"""Redis over TLS: with a client certificate, and with certificates that are refused."""
 
-import subprocess
 from pathlib import Path
 
 import pytest
 
 from deadletter.api.brokerconnections import BrokerConnectionSpec
-from deadletter.brokers.connect import open_broker
-from deadletter.brokers.errors import BrokerUnreachable
+from deadletter.brokers.connect import mounted_secrets, open_broker
+from deadletter.brokers.errors import CertificateRefused
 from tests.brokers.opening import LOOPBACK
 from tests.brokers.servers import HERE, own_redis
+from tests.pems import FUTURE, PAST, PRESENT, Authority
+
+TRUST = {"caSecretRef": {"name": "ca", "key": "ca.crt"}}
+MINE = {"clientSecretRef": {"name": "mine"}}
 
 
-def certificates(directory: Path) -> dict[str, bytes]:
-    """An authority and a pair it signed, for server and client alike."""
-    run = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "30", "-subj", "/CN=ca"]
-    subprocess.run(
-        [*run, "-keyout", directory / "ca.key", "-out", directory / "ca.crt"], check=True, capture_output=True
-    )
-    pair = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "30", "-subj", "/CN=redis"]
-    pair += ["-CA", str(directory / "ca.crt"), "-CAkey", str(directory / "ca.key")]
-    pair += ["-addext", f"subjectAltName=IP:{HERE}", "-addext", "basicConstraints=critical,CA:FALSE"]
-    pair += ["-keyout", str(directory / "tls.key"), "-out", str(directory / "tls.crt")]
-    subprocess.run(pair, check=True, capture_output=True)
-    return {name: (directory / name).read_bytes() for name in ("ca.crt", "tls.crt", "tls.key")}
+async def knock(port: int, secrets: Path, **tls: object) -> str:
+    spec = BrokerConnectionSpec.model_validate({"redis": {"url": f"rediss://{HERE}:{port}/0", "tls": tls}})
+    async with open_broker(spec, mounted_secrets(secrets), LOOPBACK) as broker:
+        return (await broker.server()).kind
+
+
+def served(authority: Authority, name: str) -> list[str]:
+    files = {"cert": f"{name}/tls.crt", "key": f"{name}/tls.key", "ca-cert": "ca.crt"}
+    return [word for kind, file in files.items() for word in (f"--tls-{kind}-file", str(authority.folder / file))]
 
 
 async def test_redis_over_tls(tmp_path: Path) -> None:
-    files = certificates(tmp_path)
-    settings = ["--tls-cert-file", "tls.crt", "--tls-key-file", "tls.key", "--tls-ca-cert-file", "ca.crt"]
-    with own_redis(tmp_path, *settings, plain=False) as port:
-        tls = {"caSecretRef": {"name": "ca", "key": "ca.crt"}, "clientSecretRef": {"name": "cert"}}
-        redis = {"url": f"rediss://{HERE}:{port}/0", "tls": tls}
-        spec = BrokerConnectionSpec.model_validate({"redis": redis})
-        async with open_broker(spec, lambda _, key: files[key], LOOPBACK) as broker:
-            assert (await broker.server()).kind == "Redis"
-        distrusting = BrokerConnectionSpec.model_validate({"redis": {"url": redis["url"]}})
-        async with open_broker(distrusting, lambda _, key: files[key], LOOPBACK) as broker:
-            with pytest.raises(BrokerUnreachable):
-                await broker.server()
+    authority = Authority.made(tmp_path / "ca")
+    for name in ("server", "mine"):
+        authority.sign(name)
+    (tmp_path / "ca" / "mine").rename(tmp_path / "mine")
+    with own_redis(tmp_path, *served(authority, "server"), plain=False) as port:
+        assert await knock(port, tmp_path, **TRUST, **MINE) == "Redis"
+        with pytest.raises(CertificateRefused, match="caSecretRef"):
+            await knock(port, tmp_path)
+
+
+@pytest.mark.parametrize(("theirs", "mine", "said"), [
+    (PAST, PRESENT, "the server's certificate.* has expired: renew it"),
+    (FUTURE, PRESENT, "is not valid yet: look at the clocks"),
+    (PRESENT, PAST, "our certificate, it has expired: renew it in the Secret of clientSecretRef"),
+])  # fmt: skip
+async def test_a_certificate_that_is_refused_is_said_with_what_helps(
+    tmp_path: Path, theirs: tuple[float, float], mine: tuple[float, float], said: str
+) -> None:
+    authority = Authority.made(tmp_path / "ca")
+    authority.sign("server", theirs)
+    authority.sign("mine", mine).rename(tmp_path / "mine")
+    with own_redis(tmp_path, *served(authority, "server"), plain=False) as port:
+        with pytest.raises(CertificateRefused, match=said):
+            await knock(port, tmp_path, **TRUST, **MINE)
+        (tmp_path / "mine").rename(tmp_path / "old")
+        authority.sign("server")
+        authority.sign("mine").rename(tmp_path / "mine")
+    with own_redis(tmp_path, *served(authority, "server"), plain=False) as port:
+        assert await knock(port, tmp_path, **TRUST, **MINE) == "Redis"
+
+
+async def test_a_certificate_for_another_address_is_said(tmp_path: Path) -> None:
+    authority = Authority.made(tmp_path / "ca")
+    authority.sign("server", address="192.0.2.1")
+    settings = (*served(authority, "server"), "--tls-auth-clients", "no")
+    with own_redis(tmp_path, *settings, plain=False) as port, pytest.raises(CertificateRefused, match="another name"):
+        await knock(port, tmp_path, **TRUST)

@@ -14,7 +14,7 @@ from deadletter.brokers.values import BoxSpec
 from deadletter.core.headers import read_ours
 from deadletter.core.letters import Envelope, Message
 from deadletter.workers.courier.courier import Courier
-from deadletter.workers.courier.deliveries import Deliverer, wall_clock
+from deadletter.workers.courier.deliveries import Deliverer, Secrets, wall_clock
 from deadletter.workers.courier.main import desk_spec
 from deadletter.workers.courier.words import Speaker
 from deadletter.workers.http.addresses import Resolver, resolve
@@ -89,21 +89,31 @@ class Bench:
 
     @asynccontextmanager
     async def courier(
-        self, told: CourierAssignment, pod: str = "pod-0", paused: Any = str, resolver: Resolver = resolve
+        self,
+        told: CourierAssignment,
+        pod: str = "pod-0",
+        paused: Any = str,
+        resolver: Resolver = resolve,
+        secrets: Secrets = no_secret,
     ) -> AsyncIterator[Courier]:
         """A courier at work while the block runs."""
         with patch.object(memory_desk, "_WAIT", 0.05):  # so that stopping takes no second
-            async with running(self.broker, told, pod, paused, resolver) as courier:
+            async with running(self.broker, told, pod, paused, resolver, secrets) as courier:
                 yield courier
 
 
 @asynccontextmanager
 async def running(
-    broker: Broker, told: CourierAssignment, pod: str = "pod-0", paused: Any = str, resolver: Resolver = resolve
+    broker: Broker,
+    told: CourierAssignment,
+    pod: str = "pod-0",
+    paused: Any = str,
+    resolver: Resolver = resolve,
+    secrets: Secrets = no_secret,
 ) -> AsyncIterator[Courier]:
     """A courier at work on any broker while the block runs."""
     stop = asyncio.Event()
-    deliverer = Deliverer(told, no_secret, resolver)
+    deliverer = Deliverer(told, secrets, resolver)
     async with broker.desk(desk_spec(told, pod)) as desk:
         courier = Courier(told, desk, deliverer, paused)
         speaker = Speaker(courier, desk, pod, (told.namespace, told.queue), wall_clock, 30)

@@ -3,6 +3,7 @@
 import asyncio
 import socket
 import ssl
+import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
@@ -83,6 +84,36 @@ def server_tls(folder: Path, *, wants_client: bool = False) -> ssl.SSLContext:
         made.load_verify_locations(folder / "ca.crt")
         made.verify_mode = ssl.CERT_REQUIRED
     return made
+
+
+@contextmanager
+def refusing_server(tls: ssl.SSLContext) -> Iterator[int]:
+    """A server that says what it objects to in a client's certificate: asyncio's own hangs up without a word."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        serving = threading.Thread(target=_answer_all, args=(listening, tls), daemon=True)
+        serving.start()
+        try:
+            yield listening.getsockname()[1]
+        finally:
+            listening.shutdown(socket.SHUT_RDWR)
+            serving.join()
+
+
+def _answer_all(listening: socket.socket, tls: ssl.SSLContext) -> None:
+    while True:
+        try:
+            plain, _ = listening.accept()
+        except OSError:  # shut down
+            return
+        plain.settimeout(10)
+        with tls.wrap_socket(plain, server_side=True, do_handshake_on_connect=False) as secured:
+            try:
+                secured.do_handshake()
+                secured.recv(1 << 16)
+                secured.sendall(OK)
+            except ssl.SSLError:
+                while socket.socket.recv(secured, 1 << 16):  # else a reset overtakes the alert
+                    pass
 
 
 async def ask_tls(port: int, tls: ssl.SSLContext, host: str = "localhost"):

@@ -1,17 +1,18 @@
 """Faults of the target itself: the queue pauses with a reason, and no message pays for it."""
 
 import asyncio
-import subprocess
+import re
 from pathlib import Path
 
 import pytest
 
 from deadletter.core.failures import failure_of
 from deadletter.core.policy import BreakerSettings, Policy
-from deadletter.workers.courier import outcomes
+from deadletter.workers.courier import deliveries, outcomes
 from deadletter.workers.courier.gates import Gate, Pass
+from tests.pems import FUTURE, PAST, Authority
 from tests.workers.couriers import QUICK, Bench, assignment, message
-from tests.workers.rawservers import OK, saying, server, server_tls
+from tests.workers.rawservers import OK, refusing_server, saying, server, server_tls
 from tests.workers.services import serving, until
 
 FEW = {**QUICK, "maxAttempts": 1}
@@ -67,19 +68,62 @@ async def test_a_name_without_address_pauses():
     assert not bench.buried()
 
 
-async def test_a_certificate_nobody_trusts_pauses(tmp_path: Path):
-    words = (
-        "req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -keyout tls.key -out tls.crt -subj /CN=localhost"
-    )
-    subprocess.run(["openssl", *words.split()], cwd=tmp_path, check=True, capture_output=True)
+@pytest.mark.parametrize("wrong", [PAST, FUTURE])
+async def test_a_certificate_that_does_not_hold_pauses_and_heals_when_it_is_renewed(
+    tmp_path: Path, wrong: tuple[float, float]
+):
+    authority = Authority.made(tmp_path)
+    tls = server_tls(authority.sign("service", wrong))
     bench = Bench()
     bench.send(message())
-    async with (
-        server(saying(OK), server_tls(tmp_path)) as port,
-        bench.courier(assignment(f"https://localhost:{port}/", policy=FEW, allow=["127.0.0.0/8", "::1/128"])),
-    ):
-        await until(lambda: bench.words == ["TargetUnresolvable"])
+    http = {"tls": {"caSecretRef": {"name": "ca", "key": "ca.crt"}}}
+    async with server(saying(OK), tls) as port:
+        told = assignment(f"https://127.0.0.1:{port}/", policy=FEW, http=http)
+        async with bench.courier(told, secrets=lambda _, key: (tmp_path / key).read_bytes()):
+            await until(lambda: bench.words == ["CertificateRefused"])
+            (word,) = bench.server.ledgers["dead.ledger"].couriers.values()
+            assert re.search("has expired: renew it|not valid yet: look at the clocks", word.message)
+            assert not bench.is_settled
+            renewed = authority.sign("service")
+            tls.load_cert_chain(renewed / "tls.crt", renewed / "tls.key")
+            await until(lambda: bench.is_settled)
+            await until(lambda: bench.words == [""])
     assert not bench.buried()
+
+
+async def test_our_expired_certificate_pauses_and_a_renewed_one_is_taken_up(tmp_path: Path, monkeypatch):
+    monkeypatch.setattr(deliveries, "LOOK_SECONDS", 0.1)
+    authority = Authority.made(tmp_path)
+    mine = authority.sign("mine", PAST)
+    service = authority.sign("service")
+    (service / "ca.crt").write_bytes(authority.certificate.read_bytes())
+    bench = Bench()
+    bench.send(message())
+    http = {"tls": {"caSecretRef": {"name": "ca", "key": "ca.crt"}, "clientSecretRef": {"name": "mine"}}}
+    with refusing_server(server_tls(service, wants_client=True)) as port:
+        told = assignment(f"https://127.0.0.1:{port}/", policy=FEW, http=http)
+        read = {"ca": tmp_path, "mine": mine}
+        async with bench.courier(told, secrets=lambda name, key: (read[name] / key).read_bytes()):
+            await until(lambda: bench.words == ["CertificateRefused"])
+            authority.sign("mine")
+            await until(lambda: bench.is_settled)
+    assert not bench.buried()
+
+
+async def test_a_rotated_header_is_taken_up_while_the_courier_runs(monkeypatch):
+    monkeypatch.setattr(deliveries, "LOOK_SECONDS", 0.0)
+    token = [b"old"]
+    header = {"name": "Authorization", "valueFrom": {"secretKeyRef": {"name": "token", "key": "bearer"}}}
+    bench = Bench()
+    async with serving() as service:
+        told = assignment(service.url, policy=FEW, http={"headers": [header]})
+        async with bench.courier(told, secrets=lambda _, __: token[0]):
+            bench.send(message("1"))
+            await until(lambda: bench.is_settled)
+            token[0] = b"new"
+            bench.send(message("2"))
+            await until(lambda: len(service.received) == 2)
+    assert [one.headers["Authorization"] for one in service.received] == ["old", "new"]
 
 
 async def test_a_missing_certificate_pauses():

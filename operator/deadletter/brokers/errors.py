@@ -3,6 +3,7 @@
     BrokerError
     ├── BrokerUnreachable   time heals it
     ├── AuthenticationFailed time heals it (a Secret may be mended)
+    ├── CertificateRefused  time heals it (a certificate may be renewed)
     ├── NotAuthorised       time heals it (an ACL may be mended)
     ├── BoxMissing          time heals it (the box may be made)
     ├── BoxRefused          time heals it (disk full, too few replicas, read-only)
@@ -31,6 +32,12 @@ class BrokerUnreachable(BrokerError):
 
 class AuthenticationFailed(BrokerError):
     """The broker refuses our credentials."""
+
+    heals = True
+
+
+class CertificateRefused(BrokerError):
+    """A certificate, the broker's or ours, is not accepted."""
 
     heals = True
 

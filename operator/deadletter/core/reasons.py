@@ -22,6 +22,7 @@ class Reason(StrEnum):
     WaitingForCourier = "WaitingForCourier", "The courier's pods are not available yet."
     BrokerUnreachable = "BrokerUnreachable", "Nobody answers at the broker's addresses."
     AuthenticationFailed = "AuthenticationFailed", "The broker refuses the credentials."
+    CertificateRefused = "CertificateRefused", "A certificate has expired, is not valid yet or is not trusted."
     NotAuthorised = "NotAuthorised", "The broker knows the user and refuses the operation."
     BoxMissing = "BoxMissing", "A topic or stream that should exist does not."
     BoxConflict = "BoxConflict", "Another queue owns the same dead box, or what exists differs from what is asked."
@@ -62,7 +63,7 @@ class Reason(StrEnum):
     CapacityReached = "CapacityReached", "The dead box holds as many letters as it may; the source is paused."
     ErrorBudgetSpent = "ErrorBudgetSpent", "More letters died in the time than the budget allows; the source is paused."
     TargetForbidden = "TargetForbidden", "The delivery address is one the courier must not call."
-    TargetUnresolvable = "TargetUnresolvable", "The delivery host has no address, or its certificate is not trusted."
+    TargetUnresolvable = "TargetUnresolvable", "The delivery host has no address, or TLS with it fails."
     OriginUnknown = (
         "OriginUnknown",
         "Where letters came from is not known: they cannot go back, or a return is not recognised.",

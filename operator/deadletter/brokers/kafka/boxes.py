@@ -29,10 +29,8 @@ SHOWN_TIMEOUT = 20.0
 
 async def server(line: Line) -> Server:
     """Who answers."""
-    client = await line.client()
-    with translated("the broker"):
-        answer = await client.send(client.get_random_node(), MetadataRequest([]))
-    return Server("Kafka", _version(client), len(answer.brokers), True, str(answer.cluster_id))
+    answer = await line.ask(MetadataRequest([]))
+    return Server("Kafka", _version(await line.client()), len(answer.brokers), True, str(answer.cluster_id))
 
 
 def _version(client: Any) -> str:

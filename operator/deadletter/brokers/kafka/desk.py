@@ -48,6 +48,10 @@ class KafkaDesk(ConsumerRebalanceListener):  # type: ignore[misc]
             if name not in found:
                 raise BoxMissing(f"{name}: it does not exist")
         await boxes.ensure_ledger(self._line, self._spec.ledger)
+        await self._join()
+
+    async def _join(self) -> None:
+        self._joined.clear()
         self._consumer = await self._line.consumer(
             group_id=self._spec.group,
             max_poll_interval_ms=2**31 - 1,
@@ -62,6 +66,12 @@ class KafkaDesk(ConsumerRebalanceListener):  # type: ignore[misc]
             await asyncio.wait_for(self._joined.wait(), JOIN_TIMEOUT)
             if self._openings:
                 await asyncio.wait(list(self._openings), timeout=JOIN_TIMEOUT)
+
+    async def _join_anew(self) -> None:
+        """A consumer with credentials of the past could not dial again, and would not say so."""
+        await self._let_go()
+        await self._consumer.stop()
+        await self._join()
 
     async def close(self) -> None:
         """Write what is gathered, leave the group, take our word back."""
@@ -162,10 +172,18 @@ class KafkaDesk(ConsumerRebalanceListener):  # type: ignore[misc]
                     if not claims:  # due letters are in hand by now and must not be forgotten
                         raise
                 claims += self._take(limit - len(claims), max_bytes)
-            if claims or (time.monotonic() >= deadline and not self._shut):
+            if claims:
                 return claims
             if time.monotonic() >= deadline:
-                raise next(iter(self._shut.values()))
+                return await self._nothing()
+
+    async def _nothing(self) -> list[Claim]:
+        """Nothing came, and it is asked why: what keeps a partition shut is raised."""
+        if self._shut:
+            raise next(iter(self._shut.values()))
+        if not self._line.is_current(self._consumer):
+            await self._join_anew()
+        return []
 
     def _longest_wait(self, deadline: float) -> float:
         due = [when for work in self._works.values() if isinstance(work, RetryPartition) and (when := work.next_due())]

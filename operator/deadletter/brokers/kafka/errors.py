@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from aiokafka import errors as driver
 
 from deadletter.brokers import errors as ours
+from deadletter.core.certificates import refusal
 from deadletter.core.ledger import LedgerError
 
 _TRANSLATIONS: tuple[tuple[tuple[type[BaseException], ...], type[ours.BrokerError], str], ...] = (
@@ -47,6 +48,8 @@ def translate(error: BaseException, about: str) -> ours.BrokerError:
     for kinds, kind, sentence in _TRANSLATIONS:
         if isinstance(error, kinds):
             return kind(f"{about}: {sentence}")
+    if sentence := refusal(error):
+        return ours.CertificateRefused(f"{about}: {sentence}")
     return ours.BrokerUnreachable(f"{about}: no answer in time ({type(error).__name__})")
 
 

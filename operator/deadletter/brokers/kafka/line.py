@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka import errors as driver
@@ -17,6 +18,7 @@ from deadletter.brokers.errors import BoxMissing, BrokerError, BrokerUnreachable
 from deadletter.brokers.kafka.errors import translate, translated
 
 REQUEST_TIMEOUT_MS = 15_000
+KNOCK_TIMEOUT_MS = 5_000
 START_TIMEOUT = 60.0
 CLOSE_TIMEOUT = 1.0
 TRANSACTION_TIMEOUT_MS = 10_000
@@ -43,6 +45,7 @@ class Line:
         # How the last transaction of an id ended: the coordinator tells it only until the id is opened again.
         self.words: dict[str, bool] = {}
         self._lock = asyncio.Lock()
+        self._made: WeakKeyDictionary[AIOKafkaConsumer, Mapping[str, Any]] = WeakKeyDictionary()
 
     def _common(self) -> dict[str, Any]:
         return {
@@ -84,12 +87,13 @@ class Line:
         self._client, self._admin = client, admin
 
     async def _explain(self, error: BaseException) -> BaseException:
-        """Bootstrap hides why it failed: knock once more and listen."""
+        """The driver hides why it failed: knock once more and listen."""
         if not isinstance(error, BrokerUnreachable):
             return error
         host, _, port = self._servers[0].rpartition(":")
         try:
-            options = {key: value for key, value in self._common().items() if key != "bootstrap_servers"}
+            options = self._common() | {"request_timeout_ms": KNOCK_TIMEOUT_MS}
+            del options["bootstrap_servers"]
             connection = await create_conn(host, int(port), **options)
             connection.close()
         except (TimeoutError, driver.KafkaError, OSError) as cause:
@@ -117,10 +121,17 @@ class Line:
             found |= await self._lookup(client, asked[first : first + MOST_NAMES])
         return found
 
+    async def ask(self, request: Any) -> Any:
+        """The answer of any broker. A client that was connected before does not say why it no longer is: we ask."""
+        client = await self.client()
+        try:
+            with translated("the broker"):
+                return await client.send(client.get_random_node(), request)
+        except BrokerUnreachable as error:
+            raise await self._explain(error) from error
+
     async def _lookup(self, client: AIOKafkaClient, names: list[str]) -> dict[str, int | BrokerError]:
-        with translated("the broker"):
-            request = MetadataRequest(names, allow_auto_topic_creation=False)
-            answer = await client.send(client.get_random_node(), request)
+        answer = await self.ask(MetadataRequest(names, allow_auto_topic_creation=False))
         await self._learn(client, answer)
         found: dict[str, int | BrokerError] = {}
         for code, name, _, partitions in answer.topics:
@@ -232,6 +243,7 @@ class Line:
     async def consumer(self, **options: Any) -> AIOKafkaConsumer:
         """A started consumer that commits nothing by itself and sees only what is committed."""
         await self.client()
+        credentials = self._credentials()
         made = AIOKafkaConsumer(
             **self._common(),
             **{
@@ -249,7 +261,12 @@ class Line:
             except BaseException:
                 await made.stop()
                 raise
+        self._made[made] = credentials
         return made
+
+    def is_current(self, consumer: AIOKafkaConsumer) -> bool:
+        """Has it the credentials of the moment? Else it cannot dial again."""
+        return self._made.get(consumer) == self._credentials()
 
 
 async def discard(producer: AIOKafkaProducer) -> None:

@@ -112,6 +112,8 @@ class KafkaRegisters:
         spans = {tp: span for some in moved.values() for tp, span in some.items()}
         if not spans:
             return
+        if self._consumer is not None and not self._line.is_current(self._consumer):
+            await self.close()
         if self._consumer is None:
             self._consumer = await self._line.consumer(
                 max_partition_fetch_bytes=FETCH_BYTES, fetch_max_bytes=4 * FETCH_BYTES

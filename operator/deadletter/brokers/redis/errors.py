@@ -19,10 +19,12 @@ from deadletter.brokers.errors import (
     BoxRefused,
     BrokerError,
     BrokerUnreachable,
+    CertificateRefused,
     Fenced,
     NotAuthorised,
     NotSupported,
 )
+from deadletter.core.certificates import refusal
 
 _BY_WORD: dict[str, tuple[type[BrokerError], str]] = {
     "FENCED": (Fenced, "another settler took over"),
@@ -60,6 +62,8 @@ def _meaning(error: Exception) -> tuple[type[BrokerError], str]:
     word = next(words, None) or next(kinds, None) or next((w for w, part in _SENTENCES if part in text), None)
     if word is not None:
         return _BY_WORD[word]
+    if sentence := refusal(error):
+        return CertificateRefused, sentence
     if isinstance(error, LateReply | TimeoutError):
         return BrokerUnreachable, "Redis does not answer in time"
     if isinstance(error, LostConnection | OSError):

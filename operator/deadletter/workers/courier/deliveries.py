@@ -1,5 +1,6 @@
 """One delivery of one message: the request is made, sent, and its outcome judged. It never raises."""
 
+import asyncio
 import time
 from collections.abc import Callable
 
@@ -17,6 +18,7 @@ from deadletter.workers.http.errors import TlsFault
 from deadletter.workers.http.tls import context
 
 Secrets = Callable[[str, str], bytes]
+LOOK_SECONDS = 5.0  # between two looks at the Secrets of the delivery
 
 
 def wall_clock() -> int:
@@ -39,7 +41,7 @@ def open_client(url: str, tls: Tls | None, secrets: Secrets, guard: Guard) -> Cl
 
 
 def fixed_headers(http: HttpDelivery, secrets: Secrets) -> list[tuple[str, str]]:
-    """The headers of every request; a secret value is read once, a changed one rolls the pod."""
+    """The headers of every request."""
     rendered = []
     for header in http.headers:
         value = header.value or ""
@@ -62,6 +64,8 @@ class Deliverer:
         self._client: Client | None = None
         self._requests: Requests | None = None
         self._log = logs.get(__name__)
+        self._seen: tuple[bytes, ...] | None = None
+        self._looked_at = 0.0
         self._done = frozenset(status for status in range(100, 600) if self._http.is_success(status))
 
     def _open(self) -> tuple[Client, Requests]:
@@ -75,6 +79,20 @@ class Deliverer:
             self._client = client
         return self._client, self._requests
 
+    async def _renew(self) -> None:
+        """Take up Secrets that changed: with the next request, on new connections."""
+        now = asyncio.get_running_loop().time()
+        if self._client is not None and now - self._looked_at < LOOK_SECONDS:
+            return
+        self._looked_at = now
+        try:
+            seen = tuple(self._secrets(ref.name, ref.key) for ref in self._http.secret_keys)
+        except KeyError:  # half written, or gone: what we have may still do
+            return
+        if seen != self._seen:
+            self._seen = seen
+            await self.close()
+
     async def attempt(self, claim: Claim) -> Outcome:
         """Deliver once."""
         try:
@@ -87,6 +105,7 @@ class Deliverer:
 
     async def _try(self, claim: Claim) -> Outcome:
         try:
+            await self._renew()
             client, requests = self._open()
         except KeyError as error:
             raise TlsFault("a Secret with a header is missing or lacks its key") from error
@@ -96,5 +115,6 @@ class Deliverer:
 
     async def close(self) -> None:
         """Let go of connections."""
-        if self._client is not None:
-            await self._client.close()
+        client, self._client = self._client, None
+        if client is not None:
+            await client.close()

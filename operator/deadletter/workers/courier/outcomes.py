@@ -7,12 +7,13 @@ from deadletter.core.failures import TYPE_LIMIT, failure_of, failure_of_status
 from deadletter.core.letters import Category, Failure
 from deadletter.core.reasons import Reason
 from deadletter.workers.http.answers import Answer
-from deadletter.workers.http.errors import HttpError, TargetForbidden
+from deadletter.workers.http.errors import CertificateRefused, HttpError, TargetForbidden
 
 ASKED = frozenset({"retry", "bury", "discard"})
 MESSAGE_BYTES = 1024
 OUTAGES = frozenset({502, 503, 504})
 OURS = "CourierError"
+FAULTS = {TargetForbidden: Reason.TargetForbidden, CertificateRefused: Reason.CertificateRefused}
 OF_MESSAGE = frozenset({Category.Permission, Category.Validation, Category.Permanent})
 
 
@@ -71,8 +72,7 @@ def of_error(error: HttpError) -> Outcome:
     failure = failure_of(error.kind, str(error))
     if not error.is_of_queue:
         return Outcome(failure)
-    reason = Reason.TargetForbidden if isinstance(error, TargetForbidden) else Reason.TargetUnresolvable
-    return Outcome(failure, fault=reason)
+    return Outcome(failure, fault=FAULTS.get(type(error), Reason.TargetUnresolvable))
 
 
 def of_own_fault(origin: str) -> Outcome:

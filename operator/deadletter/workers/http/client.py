@@ -11,10 +11,11 @@ import ssl
 from collections import deque
 from collections.abc import Sequence
 
+from deadletter.core.certificates import refusal
 from deadletter.workers.http.addresses import Guard
 from deadletter.workers.http.answers import Answer
 from deadletter.workers.http.connections import Connection
-from deadletter.workers.http.errors import Broken, HttpError, TimedOut, TlsFault, Unreachable
+from deadletter.workers.http.errors import Broken, CertificateRefused, HttpError, TimedOut, TlsFault, Unreachable
 from deadletter.workers.http.targets import Target
 
 IDLE_SECONDS = 60.0
@@ -24,6 +25,8 @@ CONNECT_SECONDS = 10.0
 
 def fault_of(error: Exception) -> HttpError:
     """An error of a connect, in our words; it names no address."""
+    if sentence := refusal(error):
+        return CertificateRefused(sentence)
     if isinstance(error, ssl.SSLError):
         return TlsFault("the TLS handshake failed")
     if isinstance(error, TimeoutError):
@@ -43,6 +46,7 @@ class Client:
         self._guard = guard
         self._tls = tls if target.secure else None
         self._idle: deque[tuple[Connection, float]] = deque()
+        self._is_closed = False
 
     async def exchange(self, head: bytes, body: bytes, seconds: float) -> Answer:
         """The answer to a request, given as its head and its body; HttpError when there is none within `seconds`."""
@@ -72,7 +76,7 @@ class Client:
         return None
 
     def _give_back(self, connection: Connection, now: float) -> None:
-        if connection.is_open and now - connection.born < LIFE_SECONDS:
+        if connection.is_open and now - connection.born < LIFE_SECONDS and not self._is_closed:
             self._idle.append((connection, now))
         else:
             connection.close()
@@ -109,6 +113,7 @@ class Client:
         return connection
 
     async def close(self) -> None:
-        """Close every idle connection."""
+        """Close every idle connection, and those in use when their exchange is over."""
+        self._is_closed = True
         while self._idle:
             self._idle.pop()[0].close()

@@ -15,8 +15,9 @@ from typing import Any, cast
 
 import httptools
 
+from deadletter.core.certificates import refusal
 from deadletter.workers.http.answers import BODY_LIMIT, HEAD_LIMIT, INTERIM_LIMIT, Answer
-from deadletter.workers.http.errors import BadAnswer, Broken, HttpError, TimedOut
+from deadletter.workers.http.errors import BadAnswer, Broken, CertificateRefused, HttpError, TimedOut
 
 JOINED_LIMIT = 16 << 10
 
@@ -106,16 +107,17 @@ class Connection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The connection is gone."""
-        self._closed(is_clean=exc is None)
+        self._closed(is_clean=exc is None, refused=refusal(exc))
 
-    def _closed(self, *, is_clean: bool) -> None:
+    def _closed(self, *, is_clean: bool, refused: str = "") -> None:
         if self._waiting is None or self._waiting.done():
             return
         if is_clean and self._in_body and not {"content-length", "transfer-encoding"} & self._headers.keys():
             self._finish(self._parser.get_status_code(), is_cut=False)
             self.close()
         else:
-            self._end(Broken("the connection ended before the answer"))
+            # With TLS 1.3 a server objects to our certificate when we believe that all is well.
+            self._end(CertificateRefused(refused) if refused else Broken("the connection ended before the answer"))
 
     def on_message_begin(self) -> None:
         """An answer begins; a second one to the same request is not ours."""

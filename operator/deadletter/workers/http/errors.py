@@ -3,7 +3,8 @@
 - HttpError
     - TargetForbidden: the address guard refuses it; the queue's fault
     - TargetUnresolvable: no address for the name; the queue's fault
-    - TlsFault: the handshake or the certificate; the queue's fault
+    - TlsFault: the handshake; the queue's fault
+        - CertificateRefused: a certificate is not accepted
     - Unreachable: refused, no route
     - Broken: reset, closed too early
     - TimedOut: no whole answer in time
@@ -35,10 +36,14 @@ class TargetUnresolvable(HttpError):
 
 
 class TlsFault(HttpError):
-    """The certificate or the handshake is not accepted."""
+    """There is no TLS with it."""
 
     kind = "Tls"
     is_of_queue = True
+
+
+class CertificateRefused(TlsFault):
+    """A certificate, the service's or ours, is not accepted."""
 
 
 class Unreachable(HttpError):

@@ -1,0 +1,51 @@
+"""What is wrong with a certificate, told by errors of real handshakes elsewhere; here by those that are rare."""
+
+import ssl
+
+import pytest
+
+from deadletter.core.certificates import refusal
+
+
+def alert(reason: str) -> ssl.SSLError:
+    error = ssl.SSLError(1, f"[SSL: {reason}]")
+    error.reason = reason
+    return error
+
+
+def untrusted(code: int) -> ssl.SSLCertVerificationError:
+    error = ssl.SSLCertVerificationError(1, "certificate verify failed")
+    error.verify_code = code
+    return error
+
+
+@pytest.mark.parametrize(("error", "said"), [
+    (untrusted(10), "has expired: renew it"),
+    (untrusted(9), "look at the clocks"),
+    (untrusted(62), "another name"),
+    (untrusted(19), "caSecretRef"),
+    (alert("SSLV3_ALERT_CERTIFICATE_EXPIRED"), "our certificate, it has expired"),
+    (alert("TLSV1_ALERT_UNKNOWN_CA"), "does not know its authority"),
+    (alert("TLSV13_ALERT_CERTIFICATE_REQUIRED"), "wants a certificate of us"),
+])  # fmt: skip
+def test_each_objection_has_its_remedy(error: Exception, said: str) -> None:
+    assert said in refusal(error)
+
+
+def test_the_cause_is_looked_for_behind_a_drivers_error() -> None:
+    raised, drivers = ConnectionError("our own words"), ConnectionError("the driver's own words")
+    raised.__cause__, drivers.__context__ = drivers, untrusted(10)
+    assert "expired" in refusal(raised)
+
+
+@pytest.mark.parametrize("error", [None, OSError(), alert("WRONG_VERSION_NUMBER"), ssl.SSLError()])
+def test_what_has_nothing_to_do_with_a_certificate_says_nothing(error: Exception | None) -> None:
+    assert refusal(error) == ""
+
+
+def test_a_long_chain_of_errors_ends() -> None:
+    first = last = OSError()
+    for _ in range(50):
+        last.__cause__ = last = OSError()
+    last.__cause__ = untrusted(10)
+    assert refusal(first) == ""
