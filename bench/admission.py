@@ -143,7 +143,7 @@ def measure(server: ApiServer, namespace: str, port: int, certificates: Path, as
     name = f"dlq-{namespace}"
     for what, ask in (("answer", webhook.ask), ("write", partial(through, api))):
         if what == "write":
-            whole = configured(name, namespace, str(port), certificates, failurePolicy="Fail")
+            whole = configured(name, namespace, str(port), certificates / "tls.crt", failurePolicy="Fail")
             server.kubectl("apply", "-f", "-", stdin=yaml.safe_dump(whole))
         lines.progress(f"{what}: {asked.asked} questions")
         timed(ask, namespace, 60, 0.01)

@@ -22,7 +22,7 @@ PAST, PRESENT, FUTURE = (-2, -1), (-1, 30), (1, 30)  # from when to when, in day
 
 
 class Authority:
-    """`ca.crt` in a folder, and what it has signed beside it: `<name>.crt`, `<name>.key`."""
+    """`ca.crt` in a folder, and beside it a folder for each that it has signed."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -43,13 +43,14 @@ class Authority:
         """Whom to trust."""
         return self.folder / "ca.crt"
 
-    def sign(self, name: str, holds: tuple[float, float] = PRESENT, address: str = "127.0.0.1") -> Path:
-        """A certificate of this name and address; the folder with `tls.crt` and `tls.key`."""
+    def sign(self, name: str, holds: tuple[float, float] = PRESENT, address: str = "127.0.0.1", called: str = "") -> Path:
+        """A certificate for this address, `called` so or by its name; the folder with `tls.crt` and `tls.key`."""
         here = self.folder / name
         here.mkdir(exist_ok=True)
         (here / "tls.ext").write_text(f"subjectAltName=IP:{address}\nextendedKeyUsage=serverAuth,clientAuth\n")
         begin, end = (f"{datetime.now(UTC) + timedelta(days=days):%Y%m%d%H%M%SZ}" for days in holds)
-        self._openssl(f"req -new -newkey rsa:2048 -nodes -keyout {name}/tls.key -out {name}/tls.csr -subj /CN={name}")
+        subject = f"-subj /CN={called or name}"
+        self._openssl(f"req -new -newkey rsa:2048 -nodes -keyout {name}/tls.key -out {name}/tls.csr {subject}")
         self._openssl(f"ca -batch -notext -config ca.cnf -cert ca.crt -keyfile ca.key -in {name}/tls.csr "
                       f"-out {name}/tls.crt -startdate {begin} -enddate {end} -extfile {name}/tls.ext")  # fmt: skip
         return here

@@ -19,13 +19,13 @@ def certify(folder: Path) -> Path:
     return folder
 
 
-def configured(name: str, namespace: str, port: str, certificates: Path, **more: Any) -> dict[str, Any]:
+def configured(name: str, namespace: str, port: str, trusted: Path, **more: Any) -> dict[str, Any]:
     """The chart's own configuration, for one namespace and a server beside the API server."""
     words = ["template", "dlq", str(places.REPOSITORY / "charts" / "dlq-operator"), "--set", "webhook.enabled=true"]
     text = tools.run([str(binaries.path("helm")), *words, "--show-only", "templates/webhook.yaml"], timeout=120)
     whole = next(one for one in yaml.safe_load_all(text) if one and one["kind"] == "ValidatingWebhookConfiguration")
     whole["metadata"] = {"name": name}
-    authority = base64.b64encode((certificates / "tls.crt").read_bytes()).decode()
+    authority = base64.b64encode(trusted.read_bytes()).decode()
     for one in whole["webhooks"]:
         path = one["clientConfig"]["service"]["path"]
         one["clientConfig"] = {"url": f"https://{HOST}:{port}{path}", "caBundle": authority}

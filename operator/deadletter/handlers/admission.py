@@ -26,6 +26,7 @@ Judge = Callable[[Operation, Body], Awaitable[list[Finding]]]
 REFUSED = 422
 IN_USE = 409
 NAMED = 5
+RENEWED_SECONDS = 10.0  # between two looks whether the certificate was renewed
 INDEX = {CONNECTIONS: BROKER, POLICIES: POLICY, QUEUES: ROUTES}
 
 
@@ -35,7 +36,10 @@ def register(registry: kopf.OperatorRegistry, settings: kopf.OperatorSettings, r
     if folder is None:
         return
     settings.admission.server = kopf.WebhookServer(
-        port=running.settings.webhook_port, certfile=folder / "tls.crt", pkeyfile=folder / "tls.key"
+        port=running.settings.webhook_port,
+        certfile=folder / "tls.crt",
+        pkeyfile=folder / "tls.key",
+        file_check_interval=RENEWED_SECONDS,
     )
     settings.admission.managed = None  # the chart owns the configuration
     _serve(registry, running, QUEUES, "queues", judge_queue)
