@@ -43,7 +43,9 @@ class Authority:
         """Whom to trust."""
         return self.folder / "ca.crt"
 
-    def sign(self, name: str, holds: tuple[float, float] = PRESENT, address: str = "127.0.0.1", called: str = "") -> Path:
+    def sign(
+        self, name: str, holds: tuple[float, float] = PRESENT, address: str = "127.0.0.1", called: str = ""
+    ) -> Path:
         """A certificate for this address, `called` so or by its name; the folder with `tls.crt` and `tls.key`."""
         here = self.folder / name
         here.mkdir(exist_ok=True)

@@ -81,7 +81,8 @@ def webhook(start: Callable[..., Operator], place: Place, tmp_path: Path) -> Ite
         port, certificates = str(ports.free(HOST)[0]), certify(tmp_path)
         operator = start(DLQ_WEBHOOK_CERTIFICATES=str(certificates), DLQ_WEBHOOK_PORT=port, **more).until_ready()
         until("webhook", lambda: ports.answers(HOST, int(port)))
-        whole = configured(name, place.namespace, port, certificates / "tls.crt", failurePolicy=failure, timeoutSeconds=30)
+        patient = {"failurePolicy": failure, "timeoutSeconds": 30}
+        whole = configured(name, place.namespace, port, certificates / "tls.crt", **patient)
         place.server.kubectl("apply", "-f", "-", stdin=yaml.safe_dump(whole))
         server = Server(place.server.kubeconfig)
         asked = Desk(place, server)

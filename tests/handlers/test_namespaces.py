@@ -14,12 +14,12 @@ from tests.handlers.operators import Place, kubeconfig_of, roles, running, until
 from tests.handlers.wires import Wire
 
 
-@pytest.fixture
-def home(crds: ApiServer, tmp_path: Path) -> Iterator[Path]:
-    """The chart's cluster-wide rights, held in a namespace that stays."""
+@pytest.fixture(params=["all", "some"])
+def home(request: pytest.FixtureRequest, crds: ApiServer, namespace: str, tmp_path: Path) -> Iterator[Path]:
+    """The chart's rights for all namespaces, or for this one by Roles in it; held in a namespace that stays."""
     name = f"home-{uuid.uuid4().hex[:8]}"
     crds.kubectl("create", "namespace", name)
-    manifests = roles(name)
+    manifests = roles(name, *((f"watchNamespaces={{{namespace}}}",) if request.param == "some" else ()))
     crds.kubectl("apply", "-f", "-", stdin=manifests)
     yield kubeconfig_of(crds, manifests, name, tmp_path)
     for one in yaml.safe_load_all(manifests):
@@ -47,6 +47,21 @@ def test_a_namespace_never_hangs(place: Place, home: Path, redis: str, tmp_path:
             until("it is gone", lambda: not is_there(place))
             assert client.exists(dead) == (0 if reachable else 1)
     wire.cut()
+
+
+def test_a_namespace_that_is_gone_keeps_no_other_waiting(
+    crds: ApiServer, place: Place, redis: str, tmp_path: Path
+) -> None:
+    """The operator was told of two namespaces, and of one its rights are gone with it."""
+    gone = f"gone-{uuid.uuid4().hex[:8]}"
+    manifests = roles(place.namespace, f"watchNamespaces={{{place.namespace},{gone}}}")
+    kept = [one for one in yaml.safe_load_all(manifests) if one and one["metadata"].get("namespace") != gone]
+    crds.kubectl("apply", "-f", "-", stdin=yaml.safe_dump_all(kept))
+    config = kubeconfig_of(crds, manifests, place.namespace, tmp_path)
+    with running(config, f"{gone},{place.namespace}", tmp_path / "operator.log") as operator:
+        operator.until_ready()
+        place.redis(redis)
+        place.until_condition("bkc", "broker", "Ready", "True")
 
 
 def is_there(place: Place) -> bool:

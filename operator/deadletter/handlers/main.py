@@ -12,7 +12,7 @@ import structlog
 
 from deadletter import metrics
 from deadletter.cluster import connect
-from deadletter.handlers import admission, cleaning, events, health, logs, passes, sweep
+from deadletter.handlers import admission, cleaning, events, health, logs, namespaces, passes, sweep
 from deadletter.handlers.operation import KINDS, Operation, Thing
 from deadletter.settings import Settings
 
@@ -89,6 +89,7 @@ async def run(settings: Settings, stop: asyncio.Event) -> None:
 def _start(operation: Operation, stop: asyncio.Event) -> list[asyncio.Task[None]]:
     workers = [operation.work.run(partial(passes.look, operation)) for _ in range(operation.settings.concurrency)]
     others = [sweep.sweep_for_ever(operation), rejudge(operation), cleaning.clean_for_ever(operation)]
+    others += [namespaces.look_for_ever(operation)] if operation.settings.namespaces else []
     return [asyncio.create_task(one) for one in [*workers, *others, _listen(operation, stop)]]
 
 
@@ -108,12 +109,12 @@ async def _kopf(operation: Operation, stop: asyncio.Event) -> None:
     events.settle(settings)
     events.register(registry, operation)
     admission.register(registry, settings, operation)
-    namespaces = operation.settings.namespaces
+    chosen = operation.settings.namespaces
     await kopf.operator(
         registry=registry,
         settings=settings,
-        clusterwide=not namespaces,
-        namespaces=namespaces,
+        clusterwide=not chosen,
+        namespaces=chosen,
         stop_flag=stop,
         standalone=True,
     )

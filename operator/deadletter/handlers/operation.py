@@ -30,6 +30,7 @@ from deadletter.plan.couriers import Workers
 from deadletter.plan.pods import Image
 from deadletter.settings import Settings
 
+FINALIZER = "deadletter.dev/boxes"
 MANAGED = "app.kubernetes.io/managed-by=dlq-operator"
 KINDS = (CONNECTIONS, POLICIES, QUEUES, REPLAYS)
 BY_KIND = {resource.kind: resource for resource in KINDS}
@@ -76,6 +77,7 @@ class Operation:
         self.surveys: dict[tuple[str, str], Survey] = {}
         self.written_at: dict[Thing, float] = {}
         self.applied: dict[tuple[str, str, str], tuple[str, Any]] = {}
+        self.going: set[str] = set()  # namespaces that are being deleted, and our rights in them
         self.gone: list[Body] = []  # Replays whose traces in a ledger are to be forgotten
 
     @property

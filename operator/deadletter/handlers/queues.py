@@ -1,5 +1,6 @@
 """One pass over a DeadLetterQueue."""
 
+import asyncio
 from dataclasses import replace
 from typing import Any
 
@@ -8,34 +9,36 @@ import structlog
 from deadletter import metrics
 from deadletter.api.deadletterqueues import DeadLetterQueue
 from deadletter.brokers.errors import BrokerError
-from deadletter.cluster import CONFIG_MAPS, NAMESPACES, QUEUES, Body
+from deadletter.cluster import CONFIG_MAPS, QUEUES, Body
+from deadletter.core.reasons import Reason
 from deadletter.handlers import boxes, children, statuses
 from deadletter.handlers.gathering import confirm, gather_outside, gather_queue, now_ms, owner_of
+from deadletter.handlers.namespaces import goes
 from deadletter.handlers.neighbours import OWNER
-from deadletter.handlers.operation import Operation, Thing
+from deadletter.handlers.operation import FINALIZER, Operation, Thing
 from deadletter.handlers.pool import within
 from deadletter.handlers.running import running_replay
 from deadletter.handlers.termination import last_words
 from deadletter.plan.boxes import owned_boxes
 from deadletter.plan.couriers import plan_children, role_of
 from deadletter.plan.facts import QueueFacts
-from deadletter.plan.findings import Finding, first
+from deadletter.plan.findings import BOXES, Finding, first
 from deadletter.plan.gates import plan_gate
 from deadletter.plan.queues import queue_status
 from deadletter.plan.references import GRAPH_CHECKS, box_is_free, secrets_exist, service_exists
 
 log = structlog.stdlib.get_logger("queues")
-FINALIZER = "deadletter.dev/boxes"
 FORCE = "deadletter.dev/force-delete"
 RELEASED = "deadletter.dev/released"  # when, in milliseconds since the epoch
 RELEASED_MS = 600_000
+HASTE_SECONDS = 1.5
 RESET = "deadletter.dev/reset-ledger"
 
 
 async def reconcile(operation: Operation, thing: Thing, queue: DeadLetterQueue, body: Body) -> bool:
     """Judge, carry out, report. True: something heals by time, look again."""
     facts = await gather_queue(operation, queue)
-    if queue.metadata.deletion_timestamp:
+    if queue.metadata.deletion_timestamp or queue.namespace in operation.going:
         return await _release(operation, thing, queue, facts, body)
     facts, found = await _judge(operation, queue, facts)
     found = found or await _carry_out(operation, queue, facts, body)
@@ -130,12 +133,21 @@ async def _release(operation: Operation, thing: Thing, queue: DeadLetterQueue, f
     found = None
     if not forced and owned_boxes(queue, redis=False):
         await confirm(operation, queue)
-        found = await _drop(operation, queue, facts)
+        found = await _drop_in_time(operation, queue, facts)
     if found is None or await _namespace_goes(operation, queue):
         await _finalizers(operation, queue, body, None)
         return False
     await statuses.write(operation, thing, queue, body, queue_status(queue, facts, found))
     return True
+
+
+async def _drop_in_time(operation: Operation, queue: DeadLetterQueue, facts: QueueFacts) -> Finding | None:
+    """Where our rights are about to go, the finalizer must be off before them."""
+    try:
+        async with asyncio.timeout(HASTE_SECONDS if queue.namespace in operation.going else None):
+            return await _drop(operation, queue, facts)
+    except TimeoutError:
+        return Finding(Reason.DeletionBlocked, "The broker does not answer in time.", True, BOXES)
 
 
 async def _drop(operation: Operation, queue: DeadLetterQueue, facts: QueueFacts) -> Finding | None:
@@ -148,11 +160,10 @@ async def _drop(operation: Operation, queue: DeadLetterQueue, facts: QueueFacts)
 
 async def _namespace_goes(operation: Operation, queue: DeadLetterQueue) -> bool:
     """Its connection and Secrets go with it and cannot be made again: what could not be dropped by now stays."""
-    namespace = await operation.cluster.get(NAMESPACES, "", queue.namespace)
-    goes = namespace is None or "deletionTimestamp" in namespace["metadata"]
-    if goes:
+    going = await goes(operation, queue.namespace)
+    if going:
         log.warning("a namespace goes and leaves boxes behind", namespace=queue.namespace, queue=queue.name)
-    return goes
+    return going
 
 
 async def _pod_says(operation: Operation, queue: DeadLetterQueue, facts: QueueFacts) -> str:

@@ -5,7 +5,8 @@ import sys
 
 from deadletter.cluster import QUEUES, ApiError, Cluster, connect
 from deadletter.handlers.gathering import now_ms
-from deadletter.handlers.queues import FINALIZER, RELEASED
+from deadletter.handlers.operation import FINALIZER
+from deadletter.handlers.queues import RELEASED
 from deadletter.settings import Settings
 
 

@@ -13,6 +13,7 @@ from deadletter.cluster import ApiError, Body, Cluster, Resource
 Key = tuple[str, str]
 Changed = Callable[[Resource, Body | None, Body | None], None]  # before and after; None: not there
 Indexes = Mapping[str, Callable[[Body], Iterable[Hashable]]]  # by name: under which words an object is found
+FORGET_SECONDS = 300.0
 log = structlog.stdlib.get_logger("snapshots")
 
 
@@ -45,6 +46,7 @@ class Snapshot:
         self._bodies: dict[Key, Body] = {}
         self._found: dict[tuple[str, Hashable], dict[Key, None]] = {}
         self._listed: set[str] = set()
+        self._refused: dict[str, float] = {}  # namespaces that we may not look into, and since when
 
     def get(self, namespace: str, name: str) -> Body | None:
         """The object as last seen."""
@@ -75,8 +77,8 @@ class Snapshot:
         return len(self._bodies)
 
     def is_listed(self, scopes: int) -> bool:
-        """Was every namespace listed once?"""
-        return len(self._listed) >= scopes
+        """Was every namespace listed once? One that we may not look into keeps no other waiting."""
+        return bool(self._listed) and len(self._listed | self._refused.keys()) >= scopes
 
     def take(self, body: Body) -> None:
         """An object as somebody has just seen it; an older sight of it is not believed."""
@@ -107,9 +109,18 @@ class Snapshot:
                 await self._listen(cluster, namespace, every)
                 pause = 1.0
             except ApiError as error:
-                log.warning("cannot follow", resource=self.resource.plural, status=error.status, error=error.message)
+                where = {"resource": self.resource.plural, "namespace": namespace or ""}
+                log.warning("cannot follow", **where, status=error.status, error=error.message)
+                self._refuse(namespace if error.status == 403 else None)
                 await asyncio.sleep(pause)
                 pause = min(15.0, pause * 2)
+
+    def _refuse(self, namespace: str | None) -> None:
+        """Rights that are gone for long went with the namespace: what was in it is forgotten."""
+        now = asyncio.get_running_loop().time()
+        if namespace is not None and now - self._refused.setdefault(namespace, now) > FORGET_SECONDS:
+            for body in self.all(namespace):
+                self.drop(body)
 
     async def _listen(self, cluster: Cluster, namespace: str | None, every: float) -> None:
         version = await self.relist(cluster, namespace)
@@ -140,6 +151,7 @@ class Snapshot:
             if key_of(body) not in there and version_of(body) <= newest:
                 self.drop(body)
         self._listed.add(namespace or "")
+        self._refused.pop(namespace or "", None)
         self.listed_at = asyncio.get_running_loop().time()
         metrics.RELISTS.labels(self.resource.plural).inc()
         return version
