@@ -61,6 +61,13 @@ def suspend(haul: Haul) -> None:
     haul.container()
 
 
+def delete_pod(haul: Haul) -> None:
+    """Ask its pod to stop, and wait for the next."""
+    asked = haul.container()
+    haul.stage.kubectl("delete", "pod", "-l", f"job-name={haul.job()}", "--wait=true", "--timeout=120s")
+    haul.container(other_than=asked)
+
+
 def test_pods_killed_and_a_job_deleted_lose_and_repeat_nothing(cluster: Cluster, bed: Bed) -> None:
     with haul_of(cluster, bed.kafka(), 1_500) as haul:
         haul.replay(rate={"perSecond": 150})  # far from its end, however long a fault takes
@@ -71,6 +78,7 @@ def test_pods_killed_and_a_job_deleted_lose_and_repeat_nothing(cluster: Cluster,
         haul.until_sent(900)
         haul.stage.until("a kill not to count once another pod got on", lambda: haul.patience() > STUMBLES)
         suspend(haul)
+        delete_pod(haul)
         assert haul.stage.get(f"job/{haul.job()}")["status"]["failed"] == 1  # asked to stop: no failure
         delete_job(haul)
         third = haul.container()

@@ -123,6 +123,22 @@ def test_what_a_preview_selected_is_sent_although_preview_and_target_go(
     assert (status["matched"], status["targets"]) == (1, [{"name": target["name"], "letters": 1}])
 
 
+def test_a_replay_that_cannot_begin_holds_nobody_back_and_joins_the_line_when_it_can(
+    place: Place, operator: Operator, redis: str, tmp_path: Path
+) -> None:
+    adopted(place, redis, 2)
+    place.apply("Replay", "early", replay(action="Discard", previewRef={"name": "look"}))
+    place.until_condition("rply", "early", "Succeeded", "Unknown", "ReplayNotFound")
+    place.apply("Replay", "first", replay(action="Discard", select={"limit": 1}))
+    until("job", lambda: place.get("job", "first-replay"))
+    place.apply("Replay", "look", replay(mode="DryRun", action="Discard"))
+    for name in ("first", "look", "early"):
+        until("its turn", lambda name=name: place.get("job", f"{name}-replay"))
+        assert work(place, name, tmp_path / name) == 0
+        place.until_condition("rply", name, "Succeeded", "True")
+    assert place.get("rply", "early")["status"]["discarded"] == 1
+
+
 def test_a_new_replay_of_an_old_name_begins_anew(place: Place, operator: Operator, redis: str, tmp_path: Path) -> None:
     adopted(place, redis, 2)
     for number in range(2):

@@ -16,6 +16,12 @@ READY = {
     ]
 }
 
+FAILED = {
+    "conditions": [
+        {"type": "Succeeded", "status": "False", "reason": "NoProgress", "lastTransitionTime": "2026-11-16T00:00:00Z"}
+    ]
+}
+
 
 def queue(**more: Any) -> Any:
     made = plain(**more)
@@ -59,6 +65,11 @@ ADOPTED = {"dead": {"name": "x", "adopt": True}, "redrive": {"strategy": "Disabl
         (replay(to={"queueRef": {"name": "other"}}), seen(), ("Unknown", "QueueNotFound")),
         (replay(to={"queueRef": {"name": "other"}}), seen(target=plain("other")), ("False", "InvalidSpec")),
         (replay(to={"serviceRef": {"name": "s"}}), seen(services={"s": False}), ("Unknown", "ServiceNotFound")),
+        (
+            replay(previewRef={"name": "dry"}),
+            seen(preview=replay("dry", FAILED, mode="DryRun")),
+            ("False", "InvalidSpec"),
+        ),
         (
             replay(previewRef={"name": "dry"}),
             seen(preview=replay("dry", mode="DryRun", select={"state": "Archived"})),

@@ -13,7 +13,7 @@ from deadletter.core import names, times
 from deadletter.handlers import children, statuses
 from deadletter.handlers.gathering import existing, find, now_ms
 from deadletter.handlers.operation import Operation, Thing
-from deadletter.handlers.running import ahead_of
+from deadletter.handlers.running import ahead_of, stands
 from deadletter.handlers.termination import job_exits
 from deadletter.plan.facts import Exit, ReplayFacts
 from deadletter.plan.findings import first
@@ -36,7 +36,7 @@ async def reconcile(operation: Operation, thing: Thing, replay: Replay, body: Bo
     facts = replace(facts, exits=await _exits(operation, facts.job))
     found = None if facts.told else first(REPLAY_CHECKS, replay, facts)
     if found is None and facts.queue is not None and facts.connection is not None:
-        hold = replay.spec.suspend or facts.ahead is not None
+        hold = replay.spec.suspend or facts.ahead is not None or not (facts.told or stands(body))
         if facts.job is not None or not hold:
             found = await children.keep(operation, plan_replay(replay, facts, operation.workers, hold))
         facts = replace(facts, job=_child(operation, JOBS, replay))

@@ -1,34 +1,47 @@
 """Who may act on a queue: one Replay at a time, the oldest first; a running one before all.
 
-A DryRun stands in the same line: whoever reads a partition's ledger to settle in it fences the one before.
+A DryRun stands in the same line: whoever reads a partition's ledger to settle in it fences the one before. One that
+cannot begin, because something it names is missing, holds nobody back; once it can, it joins the line.
 """
 
 from deadletter.api.deadletterqueues import DeadLetterQueue
 from deadletter.api.replays import Replay
 from deadletter.cluster import JOBS, REPLAYS, Body
 from deadletter.core import names
+from deadletter.core.reasons import Reason
 from deadletter.handlers.neighbours import QUEUE
 from deadletter.handlers.operation import Operation
+from deadletter.plan.replays import IN_LINE
 
 
-def _waits(body: Body) -> bool:
-    spec, status = body["spec"], body.get("status") or {}
-    stuck = any(one["type"] == "Stalled" and one["status"] == "True" for one in status.get("conditions", ()))
-    alive = not status.get("completionTime") and not body["metadata"].get("deletionTimestamp")
-    return alive and not spec.get("suspend") and not stuck
+def stands(body: Body) -> bool:
+    """Is it in the line, as far as its status tells? A new one is."""
+    conditions = (body.get("status") or {}).get("conditions", ())
+    said = next((one["reason"] for one in conditions if one["type"] == "Succeeded"), Reason.Queued)
+    return said in IN_LINE
+
+
+def _waits(operation: Operation, body: Body) -> bool:
+    ended = (body.get("status") or {}).get("completionTime") or body["metadata"].get("deletionTimestamp")
+    return not ended and not body["spec"].get("suspend") and (stands(body) or _runs(operation, body))
+
+
+def _runs(operation: Operation, body: Body) -> bool:
+    meta = body["metadata"]
+    job = operation.snapshots[JOBS].get(meta["namespace"], names.child(meta["name"], "replay"))
+    return job is not None and not job["spec"].get("suspend")
 
 
 def _order(operation: Operation, body: Body) -> tuple[bool, bool, str, str]:
     meta = body["metadata"]
-    job = operation.snapshots[JOBS].get(meta["namespace"], names.child(meta["name"], "replay"))
-    runs = job is not None and not job["spec"].get("suspend")
     # A preview before the Apply that waits for it, whichever was written first.
-    return not runs, body["spec"].get("mode") != "DryRun", meta["creationTimestamp"], meta["name"]
+    preview = body["spec"].get("mode") == "DryRun"
+    return not _runs(operation, body), not preview, meta["creationTimestamp"], meta["name"]
 
 
 def first_in_line(operation: Operation, namespace: str, queue: str) -> str | None:
     """The Replay that runs, or the next one to."""
-    waiting = [body for body in operation.snapshots[REPLAYS].by(QUEUE, namespace, queue) if _waits(body)]
+    waiting = [body for body in operation.snapshots[REPLAYS].by(QUEUE, namespace, queue) if _waits(operation, body)]
     chosen = min(waiting, key=lambda body: _order(operation, body), default=None)
     return str(chosen["metadata"]["name"]) if chosen else None
 

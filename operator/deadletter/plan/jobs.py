@@ -14,7 +14,7 @@ from deadletter.plan.pods import Manifest
 
 # 3: ended badly, 5: a human decides. Another pod would find the same; one that was fenced (4) goes on from the ledger.
 NO_USE = [3, 5]
-ASKED = [143]  # its step is done and another goes on: by a deleted pod, or by suspend
+ASKED = [143]  # its pod was deleted: the step is done and another goes on
 STUMBLES = 12  # pods that may end one after the other without a step forward: an hour, as the Job waits up to 10 min
 FIXED = ("podFailurePolicy", "template")  # nobody may change them in a Job that exists
 

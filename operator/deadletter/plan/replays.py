@@ -16,6 +16,10 @@ from deadletter.plan.references import expression, is_built, missing, no_offset,
 
 PACE = ("estimatedCompletionTime", "lettersPerSecond")
 COUNTS = ("matched", "replayed", "archived", "discarded", "bytes")
+IN_LINE = frozenset(
+    {Reason.Queued, Reason.Suspended, Reason.Freezing, Reason.Running, Reason.Waiting, Reason.Verifying}
+    | {Reason.ApplyRefused}  # it may begin; only the API server does not let it
+)
 PHASES = {"Freezing": Reason.Freezing, "Waiting": Reason.Waiting, "Verifying": Reason.Verifying}
 
 
@@ -76,6 +80,9 @@ def preview_is_finished(replay: Replay, facts: ReplayFacts) -> Finding | None:
     if state != replay.spec.select.state:
         return Finding(Reason.InvalidSpec, f"spec.select.state must be {state}, as in Replay {named.name}.", False)
     done = facts.preview.status.condition("Succeeded")
+    if done is not None and done.status == "False":
+        sentence = f"spec.previewRef: the DryRun of {named.name} failed; create another preview."
+        return Finding(Reason.InvalidSpec, sentence, False)
     if done is None or done.status != "True":
         return Finding(Reason.Pending, f"Replay {named.name} has not finished its DryRun yet.", True)
     return None
