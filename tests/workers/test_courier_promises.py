@@ -1,0 +1,101 @@
+"""What a courier owes its users beside deliveries: Secrets used, memory bounded, and everything counted."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+from aiohttp import web
+
+from deadletter.brokers.values import Claim
+from deadletter.core.letters import Message, Place
+from deadletter.workers.courier.deliveries import Deliverer
+from deadletter.workers.courier.load import MOST_BYTES
+from deadletter.workers.health import Health, serve
+from tests.workers.couriers import QUICK, Bench, assignment, message
+from tests.workers.rawservers import OK, server, server_tls
+from tests.workers.services import Received, serving, until
+from tests.workers.test_health import ask
+
+LARGE = 6 << 20
+
+
+async def test_certificates_and_headers_come_from_secrets(certificates: Path):
+    heads: list[bytes] = []
+
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        heads.append(await reader.readuntil(b"\r\n\r\n"))
+        writer.write(OK)
+        await writer.drain()
+
+    given = {
+        ("authority", "ca.crt"): (certificates / "ca.crt").read_bytes(),
+        ("mine", "tls.crt"): (certificates / "client.crt").read_bytes(),
+        ("mine", "tls.key"): (certificates / "client.key").read_bytes(),
+        ("token", "header"): b"Bearer canary-90\n",
+    }
+    http = {
+        "tls": {"caSecretRef": {"name": "authority", "key": "ca.crt"}, "clientSecretRef": {"name": "mine"}},
+        "headers": [{"name": "Authorization", "valueFrom": {"secretKeyRef": {"name": "token", "key": "header"}}}],
+    }
+    async with server(talk, server_tls(certificates, wants_client=True)) as port:
+        told = assignment(f"https://localhost:{port}/", http=http, allow=["127.0.0.0/8", "::1/128"])
+        deliverer = Deliverer(told, lambda name, key: given[name, key])
+        outcome = await deliverer.attempt(Claim(Place("orders", 0, 0), Message(b"k", b"")))
+        await deliverer.close()
+    assert outcome.failure is None
+    assert b"\r\nAuthorization: Bearer canary-90\r\n" in heads[0]
+
+
+async def test_bytes_are_bounded_as_well_as_messages():
+    gate = asyncio.Event()
+
+    async def hanging(_: Received) -> web.Response:
+        await gate.wait()
+        return web.Response()
+
+    bench, content = Bench(), "x" * LARGE
+    bench.send(*(message(content, f"k{n}") for n in range(30)))
+    async with (
+        serving(hanging) as service,
+        bench.courier(assignment(service.url, delivery={"concurrency": 64})) as courier,
+    ):
+        await until(lambda: courier.load.bytes + LARGE > MOST_BYTES)
+        await until(lambda: len(service.received) == courier.load.held)
+        assert courier.load.bytes < MOST_BYTES + LARGE  # the last one taken may reach over it
+        gate.set()
+        await until(lambda: bench.is_settled)
+    assert len(service.received) == 30
+
+
+async def test_what_a_courier_did_stands_in_its_metrics(capsys: pytest.CaptureFixture[str]):
+    def answer(one: Received) -> web.Response:
+        codes = {b"bad": 422, b"flaky": 503 if one.headers["Dlq-Attempt"] == "1" else 200, b"gone": 410}
+        asked = {"Dlq-Action": "discard"} if one.body == b"unwanted" else {}
+        later = {"Retry-After": "3600"} if one.body == b"later" else {}
+        return web.Response(status=429 if later else codes.get(one.body, 200), headers={**asked, **later})
+
+    bench = Bench()
+    bench.send(*(message(name, name) for name in ("good", "bad", "flaky", "gone", "unwanted", "later")))
+    async with serving(answer) as service:
+        policy = {**QUICK, "retryAfter": {"max": "2h"}}
+        async with bench.courier(assignment(service.url, policy=policy, queue="counted")):
+            await until(lambda: len(bench.parked) == 1 and len(bench.buried()) == 2)
+            await until(lambda: len(service.received) == 7)
+    async with serve(Health(), 0, "127.0.0.1") as port:
+        _, _, text = await ask(port, "/metrics")
+    for name, count, labels in (
+        ("dlq_delivery_attempts_total", 2, {"outcome": "delivered"}),
+        ("dlq_delivery_attempts_total", 5, {"outcome": "failed"}),
+        ("dlq_letters_buried_total", 1, {"category": "Validation", "reason": "Refused"}),
+        ("dlq_letters_buried_total", 1, {"category": "Permanent", "reason": "Refused"}),
+        ("dlq_letters_discarded_total", 1, {"reason": "ServiceAsked"}),
+        ("dlq_retries_total", 1, {"where": "inline"}),
+        ("dlq_retries_total", 1, {"where": "parked"}),
+        ("dlq_delivery_duration_seconds_count", 7, {}),
+    ):
+        named = {"namespace": "test", "queue": "counted", **labels}
+        line = ",".join(f'{label}="{value}"' for label, value in sorted(named.items()))
+        assert f"{name}{{{line}}} {float(count)}" in text
+    for gauge in ("dlq_circuit_open", "dlq_courier_in_flight", "dlq_courier_lag", "dlq_retries_parked"):
+        assert f'{gauge}{{namespace="test",queue="counted"}} ' in text
+    assert "a message was discarded" in capsys.readouterr().out
