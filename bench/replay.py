@@ -122,13 +122,23 @@ async def sample(haul: Haul, done: asyncio.Future[None]) -> list[tuple[int, floa
     return samples
 
 
+async def alone_on(haul: Haul) -> float:
+    """Seconds of the bare broker, to a target of its own that goes again."""
+    target = f"{haul.name}.bare"
+    async with haul.opened() as scene:
+        took = await timed(bare(scene, target))
+        await scene.broker.drop([target, f"{target}.ledger"])
+    return took
+
+
 async def as_job(stage: Stage, address: str, letters: int, rounds: int) -> None:
-    """The whole way, then the bare broker over the same letters."""
+    """The whole way; before and after it the bare broker over the same letters."""
     overhead = await start(stage, address, rounds)
     haul = Haul(stage, address)
     await haul.fill(letters // PARTITIONS, VALUE)
     await asyncio.to_thread(haul.watch)
     progress(f"{letters} letters lie there")
+    alone = [await alone_on(haul)]
     begun = time.perf_counter()
     await asyncio.to_thread(haul.replay)
     done = asyncio.ensure_future(asyncio.to_thread(haul.wait))
@@ -136,12 +146,11 @@ async def as_job(stage: Stage, address: str, letters: int, rounds: int) -> None:
     await done
     took = time.perf_counter() - begun
     assert stage.get("rply/haul")["status"]["replayed"] == letters
-    async with haul.opened() as scene:
-        alone = await timed(bare(scene, f"{haul.name}.bare"))
-    progress(f"job {took:.1f} s, bare {alone:.1f} s, start {overhead:.1f} s")
-    bound = ALLOWED * alone + overhead
+    alone.append(await alone_on(haul))
+    progress(f"job {took:.1f} s, bare {alone[0]:.1f} and {alone[1]:.1f} s, start {overhead:.1f} s")
+    bound = ALLOWED * statistics.mean(alone) + overhead
     line(f"replay-job-{letters}", "s", took, "1.5 x bare broker + start", bound, lower_is_better=True)
-    early = next(held for sent, held in samples if sent >= letters // 10)
+    early = next((held for sent, held in samples if sent >= letters // 10), samples[-1][1])
     line("replay-job-memory", "MiB", samples[-1][1], "at 10 %", early, FLAT, lower_is_better=True)
 
 

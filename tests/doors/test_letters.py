@@ -70,6 +70,19 @@ async def test_open_letters_are_listed_and_settled_ones_are_not(desk, capsys):
     assert [row["id"] for row in json.loads(few)] == [rows[1]["id"]]
 
 
+async def test_the_oldest_come_first_whatever_partition_they_lie_in(kafka, tmp_path, capsys):
+    told = {"kafka": {"bootstrapServers": [kafka]}}
+    scene = Scene(None, f"orders-{uuid.uuid4().hex[:8]}", told, partitions=3)
+    async with open_broker(scene.assignment().broker, lambda *_: b"", ANYWHERE) as broker:
+        scene.broker = broker
+        await scene.build()
+        for number in range(12):
+            await scene.bury(letter(number, scene.name), partition=2 - number % 3)
+    write(tmp_path, scene, told)
+    _, out, _ = await ask(capsys, "list", "--assignment", tmp_path, "--limit", "5", "-o", "json")
+    assert [row["id"] for row in json.loads(out)] == ["2-0", "1-0", "0-0", "2-1", "1-1"]
+
+
 async def test_in_a_pod_the_assignment_says_which_box(desk, capsys):
     folder, _ = desk
     code, out, _ = await ask(capsys, "list", "--assignment", folder)
@@ -103,7 +116,11 @@ async def test_what_is_not_there_is_said_plainly(desk, capsys):
         assert (code, err) == (1, f"there is no open letter {name}\n")
     code, _, err = await ask(capsys, "list", "--where", "attempts", *named)
     assert code == 1
+    assert err.startswith("--where: ")
     assert "bool" in err
+    with pytest.raises(SystemExit):
+        letters.main(["list", "--limit", "0", *map(str, named)])
+    assert "1 or more" in capsys.readouterr().err
     code, _, err = await ask(capsys, "list", "--assignment", folder / "nowhere")
     assert code == 1
     assert "--connection" in err

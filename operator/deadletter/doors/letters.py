@@ -19,7 +19,8 @@ import asyncio
 import os
 import sys
 from base64 import b64encode
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from contextlib import aclosing
 from pathlib import Path
 from time import time
 from typing import Any
@@ -51,7 +52,9 @@ def main(argv: list[str]) -> int:
         return asyncio.run(_serve(options))
     except (OSError, yaml.YAMLError):
         print("a file that was named cannot be read", file=sys.stderr)
-    except (CounterError, PredicateError, BrokerError, ApiError) as error:
+    except PredicateError as error:
+        print(f"--where: {error}", file=sys.stderr)
+    except (CounterError, BrokerError, ApiError) as error:
         print(str(error), file=sys.stderr)
     return 1
 
@@ -74,11 +77,17 @@ def _options() -> argparse.ArgumentParser:
     several = verbs.add_parser("list", parents=[shared], help="one line a letter")
     several.add_argument("--where", help="CEL over a letter, as in a Replay")
     several.add_argument("--group", help="a fingerprint: letters that died of one cause")
-    several.add_argument("--limit", type=int, default=100, help="at most so many, the oldest first; 100")
+    several.add_argument("--limit", type=_positive, default=100, help="at most so many, the oldest first; 100")
     single = verbs.add_parser("show", parents=[shared], help="all that is known of one letter")
     single.add_argument("id", help="as `list` shows it")
     single.add_argument("--payload", action="store_true", help="with key, headers and value, redacted")
     return parser
+
+
+def _positive(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError("a number of letters is 1 or more")
+    return int(text)
 
 
 async def _counter(options: argparse.Namespace) -> Counter:
@@ -93,7 +102,7 @@ async def _serve(options: argparse.Namespace) -> int:
     counter = await _counter(options)
     if options.verb == "list":
         return await _list(counter, options)
-    async for letter in _open(counter, Selection(ids=(options.id,)), spot(options.id, counter.broker.is_redis)):
+    async for letter in _open(counter, Selection(ids=(options.id,)), 1, spot(options.id, counter.broker.is_redis)):
         _print_one(letter, counter, options)
         return 0
     print(f"there is no open letter {options.id}", file=sys.stderr)
@@ -118,20 +127,31 @@ def _common(span: Span, asked: Span | None) -> Span:
     return Span(span.partition, max(span.start, asked.start), min(span.end, asked.end))
 
 
-async def _open(counter: Counter, selection: Selection, asked: Span | None = None) -> AsyncIterator[Letter]:
-    """Open letters of the selection, in order per partition."""
+async def _open(counter: Counter, selection: Selection, most: int, asked: Span | None = None) -> AsyncIterator[Letter]:
+    """Open letters of the selection, the first `most` of each partition."""
     _ = selection.predicate
     now = int(time() * 1000)
     async with open_broker(counter.broker, counter.secrets, counter.allow) as broker:
         settled = await _settled(counter, broker)
         spans = [_common(span, asked) for span in await broker.window(counter.dead)]
-        async for batch in broker.read(counter.dead, [span for span in spans if span.start < span.end]):
-            for taken in batch:
-                if taken.place.offset in settled.get(taken.place.partition, ()):
-                    continue
-                letter = read_letter(taken.message, taken.place, *counter.reading)
-                if selection.judge(letter, now):
-                    yield letter
+        for span in spans:
+            if span.start < span.end:
+                left = most
+                async with aclosing(_read(counter, broker, span, settled.get(span.partition, ()))) as letters:
+                    async for letter in letters:
+                        if selection.judge(letter, now):
+                            yield letter
+                            left -= 1
+                        if not left:
+                            break
+
+
+async def _read(counter: Counter, broker: Broker, span: Span, settled: Offsets | tuple[()]) -> AsyncGenerator[Letter]:
+    """What is open in one partition, in its order."""
+    async for batch in broker.read(counter.dead, [span]):
+        for taken in batch:
+            if taken.place.offset not in settled:
+                yield read_letter(taken.message, taken.place, *counter.reading)
 
 
 async def _settled(counter: Counter, broker: Broker) -> Mapping[int, Offsets]:
@@ -144,11 +164,9 @@ async def _settled(counter: Counter, broker: Broker) -> Mapping[int, Offsets]:
 
 
 async def _list(counter: Counter, options: argparse.Namespace) -> int:
-    selection, rows = Selection(where=options.where, fingerprint=options.group), []
-    async for letter in _open(counter, selection):
-        rows.append(summary(letter))
-        if len(rows) >= options.limit:
-            break
+    selection = Selection(where=options.where, fingerprint=options.group)
+    found = [letter async for letter in _open(counter, selection, options.limit)]
+    rows = [summary(letter) for letter in sorted(found, key=failed_at)[: options.limit]]
     if options.output == "json":
         print(orjson.dumps(rows).decode())
     else:
