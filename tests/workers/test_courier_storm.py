@@ -136,7 +136,11 @@ async def test_no_offset_is_committed_beyond_what_was_taken_while_couriers_come_
 
 
 @pytest.mark.kill
+async def test_heartbeats_go_on_through_a_backoff_of_half_a_minute(wire: Wire):
+    await keep_still(wire, 30)
+
+
+@pytest.mark.kill
 @pytest.mark.timeout(1200)
 async def test_a_storm_of_ten_couriers_during_backoffs_of_half_a_minute(wire: Wire):
-    await keep_still(wire, 30)
     await storm(wire, pods=10, turns=4, partitions=12, backoff=30)

@@ -236,7 +236,7 @@ class Line:
             try:
                 await asyncio.wait_for(made.start(), START_TIMEOUT)
             except BaseException:
-                await discard(made)
+                await asyncio.shield(discard(made))
                 raise
         return made
 
@@ -259,7 +259,7 @@ class Line:
             try:
                 await asyncio.wait_for(made.start(), START_TIMEOUT)
             except BaseException:
-                await made.stop()
+                await asyncio.shield(made.stop())
                 raise
         self._made[made] = credentials
         return made

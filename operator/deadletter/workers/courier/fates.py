@@ -132,18 +132,19 @@ class Fates:
     async def _park(self, wait: Wait) -> None:
         metrics.RETRIES.labels(*self._where, "parked").inc()
         letter, at = wait.letter, wait.at
-        smaller = letters.slim(letter)
-        settling = Settling(Parked(letters.to_park(letter, at), at), lambda: Parked(letters.to_park(smaller, at), at))
+        settling = Settling(
+            Parked(letters.to_park(letter, at), at), lambda: Parked(letters.to_park(letters.slim(letter), at), at)
+        )
         await self._lay_down(wait.claim, settling)
 
     async def _bury(self, claim: Claim, letter: Letter, verdict: Bury) -> None:
         if not await self._within_budget():
             return
         box = self._box_of(letter)
-        compat, smaller = self._assignment.compat_headers, letters.slim(letter)
+        compat = self._assignment.compat_headers
         settling = Settling(
             Buried(box, letters.to_bury(letter, verdict.reason, compat)),
-            lambda: Buried(box, letters.to_bury(smaller, verdict.reason)),
+            lambda: Buried(box, letters.to_bury(letters.slim(letter), verdict.reason)),
         )
         self._gate.budget.spend(self._clock())
         if await self._lay_down(claim, settling):
