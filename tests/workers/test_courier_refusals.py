@@ -15,7 +15,9 @@ from prometheus_client import REGISTRY
 from redis.asyncio import Redis
 
 from deadletter.api.brokerconnections import BrokerConnectionSpec
+from deadletter.brokers.base import Broker
 from deadletter.brokers.connect import open_broker
+from deadletter.brokers.errors import NotAuthorised
 from deadletter.workers.courier.courier import Courier
 from tests.bed import beds
 from tests.brokers.opening import kafka_at, redis_at
@@ -34,6 +36,7 @@ from tests.brokers.secured import (
     take_back,
 )
 from tests.brokers.servers import HERE, own_redis, url_of
+from tests.brokers.staging import PATIENCE
 from tests.workers.couriers import LOOPBACK, message, no_secret
 from tests.workers.services import Received, Service, serving, until
 from tests.workers.wires import Wire
@@ -68,6 +71,18 @@ async def wires(
         yield wire, Wire(own, mine, prefix)
 
 
+async def until_allowed(broker: Broker, box: str) -> None:
+    """A broker hears of rights in the order they were given, a moment later."""
+    async with asyncio.timeout(PATIENCE):
+        while True:
+            try:
+                await broker.describe([box])
+            except NotAuthorised:
+                await asyncio.sleep(0.1)
+            else:
+                return
+
+
 @asynccontextmanager
 async def read_only_topic(bed: beds.Bed, _: Path) -> AsyncIterator[Stage]:
     """A user who may do everything but write into the dead box."""
@@ -79,8 +94,9 @@ async def read_only_topic(bed: beds.Bed, _: Path) -> AsyncIterator[Stage]:
     spec = BrokerConnectionSpec.model_validate(mine)
     async with wires(kafka_at(secured.plain), spec, lambda _, key: given[key]) as (wire, own):
         name = wire.prefix
-        everywhere = (TOPIC, name), (GROUP, name.strip(".")), (TRANSACTIONAL_ID, f"dlq.{name}")
+        everywhere = (GROUP, name.strip(".")), (TRANSACTIONAL_ID, f"dlq.{name}"), (TOPIC, name)
         await rights(secured, ALLOW, EVERYTHING, *everywhere)
+        await until_allowed(own.broker, f"{name}dead")
         dead = (TOPIC, f"{name}dead")
         yield Stage(
             wire,

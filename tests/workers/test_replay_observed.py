@@ -13,7 +13,7 @@ from deadletter.brokers.connect import mounted_secrets, open_broker
 from deadletter.brokers.errors import NotAuthorised
 from deadletter.brokers.values import Reading, Watched
 from deadletter.doors import letters
-from deadletter.workers.replayer import course, endings
+from deadletter.workers.replayer import endings, patience
 from deadletter.workers.replayer.replay import wall_clock
 from tests.brokers.opening import fresh_name
 from tests.brokers.secured import PASSWORD, Secured, open_secured
@@ -116,7 +116,7 @@ async def test_a_preview_answers_by_its_last_word_and_writes_nothing(scene, tmp_
 
 
 async def test_an_apply_of_such_a_user_changes_nothing_and_says_why(scene, monkeypatch):
-    monkeypatch.setattr(course, "FIRST_WAIT_S", 0.01)
+    monkeypatch.setattr(patience, "FIRST_WAIT_S", 0.01)
     ending = await scene.replay()
     assert (ending.code, ending.reason) == (endings.TRY_AGAIN, "NotAuthorised")
     assert await sent(scene) == []
