@@ -44,6 +44,13 @@ def replay(queue: str = "orders", **more: Any) -> dict[str, Any]:
     return {"queueRef": {"name": queue}} | more
 
 
+def events(place: Place, name: str) -> list[tuple[str, str]]:
+    """What was told of a Replay, in order."""
+    selector = f"involvedObject.kind=Replay,involvedObject.name={name}"
+    found = json.loads(place.kubectl("get", "events", "--field-selector", selector, "-o", "json"))["items"]
+    return [(one["type"], one["reason"]) for one in sorted(found, key=lambda one: one["firstTimestamp"])]
+
+
 def test_one_replay_at_a_time_and_its_counts(place: Place, operator: Operator, redis: str, tmp_path: Path) -> None:
     dead = adopted(place, redis, 5)
     target = f"back-{uuid.uuid4().hex[:8]}"
@@ -64,6 +71,7 @@ def test_one_replay_at_a_time_and_its_counts(place: Place, operator: Operator, r
     place.until_condition("rply", "first", "Succeeded", "True", "AllReplayed")
     status = place.get("rply", "first")["status"]
     assert (status["matched"], status["replayed"], status["remaining"]) == (5, 5, 0)
+    until("its Events", lambda: events(place, "first") == [("Normal", "Started"), ("Normal", "AllReplayed")])
     assert status["completionTime"]
     until("the preview is next", lambda: place.get("job", "preview-replay"))
     assert work(place, "preview", tmp_path / "preview") == 0
@@ -157,6 +165,7 @@ def test_suspend_rate_and_refusals(place: Place, operator: Operator, redis: str)
     adopted(place, redis, 1, redrive={"strategy": "Disabled"})
     place.apply("Replay", "apply", replay())
     found = place.until_condition("rply", "apply", "Stalled", "True", "RedriveDisabled")
+    until("a warning", lambda: ("Warning", "RedriveDisabled") in events(place, "apply"))
     assert "only observes" in found["message"]
     place.apply("Replay", "dry", replay(mode="DryRun", rate={"perSecond": 5}))
     until("job", lambda: place.get("job", "dry-replay"))

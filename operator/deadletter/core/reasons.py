@@ -72,6 +72,7 @@ class Reason(StrEnum):
     AllReplayed = "AllReplayed", "Every letter that matched was dealt with."
     DryRunFinished = "DryRunFinished", "The preview is complete; nothing was published."
     NothingMatched = "NothingMatched", "No letter matched the selection."
+    Started = "Started", "The Replay has begun."
     Queued = "Queued", "Another Replay of the same queue is running."
     Freezing = "Freezing", "The window is being frozen."
     Running = "Running", "Letters are being replayed."

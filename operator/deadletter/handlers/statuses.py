@@ -7,6 +7,7 @@ from typing import Any
 from deadletter.api.kinds import Condition, Kind
 from deadletter.cluster import EVENTS, ApiError, Body
 from deadletter.core import times
+from deadletter.core.reasons import Reason
 from deadletter.handlers.operation import Operation, Thing
 from deadletter.plan.conditions import turned
 from deadletter.plan.queues import NUMBERS, conditions_of
@@ -36,6 +37,8 @@ async def write(operation: Operation, thing: Thing, kind: Kind, body: Body, stat
     written = await operation.cluster.patch(thing.resource, thing.namespace, thing.name, whole, "status")
     operation.written_at[thing] = time.monotonic()
     operation.snapshots[thing.resource].take(written)
+    if "startTime" in patch:
+        await _create(operation, event(thing, kind, Reason.Started, "Its Job was made.", "Normal"))
     await tell(operation, thing, kind, turned(conditions_of(body.get("status") or {}), conditions_of(status)))
 
 
@@ -48,20 +51,25 @@ async def tell(operation: Operation, thing: Thing, kind: Kind, conditions: Itera
     """An Event for each condition that turned and that people want to hear of."""
     for one in conditions:
         if one.type in TOLD and one.status != "Unknown" and _is_news(one):
-            try:
-                await operation.cluster.create(EVENTS, thing.namespace, event(thing, kind, one))
-            except ApiError as error:
-                if error.status not in (403, 404, 409):  # a namespace that is going takes no Events
-                    raise
+            good = (one.status == "True") == (one.type in ("Ready", "Succeeded"))
+            message = one.message or f"{one.type} is {one.status}"
+            await _create(operation, event(thing, kind, one.reason, message, "Normal" if good else "Warning"))
+
+
+async def _create(operation: Operation, made: Body) -> None:
+    try:
+        await operation.cluster.create(EVENTS, made["metadata"]["namespace"], made)
+    except ApiError as error:
+        if error.status not in (403, 404, 409):  # a namespace that is going takes no Events
+            raise
 
 
 def _is_news(one: Condition) -> bool:
     return one.type in ("Ready", "Succeeded") or one.status == "True"
 
 
-def event(thing: Thing, kind: Kind, one: Condition) -> Body:
+def event(thing: Thing, kind: Kind, reason: str, message: str, level: str) -> Body:
     """What `kubectl describe` shows."""
-    good = (one.status == "True") == (one.type in ("Ready", "Succeeded"))
     now = times.render(time.time_ns() // 1_000_000_000 * 1000)
     return {
         "apiVersion": "v1",
@@ -74,9 +82,9 @@ def event(thing: Thing, kind: Kind, one: Condition) -> Body:
             "name": thing.name,
             "uid": kind.uid,
         },
-        "type": "Normal" if good else "Warning",
-        "reason": one.reason,
-        "message": (one.message or f"{one.type} is {one.status}")[:1024],
+        "type": level,
+        "reason": reason,
+        "message": message[:1024],
         "source": {"component": "dlq-operator"},
         "firstTimestamp": now,
         "lastTimestamp": now,
