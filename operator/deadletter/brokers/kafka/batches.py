@@ -7,16 +7,15 @@ begins again behind what was taken, and where such a batch lies everything up to
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 from aiokafka import ConsumerRecord, TopicPartition
 from aiokafka import errors as driver
 from aiokafka.consumer.fetcher import READ_COMMITTED, PartitionRecords
-from aiokafka.protocol.fetch import FetchRequest
 from aiokafka.record.memory_records import MemoryRecords
 
 from deadletter.brokers.errors import BoxRefused
-from deadletter.brokers.kafka.errors import check, translated
+from deadletter.brokers.kafka.errors import translated
+from deadletter.brokers.kafka.fetching import ask
 from deadletter.brokers.kafka.line import Line
 
 MOST_BYTES = 4 << 20
@@ -46,7 +45,9 @@ def is_about_content(error: Exception) -> bool:
 
 async def read_around(line: Line, tp: TopicPartition, start: int) -> tuple[list[ConsumerRecord], Unread | None]:
     """Messages from `start` up to the first batch that cannot be read, and that batch; None: there is none here."""
-    aborted, content = await _fetch(line, tp, start)
+    await line.ends(tp.topic, [tp.partition])
+    with translated(tp.topic):
+        content, aborted = await ask(await line.client(), line.leader(tp), tp, start, MOST_BYTES, 0)
     reader = PartitionRecords(tp, MemoryRecords(content), aborted, start, None, None, True, READ_COMMITTED)
     found: list[ConsumerRecord] = []
     try:
@@ -54,17 +55,6 @@ async def read_around(line: Line, tp: TopicPartition, start: int) -> tuple[list[
     except Exception as error:  # noqa: BLE001  (whatever it is, this batch is why)
         return found, _unread(tp, content, reader.next_fetch_offset, type(error).__name__)
     return found, None
-
-
-async def _fetch(line: Line, tp: TopicPartition, start: int) -> tuple[Any, bytes]:
-    await line.ends(tp.topic, [tp.partition])
-    client = await line.client()
-    with translated(tp.topic):
-        wanted = [(tp.topic, [(tp.partition, start, MOST_BYTES)])]
-        answer = await client.send(line.leader(tp), FetchRequest(0, 1, MOST_BYTES, READ_COMMITTED, wanted))
-    ((_, ((_, code, _, *rest),)),) = answer.topics
-    check(code, tp.topic)
-    return rest[2] if answer.API_VERSION >= 11 else rest[-2], bytes(rest[-1])
 
 
 def _unread(tp: TopicPartition, content: bytes, first: int, error: str) -> Unread:

@@ -240,6 +240,19 @@ class Line:
                 raise
         return made
 
+    async def reader(self, topic: str) -> AIOKafkaClient:
+        """A client for one reader alone: a fetch that waits holds up every other answer on its connection."""
+        await self.client()
+        made = AIOKafkaClient(**self._common())
+        with translated("the broker"):
+            try:
+                await asyncio.wait_for(made.bootstrap(), START_TIMEOUT)
+                await made.set_topics([topic])
+            except BaseException:
+                await made.close()
+                raise
+        return made
+
     async def consumer(self, **options: Any) -> AIOKafkaConsumer:
         """A started consumer that commits nothing by itself and sees only what is committed."""
         await self.client()

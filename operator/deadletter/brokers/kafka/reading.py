@@ -2,18 +2,18 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import aclosing
 
 from aiokafka import AIOKafkaConsumer, ConsumerRecord, TopicPartition
 
 from deadletter.brokers.errors import BrokerUnreachable
 from deadletter.brokers.kafka.errors import translated
+from deadletter.brokers.kafka.fetching import BATCH, STALL, fetch
 from deadletter.brokers.kafka.line import EARLIEST, Line
 from deadletter.brokers.values import Taken
 from deadletter.core.letters import Message, Place
 from deadletter.core.tallies import Span
 
-BATCH = 500  # few enough that a batch is dealt with while it is still in the processor's cache
-STALL = 90.0  # a transaction left open by a dead producer ends after its own time-out
 Records = dict[TopicPartition, list[ConsumerRecord]]
 
 
@@ -31,18 +31,13 @@ async def window(line: Line, box: str) -> tuple[Span, ...]:
 
 
 async def read(line: Line, box: str, spans: Sequence[Span]) -> AsyncIterator[list[Taken]]:
-    """What is committed in the spans, in order per partition."""
-    if not any(span.start < span.end for span in spans):
-        return
-    await line.partitions(box)
-    consumer = await line.consumer()
-    try:
-        wanted = {TopicPartition(box, span.partition): (span.start, span.end) for span in spans}
-        async for records in read_to(consumer, wanted):
-            for batch in records.values():
-                yield [taken(record) for record in batch]
-    finally:
-        await consumer.stop()
+    """What is committed in the spans, one after the other, in order."""
+    for span in spans:
+        if span.start < span.end:
+            await line.partitions(box)
+            async with aclosing(fetch(line, TopicPartition(box, span.partition), span.start, span.end)) as batches:
+                async for batch in batches:
+                    yield batch
 
 
 async def read_to(

@@ -1,0 +1,131 @@
+"""What is read of a Kafka box: committed letters alone, in order, whatever lies between them."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+
+import pytest
+from aiokafka import AIOKafkaProducer, TopicPartition
+from aiokafka.admin import AIOKafkaAdminClient, RecordsToDelete
+from aiokafka.record.default_records import DefaultRecordBatchBuilder
+
+from deadletter.brokers.base import Broker
+from deadletter.brokers.errors import TooLarge
+from deadletter.brokers.kafka import fetching
+from deadletter.brokers.values import BoxSpec
+from deadletter.core.letters import Message
+from deadletter.core.tallies import Span
+from tests.brokers.opening import fresh_name
+from tests.brokers.staging import contents, lay, numbered, values
+
+BROKER = "kafka"
+BATCH = 61  # bytes of a batch without a message
+Writer = Callable[..., AIOKafkaProducer]
+
+
+@pytest.fixture
+async def writer(kafka: str) -> AsyncIterator[Writer]:
+    """Producers past our door."""
+    made: list[AIOKafkaProducer] = []
+
+    async def start(**options: object) -> AIOKafkaProducer:
+        made.append(AIOKafkaProducer(bootstrap_servers=kafka, **options))
+        await made[-1].start()
+        return made[-1]
+
+    yield start
+    for producer in made:
+        await producer.stop()
+
+
+async def box_of(broker: Broker, name: str) -> str:
+    box = fresh_name(name)
+    await broker.ensure(BoxSpec(box, 1))
+    return box
+
+
+async def write(producer: AIOKafkaProducer, box: str, *texts: bytes) -> None:
+    await asyncio.gather(*[await producer.send(box, text, partition=0) for text in texts])
+
+
+async def test_aborted_transactions_are_passed_over(broker: Broker, writer: Writer) -> None:
+    box = await box_of(broker, "aborted")
+    one, other = await writer(transactional_id=f"{box}.1"), await writer(transactional_id=f"{box}.2")
+    plain = await writer()
+    await one.begin_transaction()
+    await other.begin_transaction()
+    await write(one, box, b"lost-0", b"lost-1")
+    await write(other, box, b"kept-0")
+    await write(plain, box, b"kept-1")
+    await write(one, box, b"lost-2")
+    await one.abort_transaction()
+    await write(other, box, b"kept-2")
+    await other.commit_transaction()
+    await one.begin_transaction()
+    await write(one, box, b"kept-3")
+    await one.commit_transaction()
+    assert await values(broker, box) == [b"kept-0", b"kept-1", b"kept-2", b"kept-3"]
+
+
+async def test_an_open_transaction_is_waited_for(broker: Broker, writer: Writer) -> None:
+    box = await box_of(broker, "open")
+    producer = await writer(transactional_id=box)
+    await lay(broker, box, numbered(1))
+    await producer.begin_transaction()
+    await write(producer, box, b"late")
+    read = asyncio.ensure_future(values(broker, box))
+    assert not (await asyncio.wait([read], timeout=0.2))[0]
+    await producer.commit_transaction()
+    assert await read == [b"v0", b"late"]
+
+
+async def test_compressed_batches_and_the_middle_of_one(broker: Broker, writer: Writer) -> None:
+    box = await box_of(broker, "packed")
+    producer = await writer(compression_type="gzip", linger_ms=200)
+    await write(producer, box, *(b"%d" % number for number in range(1_200)))
+    read = [one async for batch in broker.read(box, [Span(0, 7, 1_100)]) for one in batch]
+    assert [int(one.message.value or b"") for one in read] == list(range(7, 1_100))
+    assert [one.place.offset for one in read] == list(range(7, 1_100))
+
+
+async def test_what_retention_ate_is_left_out(broker: Broker, kafka: str) -> None:
+    box = await box_of(broker, "eaten")
+    await lay(broker, box, numbered(20))
+    admin = AIOKafkaAdminClient(bootstrap_servers=kafka)
+    await admin.start()
+    await admin.delete_records({TopicPartition(box, 0): RecordsToDelete(before_offset=15)})
+    await admin.close()
+    read = [one async for batch in broker.read(box, [Span(0, 3, 18)]) for one in batch]
+    assert [one.message.value for one in read] == [b"v15", b"v16", b"v17"]
+
+
+async def test_more_than_one_fetch_in_order(broker: Broker) -> None:
+    box = await box_of(broker, "long")
+    letters = [Message(b"%d" % number, b"x" * 2_000) for number in range(3 * fetching.BYTES // 2_000)]
+    await lay(broker, box, letters)
+    assert [one.message.key for one in await contents(broker, box)] == [one.key for one in letters]
+
+
+def test_what_lies_before_a_corrupt_batch_can_be_had() -> None:
+    def batch(first: int) -> bytearray:
+        made = DefaultRecordBatchBuilder(2, 0, 0, -1, -1, -1, 1 << 20)
+        made.append(0, 1, b"key", b"%d" % first, [])
+        built = made.build()
+        built[:8] = first.to_bytes(8, "big")
+        return bytearray(built)
+
+    broken = batch(1)
+    broken[-2] ^= 1
+    found, position = fetching.committed(bytes(batch(0) + broken + batch(2)), [], 0)
+    assert (len(found), position) == (1, 1)
+    with pytest.raises(fetching.driver.CorruptRecordException):
+        fetching.committed(bytes(broken + batch(2)), [], 1)
+
+
+async def test_the_limit_of_a_topic_is_met_to_the_byte(broker: Broker) -> None:
+    box, limit = fresh_name("limit"), 3_000
+    await broker.ensure(BoxSpec(box, 1, config={"max.message.bytes": str(limit)}))
+    beside = BATCH + 2 + 5 + 2 + 1  # length, attributes and deltas, length of the value, no headers
+    await lay(broker, box, [Message(None, b"x" * (limit - beside))])
+    with pytest.raises(TooLarge):
+        await lay(broker, box, [Message(None, b"x" * (limit - beside + 1))])
+    assert [len(value or b"") for value in await values(broker, box)] == [limit - beside]
