@@ -6,6 +6,7 @@ an error that names its key, never an empty set.
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Any, TypeVar
 from zlib import crc32
 
@@ -131,10 +132,10 @@ def decode_chunk(key: bytes, value: bytes) -> BitMap:
 
 def split(offsets: Iterable[int]) -> dict[int, BitMap]:
     """Offsets as one bitmap per chunk of 65,536."""
-    chunks: dict[int, BitMap] = {}
-    for offset in offsets:
-        chunks.setdefault(offset >> CHUNK_BITS, BitMap()).add(offset & CHUNK_MASK)
-    return chunks
+    chunks: dict[int, list[int]] = {}
+    for chunk, some in groupby(offsets, CHUNK_BITS.__rrshift__):
+        chunks.setdefault(chunk, []).extend(some)
+    return {chunk: BitMap([offset & CHUNK_MASK for offset in some]) for chunk, some in chunks.items()}
 
 
 def highest(key: Key, bits: BitMap) -> int:

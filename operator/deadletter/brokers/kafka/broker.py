@@ -82,12 +82,11 @@ class KafkaBroker:
         """Publish without settling: at least once."""
         if not publications:
             return
-        targets = parcels.Targets(self._line)
-        packed = await parcels.pack(publications, targets)
+        packed = await parcels.pack(publications, parcels.Targets(self._line), in_transaction=False)
         producer = await self._line.producer()
         try:
             with translated(publications[0].to):
-                await parcels.send(producer, packed, targets)
+                await parcels.send(producer, packed)
         finally:
             await discard(producer)
 

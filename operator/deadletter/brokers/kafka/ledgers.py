@@ -1,6 +1,6 @@
 """The ledger as it is: read to the high watermark, so that no open transaction hides a settlement."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict
 
 from aiokafka import TopicPartition
@@ -9,7 +9,7 @@ from deadletter.brokers.kafka import reading
 from deadletter.brokers.kafka.boxes import LEDGER_PARTITIONS
 from deadletter.brokers.kafka.errors import translated
 from deadletter.brokers.kafka.line import EARLIEST, Line, discard
-from deadletter.brokers.kafka.parcels import Parcel, Targets, send, size_of
+from deadletter.brokers.kafka.parcels import Parcel, Targets, parcel, send
 from deadletter.brokers.values import CourierWord
 from deadletter.core.ledger import Key, courier_key, encode_word, parse_key
 from deadletter.core.letters import Message
@@ -58,18 +58,22 @@ def _keep(kept: Kept, key: bytes, value: bytes | None, wanted: Wanted) -> None:
         kept[key] = (parsed, value)
 
 
-def ledger_parcel(ledger: str, partition: int, entries: Entries) -> Parcel:
-    """Records for the ledger partition of a box partition."""
-    messages = [Message(key, value) for key, value in entries]
-    return Parcel(ledger, ledger_partition(partition), messages, [size_of(message) for message in messages])
+async def ledger_parcel(ledger: str, partition: int, entries: Entries, targets: Targets) -> Parcel:
+    """Records for the ledger partition of a box partition, to be sent in a transaction."""
+    return await parcel(ledger, ledger_partition(partition), (Message(*entry) for entry in entries), targets)
 
 
-async def write_plainly(line: Line, parcels: Sequence[Parcel]) -> None:
-    """Write records that stand for nothing else: tombstones of housekeeping, a courier's word."""
+async def write_plainly(line: Line, ledger: str, entries: Mapping[int, Entries]) -> None:
+    """Write records that stand for nothing else, by partition: tombstones of housekeeping, a courier's word."""
+    targets = Targets(line)
+    packed = [
+        await parcel(ledger, partition, (Message(*entry) for entry in some), targets, in_transaction=False)
+        for partition, some in entries.items()
+    ]
     producer = await line.producer()
     try:
         with translated("the ledger"):
-            await send(producer, parcels, Targets(line))
+            await send(producer, packed)
     finally:
         await discard(producer)
 
@@ -78,15 +82,15 @@ async def write_word(line: Line, ledger: str, pod: str, word: CourierWord | None
     """What a worker last said; None takes it back."""
     key = courier_key(pod)
     value = None if word is None else encode_word(key, asdict(word))
-    await write_plainly(line, [ledger_parcel(ledger, 0, [(key, value)])])
+    await write_plainly(line, ledger, {0: [(key, value)]})
 
 
 async def forget(line: Line, ledger: str, wanted: Wanted) -> None:
     """Tombstone every wanted key, in the partition where it lies."""
-    parcels = []
+    gone = {}
     for partition in range(LEDGER_PARTITIONS):
         kept = await read_ledger(line, ledger, wanted, [partition])
         if kept:
-            parcels.append(ledger_parcel(ledger, partition, ((key, None) for key in kept)))
-    if parcels:
-        await write_plainly(line, parcels)
+            gone[partition] = [(key, None) for key in kept]
+    if gone:
+        await write_plainly(line, ledger, gone)

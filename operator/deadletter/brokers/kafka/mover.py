@@ -94,7 +94,8 @@ class KafkaMover:
             entries += self._note(packed, offsets) + self._select(step)
             key = core.tally_key(self._uid, self._partition)
             entries.append((key, core.encode_tally(key, step.tally)))
-            await transaction.send([ledger_parcel(self._ledger, self._partition, entries)])
+            packed = [await ledger_parcel(self._ledger, self._partition, entries, self._room.targets)]
+            await transaction.send(packed)
         self._gone, self._tally = [], step.tally
 
     async def _clear(self, packed: Iterable[parcels.Parcel]) -> None:

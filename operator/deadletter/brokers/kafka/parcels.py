@@ -1,12 +1,13 @@
 """Messages packed into batches: a batch larger than its topic's limit is refused although every message fits."""
 
 import asyncio
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from aiokafka import AIOKafkaProducer, TopicPartition
 from aiokafka.partitioner import murmur2
+from aiokafka.producer.message_accumulator import BatchBuilder
 
 from deadletter.brokers.errors import BoxMissing, TooLarge
 from deadletter.brokers.kafka import boxes
@@ -15,28 +16,30 @@ from deadletter.brokers.values import Publication
 from deadletter.core import headers, times
 from deadletter.core.letters import Message
 
-OVERHEAD = 61 + 64  # of a batch, and of its first record at most, beside keys, values and headers
-PER_HEADER = 10
+
+class Batch(BatchBuilder):  # type: ignore[misc]
+    """The driver's batch, filled without its detour over serializers."""
+
+    def take(self, message: Message) -> bool:
+        """Lay it in, if it fits."""
+        at, headers_ = self._relative_offset, list(message.headers)
+        made = self._builder.append(at, message.timestamp or None, message.key, message.value, headers_) is not None
+        self._relative_offset += made
+        return made
 
 
 @dataclass(slots=True)
 class Parcel:
-    """Messages for one topic partition, in order, and what each needs at most in a batch."""
+    """Messages for one topic partition, in order, in batches that its topic takes."""
 
     topic: str
     partition: int
-    messages: list[Message] = field(default_factory=list)
-    sizes: list[int] = field(default_factory=list)
+    batches: list[Batch]
 
     @property
     def place(self) -> TopicPartition:
         """Where it goes."""
         return TopicPartition(self.topic, self.partition)
-
-    def add(self, message: Message, size: int) -> None:
-        """One more; its size is known by now, and asking for it is dear."""
-        self.messages.append(message)
-        self.sizes.append(size)
 
 
 @dataclass(slots=True, frozen=True)
@@ -85,35 +88,38 @@ def choose_partition(publication: Publication, partitions: int) -> int:
     return publication.letter.partition % partitions
 
 
-async def pack(publications: Sequence[Publication], targets: Targets) -> list[Parcel]:
+async def pack(publications: Sequence[Publication], targets: Targets, in_transaction: bool = True) -> list[Parcel]:
     """Publications grouped by where they go, their order kept; TooLarge before anything is sent."""
     known = await targets.of([publication.to for publication in publications])
-    parcels: dict[tuple[str, int], Parcel] = {}
+    grouped: dict[tuple[str, int], list[Message]] = {}
     for publication in publications:
-        target = known[publication.to]
-        where = (publication.to, choose_partition(publication, target.partitions))
+        where = (publication.to, choose_partition(publication, known[publication.to].partitions))
         message = publication.message
         if publication.due_at is not None:
             message = with_due_time(message, publication.due_at)
-        size = size_of(message)
-        if size > target.limit:
-            raise TooLarge(f"{publication.to}: letter {publication.letter.id} exceeds its {target.limit} bytes")
-        parcel = parcels.get(where)
-        if parcel is None:
-            parcel = parcels[where] = Parcel(*where)
-        parcel.add(message, size)
-    return list(parcels.values())
+        grouped.setdefault(where, []).append(message)
+    return [await parcel(*where, messages, targets, in_transaction) for where, messages in grouped.items()]
 
 
-def size_of(message: Message) -> int:
-    """At most what the message needs in a batch of its own."""
-    return message.size + OVERHEAD + PER_HEADER * len(message.headers)
+async def parcel(
+    topic: str, partition: int, messages: Iterable[Message], targets: Targets, in_transaction: bool = True
+) -> Parcel:
+    """Messages for one topic partition; only the first of a batch can be too large for its topic."""
+    limit = (await targets.of([topic]))[topic].limit
+    batches: list[Batch] = []
+    for message in messages:
+        if batches and batches[-1].take(message):
+            continue
+        batches.append(Batch(min(limit, MAX_BATCH), 0, is_transactional=in_transaction))
+        batches[-1].take(message)
+        if batches[-1].size() > limit:
+            raise TooLarge(f"{topic}: a letter exceeds its {limit} bytes")
+    return Parcel(topic, partition, batches)
 
 
-async def send(producer: AIOKafkaProducer, parcels: Sequence[Parcel], targets: Targets) -> list[list[int]]:
+async def send(producer: AIOKafkaProducer, parcels: Sequence[Parcel]) -> list[list[int]]:
     """Send all and await all; the offsets of each parcel's messages, in order."""
-    known = await targets.of([parcel.topic for parcel in parcels])
-    tasks = [asyncio.ensure_future(_send(producer, parcel, known[parcel.topic].limit)) for parcel in parcels]
+    tasks = [asyncio.ensure_future(_send(producer, parcel)) for parcel in parcels]
     try:
         return list(await asyncio.gather(*tasks))
     except BaseException:
@@ -123,9 +129,9 @@ async def send(producer: AIOKafkaProducer, parcels: Sequence[Parcel], targets: T
         raise
 
 
-async def _send(producer: AIOKafkaProducer, parcel: Parcel, limit: int) -> list[int]:
+async def _send(producer: AIOKafkaProducer, parcel: Parcel) -> list[int]:
     acknowledged: list[tuple[int, Any]] = []
-    for batch in _batches(producer, parcel, min(limit, MAX_BATCH)):
+    for batch in parcel.batches:
         count = batch.record_count()
         acknowledged.append((count, await producer.send_batch(batch, parcel.topic, partition=parcel.partition)))
     offsets: list[int] = []
@@ -133,23 +139,3 @@ async def _send(producer: AIOKafkaProducer, parcel: Parcel, limit: int) -> list[
         base = (await future).offset
         offsets.extend(range(base, base + count))
     return offsets
-
-
-def _batches(producer: AIOKafkaProducer, parcel: Parcel, limit: int) -> Any:
-    batch = producer.create_batch()
-    for message, size in zip(parcel.messages, parcel.sizes, strict=True):
-        if batch.record_count() and batch.size() + size > limit:
-            batch.close()
-            yield batch
-            batch = producer.create_batch()
-        _append(batch, message)
-    batch.close()
-    yield batch
-
-
-def _append(batch: Any, message: Message) -> None:
-    made = batch.append(
-        timestamp=message.timestamp or None, key=message.key, value=message.value, headers=list(message.headers)
-    )
-    if made is None:
-        raise TooLarge("a message does not fit into a batch")

@@ -157,9 +157,11 @@ class RetryPartition:
         await dangling.say_again(self._line, self._room, (parcel.place for parcel in packed))
         for verdict in verdicts:
             self._settled.add(_why(verdict), [verdict.offset])
-        entries = list(self._settled.changed())
+        packed.append(
+            await ledger_parcel(self._spec.ledger, self.tp.partition, self._settled.changed(), self._room.targets)
+        )
         async with self._room.transaction() as transaction:
-            await transaction.send([*packed, ledger_parcel(self._spec.ledger, self.tp.partition, entries)])
+            await transaction.send(packed)
         for verdict in verdicts:
             self._let_go_of(verdict.offset)
         await self._trim()

@@ -28,13 +28,12 @@ IDLE = 500.0  # the driver drops connections that were idle a little longer
 class Transaction:
     """What can be done while it is open; leaving the block commits."""
 
-    def __init__(self, producer: AIOKafkaProducer, targets: Targets) -> None:
+    def __init__(self, producer: AIOKafkaProducer) -> None:
         self._producer = producer
-        self._targets = targets
 
     async def send(self, parcels_: Sequence[Parcel]) -> list[list[int]]:
         """Send and await all; the offsets they got, known before the commit."""
-        return await parcels.send(self._producer, parcels_, self._targets)
+        return await parcels.send(self._producer, parcels_)
 
     async def commit_offset(self, group: str, tp: TopicPartition, offset: int, metadata: str) -> None:
         """Move the group's offset together with what was sent."""
@@ -79,7 +78,7 @@ class Room:
             async with asyncio.timeout(LONGEST):
                 self._check_touch()
                 await producer.begin_transaction()
-                yield Transaction(producer, self.targets)
+                yield Transaction(producer)
                 await producer.commit_transaction()
             self._note(producer)
         except BaseException as error:
