@@ -22,13 +22,13 @@ from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from bench import peers
 from bench.lines import bound, progress, versus
 from deadletter.api.brokerconnections import BrokerConnectionSpec
-from deadletter.brokers.base import Broker
+from deadletter.brokers.base import Broker, Mover
 from deadletter.brokers.connect import open_broker
 from deadletter.brokers.errors import BrokerError
 from deadletter.brokers.values import BoxSpec, Publication, Step, Taken, Watched
 from deadletter.core.letters import Message, Place
 from deadletter.core.tallies import Span, Tally, Why
-from deadletter.workers.running import calm_collector
+from deadletter.workers.running import calm_collector, keep_buffers
 from tests.bed import beds
 from tests.workers.replaying import Scene
 from tests.workers.replaying import letter as dead_letter
@@ -69,20 +69,19 @@ async def move(broker: Broker, dead: str, ledger: str, target: str, every: int, 
     """One partition through its mover."""
     async with broker.mover(dead, ledger, span.partition, "bench") as mover:
         tally = Tally(span, time.time_ns() // 1_000_000, span.start)
-        held: list[Taken] = []
+        chosen: list[Taken] = []
         async for batch in broker.read(dead, [span]):
-            held += batch
-            while len(held) >= STEP:
-                tally = await commit(mover, target, every, tally, held[:STEP])
-                del held[:STEP]
-        if held:
-            await commit(mover, target, every, tally, held)
+            chosen += [one for one in batch if one.place.offset % every == 0 and mover.is_open(one.place.offset)]
+            while len(chosen) >= STEP:
+                tally = await commit(mover, target, tally, chosen[:STEP])
+                del chosen[:STEP]
+        if chosen:
+            await commit(mover, target, tally, chosen)
 
 
-async def commit(mover, target: str, every: int, tally: Tally, batch: list[Taken]) -> Tally:
+async def commit(mover: Mover, target: str, tally: Tally, chosen: list[Taken]) -> Tally:
     """One transaction."""
-    chosen = [one for one in batch if one.place.offset % every == 0 and mover.is_open(one.place.offset)]
-    tally = tally.evolve(next=batch[-1].place.offset + 1, replayed=tally.replayed + len(chosen))
+    tally = tally.evolve(next=chosen[-1].place.offset + 1, replayed=tally.replayed + len(chosen))
     publications = [Publication(target, one.message, one.place, one.place.partition) for one in chosen]
     await mover.commit(Step(tally, publications, {Why.Replayed: [one.place.offset for one in chosen]}))
     return tally
@@ -217,7 +216,8 @@ async def kafka_sweep(broker: Broker, queues: int) -> None:
 
 async def main(letters: int, rounds: int, queues: int) -> None:
     """Every part on a bed of its own."""
-    calm_collector()  # as every worker does
+    calm_collector()  # as every replayer does
+    keep_buffers()
     bed = beds.create()
     try:
         servers = await asyncio.to_thread(peers.full_kafka, bed)

@@ -25,7 +25,7 @@ from bench.lines import line, progress, versus
 from deadletter.brokers.base import Mover
 from deadletter.brokers.values import BoxSpec, Publication, Step, Taken
 from deadletter.core.tallies import Span, Tally, Why
-from deadletter.workers.running import calm_collector
+from deadletter.workers.running import calm_collector, keep_buffers
 from tests.bed import beds, processes
 from tests.bed.node import Cluster
 from tests.demo import story
@@ -175,6 +175,7 @@ def main() -> int:
         return subprocess.run([sys.executable, "-m", "tests.bed", "run", "--", *again], check=False).returncode
     bed = beds.Bed(Path(os.environ[processes.USED]))
     calm_collector()
+    keep_buffers()
     uvloop.run(measure(bed.cluster(), bed.kafka(), options))
     return 0
 

@@ -67,7 +67,9 @@ public final class Replay {
       List<ConsumerRecord<byte[], byte[]>> batch = new ArrayList<>();
       while (consumer.position(tp) < end) {
         for (ConsumerRecord<byte[], byte[]> letter : consumer.poll(Duration.ofMillis(200)).records(tp)) {
-          batch.add(letter);
+          if (letter.offset() % every == 0) {
+            batch.add(letter);
+          }
           if (batch.size() == step) {
             commit(producer, partition, batch, settled, produced);
             batch.clear();
@@ -85,11 +87,9 @@ public final class Replay {
     producer.beginTransaction();
     List<Future<RecordMetadata>> sent = new ArrayList<>(batch.size());
     for (ConsumerRecord<byte[], byte[]> letter : batch) {
-      if (letter.offset() % every == 0) {
-        settled.set((int) letter.offset());
-        sent.add(producer.send(
-            new ProducerRecord<>(target, partition, null, letter.key(), letter.value(), letter.headers())));
-      }
+      settled.set((int) letter.offset());
+      sent.add(producer.send(
+          new ProducerRecord<>(target, partition, null, letter.key(), letter.value(), letter.headers())));
     }
     producer.flush();
     for (Future<RecordMetadata> one : sent) {

@@ -1,6 +1,7 @@
 """How a worker's process begins and ends: its event loop, its signals, its exit code."""
 
 import asyncio
+import ctypes
 import gc
 import signal
 from collections.abc import Awaitable, Callable
@@ -12,6 +13,8 @@ CANCEL_AGAIN_S = 1.0
 STOPPING = (signal.SIGTERM, signal.SIGINT)
 ALIVE = 100_000  # objects that may come to live between two looks of the collector
 LOOK_S = 60.0  # and the longest time
+M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # as malloc.h numbers them
+LARGEST_KEPT, KEPT = 8 << 20, 32 << 20
 
 
 async def _until_told(work: Callable[[asyncio.Event], Awaitable[int]]) -> int:
@@ -46,6 +49,17 @@ def calm_collector() -> None:
     """Letters come and go by their counts: looking for cycles among thousands of them costs a fifth of the time."""
     gc.freeze()
     gc.set_threshold(ALIVE, 20, 100)
+
+
+def keep_buffers() -> None:
+    """A fetch and a batch take a MiB each and come and go by the hundred: the C library may give less of it back.
+
+    Every page the kernel gives anew costs as much as half a letter. Only glibc has this word, and needs it.
+    """
+    tell = getattr(ctypes.CDLL(None), "mallopt", None)
+    if tell is not None:
+        tell(M_MMAP_THRESHOLD, LARGEST_KEPT)
+        tell(M_TRIM_THRESHOLD, KEPT)
 
 
 def run(work: Callable[[asyncio.Event], Awaitable[int]]) -> int:

@@ -76,4 +76,5 @@ def main(argv: list[str]) -> int:
     """Run the replayer; it takes no arguments."""
     del argv
     logs.configure(role="replay")
+    running.keep_buffers()
     return running.run(work)
