@@ -73,10 +73,11 @@ _FORGEABLE = _OURS - set(REPLAY_HEADERS)
 
 def stamp(message: Message, envelope: Envelope, compat: Sequence[str] = ()) -> Message:
     """The message with our headers, and those of `compat` (KafkaConnect, Spring) beside them; all else untouched."""
-    written = (*_written(envelope), *compat_headers(compat, envelope))
-    names = _OURS.union(name for name, _ in written)
+    beside = compat_headers(compat, envelope)
+    written = (*_written(envelope), *beside)
+    names = _OURS.union(name for name, _ in beside) if beside else _OURS
     kept = tuple(header for header in message.headers if header[0] not in names)
-    return replace(message, headers=kept + written)
+    return Message(message.key, message.value, kept + written, message.timestamp)
 
 
 def _written(envelope: Envelope) -> Headers:
@@ -199,5 +200,6 @@ def unforge(message: Message) -> Message:
 
 def stamp_replay(message: Message, uid: str, replays: int) -> Message:
     """The message with the id of the Replay that sends it and how often it was sent."""
-    kept = tuple(header for header in message.headers if header[0] not in REPLAY_HEADERS)
-    return replace(message, headers=(*kept, (REPLAYS, b"%d" % replays), (REPLAY, clip_bytes(uid, _LIMITS[REPLAY]))))
+    kept = [header for header in message.headers if header[0] not in REPLAY_HEADERS]
+    sent = (*kept, (REPLAYS, b"%d" % replays), (REPLAY, clip_bytes(uid, _LIMITS[REPLAY])))
+    return Message(message.key, message.value, sent, message.timestamp)

@@ -1,8 +1,9 @@
 """Times as text: ISO-8601 in UTC outside, milliseconds since the epoch inside."""
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_NAIVE = datetime(1970, 1, 1)  # noqa: DTZ001  (its text carries no offset)
 FIRST = -62_135_596_800_000  # the year 1
 LAST = 253_402_300_799_999  # the end of the year 9999
 
@@ -24,8 +25,5 @@ def render(ms: int) -> str:
     if not FIRST <= ms <= LAST:
         raise ValueError("a time lies between the years 1 and 9999")
     seconds, rest = divmod(ms, 1_000)
-    moment = datetime.fromordinal(719_163 + seconds // 86_400)
-    hours, left = divmod(seconds % 86_400, 3_600)
-    minutes, left = divmod(left, 60)
-    fraction = f".{rest:03d}" if rest else ""
-    return f"{moment.year:04d}-{moment.month:02d}-{moment.day:02d}T{hours:02d}:{minutes:02d}:{left:02d}{fraction}Z"
+    moment = _NAIVE + timedelta(0, seconds, rest * 1_000)
+    return moment.isoformat(timespec="milliseconds" if rest else "seconds") + "Z"
