@@ -25,7 +25,7 @@ LIBRARIES = ("aiokafka", "redis", "kopf", "kubernetes", "pydantic", "uvloop")
 def cell(value: object) -> str:
     if isinstance(value, int | float):
         return plots.number(value)
-    return str(value)
+    return str(value).replace("|", "\\|")
 
 
 def verdict(row: dict[str, Any], page: str) -> str:
@@ -84,7 +84,7 @@ def quoted(found: dict[str, list[dict[str, Any]]]) -> str:
     beside = [row for row in rows if row["peer"] != "bound"]
     head = "| | ours | beside | ratio | goal | met |\n| --- | --- | --- | --- | --- | --- |"
     said = [
-        f"| {row['bench']} | {cell(row['ours'])} {row['unit']} | {row['peer']}: {cell(row['peer_value'])} |"
+        f"| {row['bench']} | {cell(row['ours'])} {row['unit']} | {cell(row['peer'])}: {cell(row['peer_value'])} |"
         f" {cell(row['ratio'])} | {cell(row['goal'])} | {verdict(row, 'bench/results/README.md')} |"
         for row in beside
     ]
