@@ -78,7 +78,8 @@ def committed(content: bytes, aborted: Aborted, position: int) -> tuple[list[Any
         while waiting and batch.producer_id is not None and waiting[0][1] <= batch.base_offset:
             lost.add(waiting.pop(0)[0])
         if batch.is_control_batch:
-            if ControlRecord.parse(next(batch).key) == ABORT_MARKER:
+            marker = next(batch, None)  # compaction may have taken it
+            if marker is not None and ControlRecord.parse(marker.key) == ABORT_MARKER:
                 lost.discard(batch.producer_id)
         elif not (batch.is_transactional and batch.producer_id in lost):
             kept.append(batch)
