@@ -7,11 +7,11 @@ _LOWEST, _HIGHEST = 20_000, 32_000
 
 
 def free(address: str, count: int = 1) -> list[int]:
-    """Different ports nobody listens on at an address."""
+    """Different ports nobody listens on, at this address or, for those who listen everywhere, at any."""
     found: list[int] = []
     while len(found) < count:
         port = random.SystemRandom().randint(_LOWEST, _HIGHEST)
-        if port not in found and _is_free(address, port):
+        if port not in found and _is_free(address, port) and _is_free("", port):
             found.append(port)
     return found
 
