@@ -9,8 +9,9 @@ from pyroaring import BitMap64
 from deadletter.brokers.base import Desk, Mover, Offsets, Registers
 from deadletter.brokers.kafka import boxes, ledgers, parcels, reading
 from deadletter.brokers.kafka.desk import open_desk
+from deadletter.brokers.kafka.discarding import discard
 from deadletter.brokers.kafka.errors import translated
-from deadletter.brokers.kafka.line import Line, discard
+from deadletter.brokers.kafka.line import Line
 from deadletter.brokers.kafka.mover import open_mover
 from deadletter.brokers.kafka.registers import KafkaRegisters
 from deadletter.brokers.kafka.sightings import Sightings

@@ -147,11 +147,9 @@ class KafkaDesk(ConsumerRebalanceListener):  # type: ignore[misc]
     @property
     def lag(self) -> int:
         """Messages of the source not yet claimed, as far as known."""
-        behind = 0
-        for tp, work in self._works.items():
-            if isinstance(work, SourcePartition):
-                behind += max(0, (self._consumer.highwater(tp) or 0) - work.progress.highest - 1)
-        return behind
+        sources = ((tp, work) for tp, work in self._works.items() if isinstance(work, SourcePartition))
+        ends = ((self._consumer.highwater(tp) or 0, work.progress.highest) for tp, work in sources)
+        return sum(max(0, end - highest - 1) for end, highest in ends)
 
     @property
     def parked(self) -> int:

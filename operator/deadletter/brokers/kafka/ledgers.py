@@ -7,8 +7,9 @@ from aiokafka import TopicPartition
 
 from deadletter.brokers.kafka import reading
 from deadletter.brokers.kafka.boxes import LEDGER_PARTITIONS
+from deadletter.brokers.kafka.discarding import discard
 from deadletter.brokers.kafka.errors import translated
-from deadletter.brokers.kafka.line import EARLIEST, Line, discard
+from deadletter.brokers.kafka.line import EARLIEST, Line
 from deadletter.brokers.kafka.parcels import Parcel, Targets, parcel, send
 from deadletter.brokers.values import CourierWord
 from deadletter.core.ledger import Key, courier_key, encode_word, parse_key

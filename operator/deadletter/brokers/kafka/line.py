@@ -15,12 +15,12 @@ from aiokafka.protocol.metadata import MetadataRequest
 from aiokafka.protocol.offset import OffsetRequest
 
 from deadletter.brokers.errors import BoxMissing, BrokerError, BrokerUnreachable
+from deadletter.brokers.kafka.discarding import discard
 from deadletter.brokers.kafka.errors import translate, translated
 
 REQUEST_TIMEOUT_MS = 15_000
 KNOCK_TIMEOUT_MS = 5_000
 START_TIMEOUT = 60.0
-CLOSE_TIMEOUT = 1.0
 TRANSACTION_TIMEOUT_MS = 10_000
 MAX_BATCH = 1 << 20
 EARLIEST, LATEST = -2, -1
@@ -280,30 +280,3 @@ class Line:
     def is_current(self, consumer: AIOKafkaConsumer) -> bool:
         """Has it the credentials of the moment? Else it cannot dial again."""
         return self._made.get(consumer) == self._credentials()
-
-
-async def discard(producer: AIOKafkaProducer) -> None:
-    """Throw a producer away, whatever it is doing: `stop` waits for ever for what cannot be sent or is not taken."""
-    producer._closed = True  # noqa: SLF001  (aiokafka has no other way to end one)
-    for connection in producer.client._conns.values():  # noqa: SLF001
-        if connection.connected():
-            connection._writer.transport.abort()  # noqa: SLF001
-    await _end(producer._sender.sender_task)  # noqa: SLF001
-    manager = producer._txn_manager  # noqa: SLF001
-    _hear(manager and manager._transaction_waiter)  # noqa: SLF001
-    with contextlib.suppress(driver.KafkaError, OSError, asyncio.TimeoutError):
-        await asyncio.wait_for(producer.client.close(), CLOSE_TIMEOUT)
-
-
-async def _end(sender: "asyncio.Task[None] | None") -> None:
-    """It ends its requests first, which fail at once by now; what only waits for a broker needs to be told twice."""
-    while sender is not None and not sender.done():
-        sender.cancel()
-        await asyncio.wait([sender], timeout=CLOSE_TIMEOUT)
-    _hear(sender)
-
-
-def _hear(one: "asyncio.Future[None] | None") -> None:
-    """Else Python complains about its error in the log."""
-    if one is not None and one.done() and not one.cancelled():
-        one.exception()

@@ -15,8 +15,9 @@ from aiokafka.structs import OffsetAndMetadata
 
 from deadletter.brokers.errors import BrokerUnreachable
 from deadletter.brokers.kafka import parcels
+from deadletter.brokers.kafka.discarding import discard
 from deadletter.brokers.kafka.errors import EXPECTED, translate
-from deadletter.brokers.kafka.line import TRANSACTION_TIMEOUT_MS, Line, discard
+from deadletter.brokers.kafka.line import TRANSACTION_TIMEOUT_MS, Line
 from deadletter.brokers.kafka.parcels import Parcel, Targets
 from deadletter.brokers.kafka.words import last_word
 
