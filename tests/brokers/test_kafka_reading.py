@@ -124,7 +124,7 @@ def test_what_lies_before_a_corrupt_batch_can_be_had() -> None:
 async def test_the_limit_of_a_topic_is_met_to_the_byte(broker: Broker) -> None:
     box, limit = fresh_name("limit"), 3_000
     await broker.ensure(BoxSpec(box, 1, config={"max.message.bytes": str(limit)}))
-    beside = BATCH + 2 + 5 + 2 + 1  # length, attributes and deltas, length of the value, no headers
+    beside = BATCH + 2 + 4 + 2 + 1  # length; attributes, deltas, no key; length of the value; no headers
     await lay(broker, box, [Message(None, b"x" * (limit - beside))])
     with pytest.raises(TooLarge):
         await lay(broker, box, [Message(None, b"x" * (limit - beside + 1))])

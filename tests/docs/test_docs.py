@@ -22,7 +22,7 @@ FILE = re.compile(r"(?<!/)\b(?:examples|charts|tests|docs|bench)/[\w./-]+\w")
 # Reasons that say all is well or under way, or why a message was buried.
 CALM = {
     "Reconciled", "Adopted", "AllFound", "AllReplayed", "AsExpected", "BoxesFound", "CourierAvailable",
-    "DryRunFinished", "NoCourierNeeded", "Freezing", "Running", "Verifying", "Waiting",
+    "DryRunFinished", "NoCourierNeeded", "Started", "Freezing", "Running", "Verifying", "Waiting",
     "AttemptsExhausted", "Refused", "RuleMatched", "ServiceAsked",
 }  # fmt: skip
 LINKED = [*PAGES, *places.REPOSITORY.glob("bench/results/*.md"), *places.REPOSITORY.glob("charts/*/README.md")]
