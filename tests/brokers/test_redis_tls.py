@@ -6,8 +6,8 @@ import pytest
 
 from deadletter.api.brokerconnections import BrokerConnectionSpec
 from deadletter.brokers.connect import mounted_secrets, open_broker
-from deadletter.brokers.errors import CertificateRefused
-from tests.brokers.opening import LOOPBACK
+from deadletter.brokers.errors import AddressForbidden, CertificateRefused
+from tests.brokers.opening import LOOPBACK, no_secrets
 from tests.brokers.servers import HERE, own_redis
 from tests.pems import FUTURE, PAST, PRESENT, Authority
 
@@ -56,6 +56,20 @@ async def test_a_certificate_that_is_refused_is_said_with_what_helps(
         authority.sign("mine").rename(tmp_path / "mine")
     with own_redis(tmp_path, *served(authority, "server"), plain=False) as port:
         assert await knock(port, tmp_path, **TRUST, **MINE) == "Redis"
+
+
+async def test_a_certificate_that_is_none_is_said(tmp_path: Path) -> None:
+    (tmp_path / "ca").mkdir()
+    (tmp_path / "ca" / "ca.crt").write_text("no certificate")
+    with own_redis(tmp_path) as port, pytest.raises(CertificateRefused, match="PEM"):
+        await knock(port, tmp_path, **TRUST)
+
+
+async def test_an_address_that_must_not_be_dialled_is_said() -> None:
+    spec = BrokerConnectionSpec.model_validate({"redis": {"url": f"redis://{HERE}:6379/0"}})
+    async with open_broker(spec, no_secrets) as broker:
+        with pytest.raises(AddressForbidden, match="allowAddresses"):
+            await broker.server()
 
 
 async def test_a_certificate_for_another_address_is_said(tmp_path: Path) -> None:

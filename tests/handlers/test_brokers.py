@@ -2,8 +2,10 @@
 
 import subprocess
 import sys
+import time
 import uuid
 from collections.abc import Iterator
+from datetime import datetime
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -105,6 +107,29 @@ def test_boxes_are_kept_or_deleted_as_asked(place: Place, operator: Operator, re
         until("released", lambda: not place.get("dlq", "held"))
         assert client.exists(held) == 0
         assert client.exists(free) == 1
+
+
+def test_what_an_older_queue_owns_is_not_deleted_with_a_younger(place: Place, operator: Operator, redis: str) -> None:
+    """A connection was changed, so that two queues have one box: it goes with its owner, not with the other."""
+    dead, elsewhere = f"dead-{uuid.uuid4().hex[:8]}", f"{redis.rpartition('/')[0]}/7"
+    place.redis(redis)
+    place.redis(elsewhere, "other")
+    place.apply("DeadLetterQueue", "older", {"brokerRef": {"name": "broker"}, "dead": {"name": dead}})
+    place.until_condition("dlq", "older", "Ready", "True")
+    spec = {"brokerRef": {"name": "other"}, "dead": {"name": dead}, "deletionPolicy": "Delete"}
+    until("another second", lambda: time.time() > created(place, "older") + 1)
+    place.apply("DeadLetterQueue", "younger", spec)
+    place.until_condition("dlq", "younger", "Ready", "True")
+    place.redis(redis, "other")
+    place.until_condition("dlq", "younger", "Ready", "False", "BoxConflict")
+    place.kubectl("delete", "dlq", "younger", "--timeout=60s")
+    with driver.Redis.from_url(redis) as client:
+        assert client.exists(dead)
+
+
+def created(place: Place, name: str) -> float:
+    stamp = place.get("dlq", name)["metadata"]["creationTimestamp"]
+    return datetime.fromisoformat(stamp).timestamp()
 
 
 def test_finalizers_are_released_before_an_uninstall(place: Place, operator: Operator, redis: str) -> None:

@@ -32,6 +32,12 @@ def test_of_a_broker_that_is_away_only_that_it_is() -> None:
     assert "10.0.0.7" not in finding(errors.BrokerUnreachable("10.0.0.7:9092 refused")).message
 
 
+def test_an_address_that_must_not_be_dialled_is_said_so(place: Place, operator: Operator) -> None:
+    place.redis("redis://169.254.169.254:6379/0")
+    found = place.until_condition("bkc", "broker", "Ready", "False", "AddressForbidden")
+    assert "allowAddresses" in found["message"]
+
+
 def test_what_is_not_built_yet_is_said(place: Place, operator: Operator, redis: str) -> None:
     place.apply("BrokerConnection", "many", {"redis": {"url": redis, "mode": "Cluster"}})
     found = place.until_condition("bkc", "many", "Stalled", "True", "NotSupportedYet")

@@ -10,7 +10,7 @@ from typing import Any
 from deadletter.api.base import Tls
 from deadletter.api.brokerconnections import BrokerConnectionSpec, KafkaConnection
 from deadletter.brokers.base import Broker
-from deadletter.brokers.errors import AuthenticationFailed
+from deadletter.brokers.errors import AuthenticationFailed, CertificateRefused
 from deadletter.brokers.guard import address_guard
 
 Secrets = Callable[[str, str], bytes]
@@ -113,7 +113,7 @@ def tls_context(tls: Tls, secrets: Secrets) -> ssl.SSLContext:
         if client is not None:
             _load_pair(context, secret(secrets, client.name, "tls.crt"), secret(secrets, client.name, "tls.key"))
     except (ssl.SSLError, UnicodeDecodeError) as error:
-        raise AuthenticationFailed("a certificate or key of the TLS Secrets cannot be read as PEM") from error
+        raise CertificateRefused("a certificate or key of the TLS Secrets cannot be read as PEM") from error
     return context
 
 

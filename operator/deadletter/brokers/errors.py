@@ -2,6 +2,7 @@
 
     BrokerError
     ├── BrokerUnreachable   time heals it
+    │   └── AddressForbidden    settings may allow it
     ├── AuthenticationFailed time heals it (a Secret may be mended)
     ├── CertificateRefused  time heals it (a certificate may be renewed)
     ├── NotAuthorised       time heals it (an ACL may be mended)
@@ -28,6 +29,10 @@ class BrokerUnreachable(BrokerError):
     """Nobody answers, or not in time."""
 
     heals = True
+
+
+class AddressForbidden(BrokerUnreachable):
+    """The address guard does not let us dial."""
 
 
 class AuthenticationFailed(BrokerError):

@@ -5,8 +5,12 @@ import socket
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
 
-from deadletter.brokers.errors import BrokerUnreachable
+from deadletter.brokers.errors import AddressForbidden, BrokerUnreachable
 
+FORBIDDEN = (
+    "the broker's address is not one that this operator may dial (ourselves, link-local, metadata); "
+    "allowAddresses of the chart makes exceptions"
+)
 METADATA = tuple(map(ip_network, ("169.254.0.0/16", "100.100.100.200/32", "fd00:ec2::/32", "fe80::/10")))
 
 
@@ -35,7 +39,7 @@ def address_guard(allow: Sequence[str]) -> Callable[[Iterable[str]], Awaitable[N
             for address in await _resolve(host):
                 if not allowed(address, allow):
                     # The address itself stays out of the text: it would make a port scanner of us.
-                    raise BrokerUnreachable("the broker's address is not one that this operator may dial")
+                    raise AddressForbidden(FORBIDDEN)
             passed.add(host)
 
     return check

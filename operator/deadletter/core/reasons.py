@@ -21,6 +21,7 @@ class Reason(StrEnum):
     Adopted = "Adopted", "The dead box exists already and is watched; it is never changed."
     WaitingForCourier = "WaitingForCourier", "The courier's pods are not available yet."
     BrokerUnreachable = "BrokerUnreachable", "Nobody answers at the broker's addresses."
+    AddressForbidden = "AddressForbidden", "The broker's address is one that the operator must not dial."
     AuthenticationFailed = "AuthenticationFailed", "The broker refuses the credentials."
     CertificateRefused = "CertificateRefused", "A certificate has expired, is not valid yet or is not trusted."
     NotAuthorised = "NotAuthorised", "The broker knows the user and refuses the operation."

@@ -7,7 +7,10 @@ from deadletter.api.brokerconnections import BrokerConnection
 from deadletter.api.deadletterqueues import DeadLetterQueue
 from deadletter.brokers.errors import BoxConflict, BoxMissing, BrokerError
 from deadletter.brokers.values import BoxSpec, BoxState
+from deadletter.cluster import CONNECTIONS, QUEUES, Body
 from deadletter.core.reasons import Reason
+from deadletter.handlers.gathering import age, age_of, read
+from deadletter.handlers.neighbours import DEAD, named
 from deadletter.handlers.operation import Operation, Survey
 from deadletter.handlers.pool import Line, within
 from deadletter.plan.boxes import PlannedBox, owned_boxes, plan_boxes
@@ -15,7 +18,7 @@ from deadletter.plan.findings import BOXES, Finding
 
 SENTENCES = {
     Reason.BrokerUnreachable: "Nobody answers at the broker's addresses.",
-    Reason.AuthenticationFailed: "The broker refuses the credentials.",
+    Reason.AuthenticationFailed: "The broker refuses the credentials; look at the Secret's keys and at the mechanism.",
 }
 
 
@@ -79,6 +82,29 @@ def _fitting(box: PlannedBox, source: str | None, states: dict[str, BoxState]) -
     return BoxSpec(**asdict(replace(box, partitions=partitions)))
 
 
+async def _is_anothers(operation: Operation, queue: DeadLetterQueue, line: Line) -> bool:
+    """Does an older queue have the same dead box, by another connection perhaps? Then it is not ours to delete."""
+    mine = await operation.pool.who(line)
+    for body in operation.snapshots[QUEUES].by(DEAD, queue.boxes(line.spec.is_redis).dead):
+        if age(body) < age_of(queue) and await _who(operation, body) == mine.id:
+            return True
+    return False
+
+
+async def _who(operation: Operation, body: Body) -> str:
+    """The identity of a queue's broker; nothing when it does not tell."""
+    namespace = body["metadata"]["namespace"]
+    connection = read(BrokerConnection, operation.snapshots[CONNECTIONS].get(namespace, named(body, "brokerRef")))
+    if connection is None:
+        return ""
+    for name in connection.spec.secret_names:
+        await operation.secrets.fact(namespace, name)
+    try:
+        return (await operation.pool.who(await operation.pool.line(connection))).id
+    except BrokerError:
+        return ""
+
+
 async def drop(operation: Operation, queue: DeadLetterQueue, connection: BrokerConnection | None) -> Finding | None:
     """Delete what `deletionPolicy: Delete` gives us to delete; by the open line when its connection is gone."""
     broker = queue.spec.broker_ref.name
@@ -87,6 +113,8 @@ async def drop(operation: Operation, queue: DeadLetterQueue, connection: BrokerC
         if line is None:
             sentence = f"BrokerConnection {broker} is gone, so its boxes cannot be deleted."
             return Finding(Reason.DeletionBlocked, sentence, True, BOXES)
+        if await _is_anothers(operation, queue, line):
+            return None
         await within(line.broker.drop(owned_boxes(queue, line.spec.is_redis)))
     except BrokerError as error:
         found = finding(error)

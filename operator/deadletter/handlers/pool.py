@@ -110,6 +110,12 @@ class Pool:
         kafka, redis = connection.spec.kafka, connection.spec.redis
         return f"at:{sorted(kafka.bootstrap_servers)}" if kafka else f"at:{redis.url if redis else ''}"
 
+    async def who(self, line: Line) -> Server:
+        """Who answers there; asked once."""
+        if line.server is None:
+            line.server = await within(line.broker.server())
+        return line.server
+
     async def probe(self, connection: BrokerConnection) -> Server:
         """Ask the broker who it is."""
         line = await self.line(connection)

@@ -18,13 +18,13 @@ from deadletter.handlers.neighbours import OWNER
 from deadletter.handlers.operation import FINALIZER, Operation, Thing
 from deadletter.handlers.pool import within
 from deadletter.handlers.running import running_replay
-from deadletter.handlers.termination import last_words
+from deadletter.handlers.termination import pods_of_queue, trouble
 from deadletter.plan.boxes import owned_boxes
 from deadletter.plan.couriers import plan_children, role_of
 from deadletter.plan.facts import QueueFacts
 from deadletter.plan.findings import BOXES, Finding, first
 from deadletter.plan.gates import plan_gate
-from deadletter.plan.queues import queue_status
+from deadletter.plan.queues import queue_status, replica_failure
 from deadletter.plan.references import GRAPH_CHECKS, box_is_free, secrets_exist, service_exists
 
 log = structlog.stdlib.get_logger("queues")
@@ -32,6 +32,7 @@ FORCE = "deadletter.dev/force-delete"
 RELEASED = "deadletter.dev/released"  # when, in milliseconds since the epoch
 RELEASED_MS = 600_000
 HASTE_SECONDS = 1.5
+WAITING_SECONDS = 30.0
 RESET = "deadletter.dev/reset-ledger"
 
 
@@ -169,7 +170,11 @@ async def _namespace_goes(operation: Operation, queue: DeadLetterQueue) -> bool:
 async def _pod_says(operation: Operation, queue: DeadLetterQueue, facts: QueueFacts) -> str:
     role = role_of(queue)
     ready = ((facts.deployment or {}).get("status") or {}).get("availableReplicas")
-    return "" if role is None or facts.deployment is None or ready else await last_words(operation, queue, role)
+    if role is None or facts.deployment is None or ready or not facts.deployment["spec"].get("replicas"):
+        return ""
+    # Nothing tells us when a pod that waits does so for another reason.
+    operation.work.wake_in(Thing(QUEUES, queue.namespace, queue.name), WAITING_SECONDS)
+    return trouble(await pods_of_queue(operation, queue, role)) or replica_failure(facts.deployment)
 
 
 def _show(queue: DeadLetterQueue, facts: QueueFacts, status: Body) -> None:

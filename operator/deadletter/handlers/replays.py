@@ -1,8 +1,6 @@
 """One pass over a Replay."""
 
-from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
 
 from deadletter import metrics
 from deadletter.api.brokerconnections import BrokerConnection
@@ -14,8 +12,8 @@ from deadletter.handlers import children, statuses
 from deadletter.handlers.gathering import existing, find, now_ms
 from deadletter.handlers.operation import Operation, Thing
 from deadletter.handlers.running import ahead_of, stands
-from deadletter.handlers.termination import job_exits
-from deadletter.plan.facts import Exit, ReplayFacts
+from deadletter.handlers.termination import exits, pods_of_job, waits
+from deadletter.plan.facts import ReplayFacts
 from deadletter.plan.findings import first
 from deadletter.plan.jobs import plan_replay
 from deadletter.plan.pods import ASSIGNMENT
@@ -33,7 +31,7 @@ async def reconcile(operation: Operation, thing: Thing, replay: Replay, body: Bo
         await _expire(operation, thing, replay)
         return False
     facts = await gather_replay(operation, replay)
-    facts = replace(facts, exits=await _exits(operation, facts.job))
+    facts = await _listen(operation, facts)
     found = None if facts.told else first(REPLAY_CHECKS, replay, facts)
     if found is None and facts.queue is not None and facts.connection is not None:
         hold = replay.spec.suspend or facts.ahead is not None or not (facts.told or stands(body))
@@ -90,9 +88,14 @@ def _told(operation: Operation, replay: Replay) -> str:
     return str((config.get("data") or {}).get(ASSIGNMENT, ""))
 
 
-async def _exits(operation: Operation, job: Mapping[str, Any] | None) -> tuple[Exit, ...]:
-    status = (job or {}).get("status") or {}
-    return await job_exits(operation, job) if job and (status.get("failed") or status.get("conditions")) else ()
+async def _listen(operation: Operation, facts: ReplayFacts) -> ReplayFacts:
+    """What its pods say: when one ended, and when one should run and does not."""
+    status = (facts.job or {}).get("status") or {}
+    ended, idle = status.get("failed") or status.get("conditions"), status.get("active") and not status.get("ready")
+    if facts.job is None or not (ended or idle):
+        return facts
+    pods = await pods_of_job(operation, facts.job)
+    return replace(facts, exits=exits(pods), pod_waits=waits(pods) if idle else "")
 
 
 async def _expire(operation: Operation, thing: Thing, replay: Replay) -> None:

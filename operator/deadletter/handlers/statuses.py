@@ -4,6 +4,8 @@ import time
 from collections.abc import Iterable
 from typing import Any
 
+import structlog
+
 from deadletter.api.kinds import Condition, Kind
 from deadletter.cluster import EVENTS, ApiError, Body
 from deadletter.core import times
@@ -16,6 +18,7 @@ SLOW = frozenset(
     {*NUMBERS, "matched", "replayed", "archived", "discarded", "skipped", "failedAgain", "remaining", "skippedBy"}
     | {"targets", "bytes", "samples", "lettersPerSecond", "estimatedCompletionTime"}
 )
+log = structlog.stdlib.get_logger("statuses")
 TOLD = frozenset({"Ready", "Succeeded", "Degraded", "Stalled"})
 
 
@@ -48,9 +51,13 @@ def _wait(operation: Operation, thing: Thing) -> float:
 
 
 async def tell(operation: Operation, thing: Thing, kind: Kind, conditions: Iterable[Condition]) -> None:
-    """An Event for each condition that turned and that people want to hear of."""
+    """A line of the log for each condition that turned, and an Event for what people want to hear of, once."""
+    told = set()
     for one in conditions:
-        if one.type in TOLD and one.status != "Unknown" and _is_news(one):
+        log.info("turned", condition=one.type, status=one.status, reason=one.reason, message=one.message)
+        news = one.type in TOLD and one.status != "Unknown" and _is_news(one)
+        if news and (one.reason, one.message) not in told:
+            told.add((one.reason, one.message))
             good = (one.status == "True") == (one.type in ("Ready", "Succeeded"))
             message = one.message or f"{one.type} is {one.status}"
             await _create(operation, event(thing, kind, one.reason, message, "Normal" if good else "Warning"))

@@ -1,4 +1,4 @@
-"""The last words of our pods, read from their status when something seems wrong."""
+"""What our pods' statuses tell when something seems wrong: how one ended, its last words, or why one waits."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -11,31 +11,60 @@ from deadletter.plan.endings import words
 from deadletter.plan.facts import Exit
 
 LONGEST = 4096
+STARTING = (None, "ContainerCreating", "PodInitializing")
 
 
-async def last_words(operation: Operation, queue: DeadLetterQueue, role: str) -> str:
-    """A sentence of a courier's pod that ended, if one did."""
+async def pods_of_queue(operation: Operation, queue: DeadLetterQueue, role: str) -> list[Body]:
+    """The pods of its courier or redrive."""
     labels = names.labels(queue.name, role)
     selector = f"deadletter.dev/queue={labels['deadletter.dev/queue']},app.kubernetes.io/component={role}"
-    ended = await _exits(operation, queue.namespace, selector)
-    said = words(ended[-1].message) if ended else {}
-    return f"A pod ended: {said['reason']}: {said.get('message', '')}"[:1024] if said.get("reason") else ""
+    return (await operation.cluster.list(PODS, queue.namespace, selector))[0]
 
 
-async def job_exits(operation: Operation, job: Mapping[str, Any]) -> tuple[Exit, ...]:
-    """How the pods of a Job ended, the newest last."""
+async def pods_of_job(operation: Operation, job: Mapping[str, Any]) -> list[Body]:
+    """The pods of a Job."""
     meta = job["metadata"]
-    return await _exits(operation, meta["namespace"], f"batch.kubernetes.io/controller-uid={meta['uid']}")
+    selector = f"batch.kubernetes.io/controller-uid={meta['uid']}"
+    return (await operation.cluster.list(PODS, meta["namespace"], selector))[0]
 
 
-async def _exits(operation: Operation, namespace: str, selector: str) -> tuple[Exit, ...]:
-    pods, _ = await operation.cluster.list(PODS, namespace, selector)
+def trouble(pods: list[Body]) -> str:
+    """A sentence about the pod that ended last, or about one that cannot start."""
+    ended = exits(pods)
+    return ((_told(ended[-1]) if ended else "") or waits(pods))[:1024]
+
+
+def _told(one: Exit) -> str:
+    said = words(one.message)
+    if said.get("reason"):
+        return f"A pod ended: {said['reason']}: {said.get('message', '')}"
+    return f"A pod ended: {one.reason}, exit code {one.code}." if one.code else ""
+
+
+def exits(pods: list[Body]) -> tuple[Exit, ...]:
+    """How containers of these pods ended, the newest last."""
     return tuple(sorted((_exit(found) for pod in pods for found in _endings(pod)), key=lambda one: one.at))
 
 
+def waits(pods: list[Body]) -> str:
+    """Why a pod does not run, in the kubelet's or the scheduler's words."""
+    for pod in pods:
+        for one in _containers(pod):
+            waiting = (one.get("state") or {}).get("waiting") or {}
+            if waiting.get("reason") not in STARTING:
+                return f"A pod waits: {waiting['reason']}: {waiting.get('message', '')}"
+        for one in (pod.get("status") or {}).get("conditions") or ():
+            if (one["type"], one["status"]) == ("PodScheduled", "False"):
+                return f"A pod waits: {one.get('reason', '')}: {one.get('message', '')}"
+    return ""
+
+
+def _containers(pod: Body) -> list[Body]:
+    return (pod.get("status") or {}).get("containerStatuses") or []
+
+
 def _endings(pod: Body) -> list[Body]:
-    containers = (pod.get("status") or {}).get("containerStatuses") or ()
-    states = [one.get(when) or {} for one in containers for when in ("state", "lastState")]
+    states = [one.get(when) or {} for one in _containers(pod) for when in ("state", "lastState")]
     return [state["terminated"] for state in states if state.get("terminated")]
 
 

@@ -37,12 +37,14 @@ class Work(Generic[Thing]):
             metrics.WORK_DEPTH.set(len(self._waiting))
 
     def wake_in(self, thing: Thing, seconds: float) -> None:
-        """Look at it after so long, unless it is woken before."""
-        if thing in self._waiting or thing in self._again:
+        """Look at it after so long, unless it is woken before; of two waits the shorter counts."""
+        loop = asyncio.get_running_loop()
+        timer = self._timers.get(thing)
+        if thing in self._waiting or thing in self._again or (timer and timer.when() <= loop.time() + seconds):
             return
-        if (timer := self._timers.pop(thing, None)) is not None:
+        if timer is not None:
             timer.cancel()
-        self._timers[thing] = asyncio.get_running_loop().call_later(seconds, self.wake, thing)
+        self._timers[thing] = loop.call_later(seconds, self.wake, thing)
 
     def backoff(self, thing: Thing, most: float) -> None:
         """Look at it again, later each time, at most `most` seconds away."""

@@ -95,7 +95,7 @@ class QueueFacts:
     reading: Reading | None = None
     retention_ms: int | None = None
     deployment: Mapping[str, Any] | None = None
-    pod_says: str = ""  # the termination message of a pod of ours that failed
+    pod_says: str = ""  # why no pod of ours is available, when one says so
     now: int = 0
 
 
@@ -124,6 +124,7 @@ class ReplayFacts:
     job: Mapping[str, Any] | None = None
     told: str = ""  # the assignment it began with
     exits: tuple[Exit, ...] = ()  # of its pods, the newest last
+    pod_waits: str = ""  # why its pod does not start
     now: int = 0
 
     @property

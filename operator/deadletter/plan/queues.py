@@ -1,5 +1,6 @@
 """The status of a queue, computed from facts and findings."""
 
+from collections.abc import Mapping
 from hashlib import sha256
 from typing import Any
 
@@ -68,6 +69,13 @@ def _courier(queue: DeadLetterQueue, facts: QueueFacts, found: Finding | None) -
     if available >= 1 or (wanted == 0 and facts.deployment is not None):
         return claim(COURIER, True, Reason.CourierAvailable)
     return claim(COURIER, False, Reason.WaitingForCourier, facts.pod_says or "No pod of the courier is available yet.")
+
+
+def replica_failure(deployment: Mapping[str, Any]) -> str:
+    """Why no pod is made: a quota, or an admission policy."""
+    conditions = (deployment.get("status") or {}).get("conditions") or ()
+    failed = [one for one in conditions if (one["type"], one["status"]) == ("ReplicaFailure", "True")]
+    return f"No pod is made: {failed[0].get('message', '')}" if failed else ""
 
 
 def _count(facts: QueueFacts, name: str) -> int:

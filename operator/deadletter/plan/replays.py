@@ -183,6 +183,8 @@ def _progress(replay: Replay, facts: ReplayFacts, found: Finding | None) -> tupl
         return Reason.Queued, f"Replay {facts.ahead} of the same queue goes first."
     if facts.stumbles:
         return Reason.Running, f"A pod ended and another goes on: {fall(facts)}"
+    if facts.pod_waits:
+        return Reason.Pending, facts.pod_waits
     phase = next((tally.phase for tally in facts.tallies if tally.phase in PHASES), "")
     return PHASES.get(phase, Reason.Running if facts.tallies else Reason.Freezing), ""
 

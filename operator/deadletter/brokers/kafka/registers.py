@@ -48,6 +48,9 @@ class KafkaRegisters:
 
     async def sweep(self, watched: Sequence[Watched], now: int) -> Mapping[str, Reading | BrokerError]:
         """A reading per dead box, or what went wrong with it."""
+        if not watched:  # nobody is asked: the connection may be one that has never answered
+            self._tails = {}
+            return {}
         counts = await self._line.lookup([name for one in watched for name in _names(one)])
         found: dict[str, Reading | BrokerError] = {}
         for one in watched:

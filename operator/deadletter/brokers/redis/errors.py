@@ -49,8 +49,9 @@ _BY_WORD: dict[str, tuple[type[BrokerError], str]] = {
 
 def translated(error: Exception) -> BrokerError:
     """The same objection as one of ours; the driver's is chained by who raises."""
-    if isinstance(error, BrokerError):
-        return error
+    for ours in (error, error.__cause__):  # the driver wraps what we object to while it dials
+        if isinstance(ours, BrokerError):
+            return ours
     kind, sentence = _meaning(error)
     return kind(sentence)
 
