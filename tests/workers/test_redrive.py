@@ -94,6 +94,32 @@ async def test_rounds_are_counted_when_the_application_passes_letters_on_and_dro
     assert await scene.open_letters() == [7]
 
 
+async def test_rounds_are_counted_as_far_as_a_rule_allows_more_than_the_policy(scene):
+    rule = {"name": "patient", "match": "true", "action": "Retry", "maxAttempts": 6}
+    stage = Stage(scene, policy={**POLICY, "rules": [rule]})
+    application = Application(scene, {7}, keeps_headers=False)
+    await scene.bury(letter(7))
+    sent = 0
+    for _ in range(10):
+        sent += await stage.after(30)
+        await application.consume()
+    assert sent == 5
+    assert await scene.open_letters() == [7]
+
+
+async def test_more_rounds_than_have_names_of_their_own_come_to_an_end(scene, monkeypatch):
+    monkeypatch.setattr("deadletter.workers.redrive.rounds.MOST", 4)
+    stage = Stage(scene, policy={**POLICY, "maxAttempts": 9})
+    application = Application(scene, {7}, keeps_headers=False)
+    await scene.bury(letter(7))
+    sent = 0
+    for _ in range(12):
+        sent += await stage.after(30)
+        await application.consume()
+    assert sent == 4
+    assert await scene.open_letters() == [7]
+
+
 async def test_letters_that_are_not_retryable_or_not_selected_stay(scene):
     stage = Stage(scene, where="payload.n != 3")
     invalid = Failure("Invalid", "no such field", Category.Validation)

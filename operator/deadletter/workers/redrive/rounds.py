@@ -5,6 +5,7 @@ An application that keeps our headers tells it by `dlq-replays`; the greater of 
 
 from deadletter.brokers.base import Broker, Produced
 from deadletter.core.letters import Envelope
+from deadletter.core.policy import Policy
 from deadletter.workers.replayer.returns import lies_in
 
 PREFIX = "redrive-"
@@ -22,12 +23,20 @@ def closes_loop(envelope: Envelope) -> bool:
     return envelope.replay is not None or any(place.topic is not None and place.offset is not None for place in places)
 
 
+def longest(policy: Policy) -> int:
+    """How often a letter may fail at most: by the policy, or by a rule of it that is more patient."""
+    if any(rule.action == "RetryForever" for rule in policy.rules):
+        return max(MOST, policy.max_attempts)
+    return max(policy.max_attempts, *(rule.max_attempts or 0 for rule in policy.rules), 0)
+
+
 class Rounds:
     """What each round published, read when first asked for and again after it published more."""
 
     def __init__(self, broker: Broker, ledger: str, rounds: int) -> None:
         self._broker = broker
         self._ledger = ledger
+        self._most = rounds
         self._rounds = range(1, min(rounds, MOST) + 1)
         self._produced: dict[int, Produced] = {}
 
@@ -44,4 +53,6 @@ class Rounds:
     def of(self, envelope: Envelope) -> int:
         """The round the letter would be sent in now; 1: it was never sent back."""
         highest = max((round_ for round_, found in self._produced.items() if lies_in(envelope, found)), default=0)
+        if highest == MOST:  # or a later one of the same name: who wants a limit has reached it
+            highest = max(MOST, self._most - 1)
         return 1 + max(highest, envelope.replays)

@@ -25,7 +25,7 @@ from deadletter.core.tallies import Span, Tally, Why
 from deadletter.core.verdicts import Retry
 from deadletter.workers import logs, metrics
 from deadletter.workers.redrive.pauses import Pauses
-from deadletter.workers.redrive.rounds import MOST, PREFIX, Rounds, closes_loop, uid
+from deadletter.workers.redrive.rounds import MOST, PREFIX, Rounds, closes_loop, longest, uid
 from deadletter.workers.redrive.tides import Tide
 from deadletter.workers.replayer.drafts import Drafter
 from deadletter.workers.replayer.endings import STOPPED, Ending, of_broker
@@ -75,7 +75,7 @@ class Redriver:
         self._named = (assignment.namespace, assignment.queue)
         self._policy = assignment.policy.policy()
         self._where = Predicate.of(assignment.where) if assignment.where else None
-        self._rounds = Rounds(broker, assignment.boxes.ledger, self._policy.max_attempts)
+        self._rounds = Rounds(broker, assignment.boxes.ledger, longest(self._policy))
         self._tide = Tide(self._policy.budget)
         self._next: dict[int, int] = {}
         self._waiting: dict[int, list[Waiting]] = {}
