@@ -182,3 +182,14 @@ def test_where_letters_go(to: dict[str, Any] | None, kind: str, box: str | None)
     facts = ReplayFacts(target=delivered("other"), target_connection=connection())
     made = target(replay(**({"to": to} if to else {})), facts, plain(), connection())
     assert (made.kind, made.box) == (kind, box)
+
+
+def test_letters_sent_to_another_queue_are_watched_where_they_would_die() -> None:
+    made = lambda queue: target(  # noqa: E731
+        replay(to={"queueRef": {"name": queue.name}}),
+        ReplayFacts(target=queue, target_connection=connection()),
+        delivered(),
+        connection(),
+    )
+    assert made(delivered("other", source={"name": "bills", "group": "shop"})).dead == "bills.shop.dlq"
+    assert made(delivered()).dead is None

@@ -12,9 +12,11 @@ from pathlib import Path
 import pytest
 
 from deadletter.brokers.connect import open_broker
+from deadletter.brokers.errors import BrokerUnreachable
 from deadletter.brokers.values import Watched
 from deadletter.core.headers import read_fields
-from deadletter.workers.replayer import endings
+from deadletter.workers.replayer import endings, patience
+from deadletter.workers.replayer.carriers import BrokerCarrier
 from deadletter.workers.replayer.replay import wall_clock
 from tests.workers.replaying import Scene, adds_up, letter
 from tests.workers.test_redrive import Stage
@@ -271,3 +273,42 @@ async def test_letters_cross_from_one_broker_to_the_other(here, there, request, 
     known = read_fields(dict((await far.messages())[0].headers))
     assert (known.replay, known.replays) == ("uid-1", 1)
     assert known.id is not None
+
+
+class Torn(BrokerCarrier):
+    """The first time, what it brought arrived and nobody hears of it."""
+
+    tears = 1
+
+    async def carry(self, outcomes):
+        await super().carry(outcomes)
+        self.tears -= 1
+        if self.tears == 0:
+            raise BrokerUnreachable("the answer was lost")
+
+
+@pytest.mark.parametrize(("here", "there"), [("kafka", "redis"), ("redis", "kafka")])
+async def test_what_crossed_before_it_was_settled_crosses_again_under_the_same_id(
+    here, there, request, stack, monkeypatch
+):
+    monkeypatch.setattr(patience, "FIRST_WAIT_S", 0.01)
+    near, far = await build(here, request, stack), await build(there, request, stack)
+    await bury(near, 5)
+    told = near.assignment(target={"kind": "Queue", "box": far.name})
+    ending = await near.run(told, carrier=Torn(far.broker, told.uid))
+    assert ending.reason == "AllReplayed"
+    ids = [read_fields(dict(message.headers)).id for message in await far.messages()]
+    assert sorted(ids) == sorted([*set(ids)] * (1 if there == "redis" else 2))
+    assert len(set(ids)) == 5
+    assert [(tally.matched, tally.replayed) for tally in await near.tallies()] == [(5, 5)]
+
+
+async def test_letters_at_the_places_of_earlier_ones_cross_too(request, stack):
+    """As in a topic that was made again, or in one of the same name on a third broker."""
+    near, far = await build("kafka", request, stack), await build("redis", request, stack)
+    await bury(near, 3)
+    for uid in ("uid-1", "uid-2"):
+        told = near.assignment(uid, target={"kind": "Queue", "box": far.name})
+        assert (await near.run(told, carrier=BrokerCarrier(far.broker, uid))).reason == "AllReplayed"
+        await near.broker.reset_ledger(near.boxes.dead, near.boxes.ledger)
+    assert await far.numbers() == [0, 1, 2, 0, 1, 2]

@@ -30,8 +30,9 @@ async def test_a_missing_origin_may_end_the_replay(scene):
     (tally,) = await scene.tallies()
     assert (tally.replayed, tally.matched, tally.phase) == (1, 1, "Failed")
     assert await scene.open_letters() == [2, 3]
+    assert (tally.reason, tally.message) == ("OriginUnknown", ending.message)
     again = await scene.replay(onMissingOrigin="Fail")
-    assert again.code == endings.FAILED
+    assert (again.code, again.message) == (endings.FAILED, "Letter 0-1 does not say where it came from.")
     assert await scene.numbers() == [1]
 
 

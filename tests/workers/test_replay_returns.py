@@ -9,6 +9,7 @@ from deadletter.brokers.memory import MemoryBroker, MemoryServer
 from deadletter.core.headers import read_fields, stamp
 from deadletter.core.letters import SEQUENCE_MASK, Envelope, Failure, Message, Origin
 from deadletter.workers.replayer import endings
+from deadletter.workers.replayer.carriers import BrokerCarrier
 from deadletter.workers.replayer.returns import was_sent
 from tests.workers.replaying import Scene, adds_up, letter, number_of
 
@@ -154,6 +155,39 @@ async def test_canary_steps_are_letters_sent_in_all(scene, monkeypatch):
     assert ending.reason == "AllReplayed"
     assert list(dict.fromkeys(sent)) == [1, 4]
     assert sorted(await scene.numbers()) == list(range(9))
+
+
+@pytest.mark.parametrize("abroad", [True, False])
+async def test_letters_that_fail_in_another_queue_are_found_in_its_dead_box(scene, monkeypatch, abroad):
+    other = await Scene(MemoryBroker(MemoryServer()) if abroad else scene.broker, "bills").build()
+    application = Application(other, {1, 3}, keeps_headers=True, partition=0)
+    live(monkeypatch, application)
+    await other.bury(letter(50, "bills"))  # one that died there before, and not of this Replay
+    await scene.bury(*(letter(number) for number in range(4)))
+    target = {"kind": "Queue", "box": "bills", "dead": other.boxes.dead}
+    told = scene.assignment(target=target, verify=VERIFY)
+    ending = await scene.run(told, carrier=BrokerCarrier(other.broker, told.uid) if abroad else None)
+    assert ending.reason == "AllReplayed"
+    tallies = await scene.tallies()
+    assert sum(tally.failed_again for tally in tallies) == 2
+    assert await scene.open_letters() == []
+    await scene.bury(*(letter(number) for number in (1, 3)))
+    told = scene.assignment("uid-2", target=target, canary=CANARY)
+    ending = await scene.run(told, carrier=BrokerCarrier(other.broker, told.uid) if abroad else None)
+    assert (ending.code, ending.reason) == (endings.FAILED, "FailureShareExceeded")
+    assert len(await scene.open_letters()) == 1
+
+
+async def test_nothing_is_waited_for_where_nothing_was_sent(scene, monkeypatch):
+    waits = []
+
+    async def wait(self, seconds):
+        waits.append(seconds)
+
+    monkeypatch.setattr("deadletter.workers.replayer.course.Course._wait", wait)
+    await scene.bury(*(letter(number) for number in range(3)))
+    ending = await scene.replay(select={"where": "payload.n > 9"}, canary=CANARY, verify=VERIFY)
+    assert (ending.reason, waits) == ("NothingMatched", [])
 
 
 async def test_a_replay_stopped_in_a_canary_goes_on_where_it_was(scene, monkeypatch):

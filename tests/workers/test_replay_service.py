@@ -83,6 +83,27 @@ async def test_an_overloaded_service_is_asked_again_with_the_same_key(scene, mon
     assert service.keys == ["orders/0/1"] * 3
 
 
+async def test_a_letter_the_service_breaks_at_has_failed_again_and_hinders_no_other(scene, monkeypatch):
+    monkeypatch.setattr(carriers, "FIRST_WAIT_S", 0.001)
+    await scene.bury(*(letter(number) for number in range(6)))
+    async with serving(lambda service, body: 500 if body == b'{"n": 2}' else 200) as (service, carrier):
+        ending = await scene.run(scene.assignment(target=TARGET), carrier=carrier)
+    assert (ending.code, ending.reason) == (endings.FAILED, "DeliveryFailed")
+    assert await scene.open_letters() == [2]
+    assert [service.keys.count(f"orders/0/{number}") for number in range(6)] == [1, 1, carriers.ATTEMPTS, 1, 1, 1]
+
+
+async def test_a_canary_sent_to_a_service_that_is_still_broken_stops_by_itself(scene, monkeypatch):
+    monkeypatch.setattr(carriers, "FIRST_WAIT_S", 0.001)
+    await scene.bury(*(letter(number) for number in range(6)))
+    canary = {"steps": [1], "wait": "1ms", "maxFailureShare": 10}
+    async with serving(lambda service, body: 500) as (service, carrier):
+        ending = await scene.run(scene.assignment(target=TARGET, canary=canary), carrier=carrier)
+    assert (ending.code, ending.reason) == (endings.FAILED, "FailureShareExceeded")
+    assert set(service.keys) == {"orders/0/0"}
+    assert await scene.open_letters() == list(range(6))
+
+
 async def test_a_service_that_stays_away_ends_the_pod_and_settles_nothing(scene, monkeypatch):
     monkeypatch.setattr(carriers, "FIRST_WAIT_S", 0.001)
     monkeypatch.setattr("deadletter.workers.replayer.patience.FIRST_WAIT_S", 0.001)

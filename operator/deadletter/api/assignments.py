@@ -61,6 +61,7 @@ class Target(Told):
     box: str | None = None
     url: str | None = None
     broker: BrokerConnectionSpec | None = None
+    dead: str | None = None  # where letters that fail there end, unless that is the queue's own dead box
 
 
 class ReplayAssignment(Told):

@@ -56,6 +56,7 @@ class Tally:
     failed_again: int = 0
     phase: str = "Running"  # Freezing, Running, Waiting (canary), Verifying, Finished, Failed
     reason: str = ""  # a Reason when finished or failed
+    message: str = ""  # a sentence when failed
     updated_at: int = 0
 
     def evolve(self, **changes: object) -> "Tally":

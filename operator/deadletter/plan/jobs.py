@@ -76,7 +76,8 @@ def target(replay: Replay, facts: ReplayFacts, queue: DeadLetterQueue, connectio
     if to.queue_ref is not None and facts.target and facts.target.spec.source and facts.target_connection:
         elsewhere = facts.target_connection.name != connection.name
         broker = facts.target_connection.spec if elsewhere else None
-        return Target(kind="Queue", box=facts.target.spec.source.name, broker=broker)
+        dead = facts.target.boxes(facts.target_connection.spec.is_redis).dead if facts.target.uid != queue.uid else None
+        return Target(kind="Queue", box=facts.target.spec.source.name, broker=broker, dead=dead)
     return Target(kind="Origin")
 
 

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Protocol
 
 from deadletter.api.deliveries import HttpDelivery
@@ -18,7 +19,7 @@ ATTEMPTS = 5
 FIRST_WAIT_S = 0.5
 SECONDS = 30.0
 IN_FLIGHT = 64
-RETRIED = frozenset((408, 425, 429))
+AWAY = frozenset((408, 425, 429, 502, 503, 504))  # says nothing about the letter
 
 
 class Undelivered(Exception):
@@ -35,18 +36,27 @@ class Carrier(Protocol):
 class BrokerCarrier:
     """To a box of another broker."""
 
-    def __init__(self, broker: Broker) -> None:
-        self._broker = broker
+    def __init__(self, broker: Broker, uid: str) -> None:
+        self.broker = broker
+        self._uid = uid
 
     async def carry(self, outcomes: Sequence[Outcome]) -> None:
-        """Append them there; on Redis a letter that came before is not repeated."""
-        publications = [outcome.publication for outcome in outcomes if outcome.publication is not None]
+        """Append them there; on Redis a letter that this Replay brought before is not repeated."""
+        publications = [self._named(outcome.publication) for outcome in outcomes if outcome.publication is not None]
         if publications:
-            await self._broker.append(publications)
+            await self.broker.append(publications)
+
+    def _named(self, publication: Publication) -> Publication:
+        """A box of the same name, on a third broker or made again, holds other letters at the same places."""
+        place = publication.letter
+        return replace(publication, letter=Place(f"{self._uid}/{place.box}", place.partition, place.offset))
 
 
-def _is_temporary(status: int) -> bool:
-    return status >= 500 or status in RETRIED
+def _is_final(status: int, attempt: int) -> bool:
+    """Does this answer decide about the letter?"""
+    if status in AWAY:
+        return False
+    return status < 500 or attempt == ATTEMPTS
 
 
 class ServiceCarrier:
@@ -59,7 +69,10 @@ class ServiceCarrier:
         self._slots = asyncio.Semaphore(in_flight)
 
     async def carry(self, outcomes: Sequence[Outcome]) -> None:
-        """Deliver them, several at once; Undelivered when one found no answer in a few attempts."""
+        """Deliver them, several at once; Undelivered when the service is away for one in all of a few attempts.
+
+        One that it breaks at every time is refused, as one that it does not want.
+        """
         sent = await asyncio.gather(
             *(self._deliver(outcome) for outcome in outcomes if outcome.publication is not None),
             return_exceptions=True,
@@ -74,7 +87,7 @@ class ServiceCarrier:
         async with self._slots:
             for attempt in range(1, ATTEMPTS + 1):
                 status = await self._send(outcome.publication, attempt)
-                if status is not None and not _is_temporary(status):
+                if status is not None and _is_final(status, attempt):
                     outcome.refused = not self._http.is_success(status)
                     return
                 if attempt < ATTEMPTS:

@@ -11,7 +11,7 @@ from deadletter.brokers.errors import BrokerError
 from deadletter.brokers.values import Step
 from deadletter.core.reasons import Reason
 from deadletter.core.tallies import Skip, Span, Tally
-from deadletter.workers.replayer.carriers import Undelivered
+from deadletter.workers.replayer.carriers import BrokerCarrier, Undelivered
 from deadletter.workers.replayer.endings import FAILED, FINISHED, STOPPED, Ending, ReplayFailed, counts
 from deadletter.workers.replayer.errand import Errand
 from deadletter.workers.replayer.patience import Patience, rest
@@ -41,7 +41,7 @@ class Course:
         try:
             return await self._run({span.partition: span for span in window})
         except ReplayFailed as failed:
-            await self._say("Failed", failed.reason)
+            await self._say("Failed", failed.reason, str(failed))
             return Ending(FAILED, failed.reason, str(failed), counts(self._tallies))
         finally:
             for seat in self._seats:
@@ -54,7 +54,7 @@ class Course:
             return STOPPING
         for tally in self._tallies:
             if tally.phase == "Failed":
-                raise ReplayFailed(tally.reason, "An earlier pod of this Replay found so.")
+                raise ReplayFailed(tally.reason, tally.message)
         if not all(tally.phase == "Finished" for tally in self._tallies):
             await self._work()
         if self._errand.is_stopping:
@@ -150,19 +150,20 @@ class Course:
     async def _wait(self, seconds: float) -> None:
         await rest(self._errand.stop, seconds)
 
-    async def _say(self, phase: str, reason: str = "") -> None:
+    async def _say(self, phase: str, reason: str = "", message: str = "") -> None:
         async def write(seat: Seat) -> None:
             await seat.open()
             tally = seat.tally
             if tally is not None and (tally.phase, tally.reason) != (phase, reason):
-                await seat.commit(Step(tally.evolve(phase=phase, reason=reason, updated_at=self._errand.clock())))
+                said = tally.evolve(phase=phase, reason=reason, message=message, updated_at=self._errand.clock())
+                await seat.commit(Step(said))
             await self._let_go(seat)
 
         await self._each(write)
 
     async def _watch(self, phase: str, duration: int, share: int) -> None:
-        """Look at what comes back for this long; over the share, the Replay has failed."""
-        if self._errand.is_stopping:
+        """Look at what comes back for this long; over the share, the Replay has failed. Nothing sent: nothing does."""
+        if self._errand.is_stopping or not self._errand.quota.sent:
             return
         await self._say(phase)
         loop = asyncio.get_running_loop()
@@ -183,7 +184,10 @@ class Course:
             raise ReplayFailed(Reason.FailureShareExceeded, sentence)
 
     async def _count_returns(self) -> None:
-        self._returns = self._returns or Returns(self._errand.broker, self._errand.assignment, self._starts())
+        if self._returns is None:
+            carrier = self._errand.carrier
+            there = carrier.broker if isinstance(carrier, BrokerCarrier) else None
+            self._returns = Returns(self._errand.broker, self._errand.assignment, self._starts(), there)
         found = await self._returns.count()
         own = {seat.partition for seat in self._seats}
         strays = sum(letters for partition, letters in found.items() if partition not in own)

@@ -39,7 +39,7 @@ async def _carrier(assignment: ReplayAssignment, secrets: Secrets, stack: AsyncE
         return await stack.enter_async_context(open_service(target.url, http, secrets, assignment.allow))
     if target.broker is not None:
         other: Broker = await stack.enter_async_context(open_broker(target.broker, secrets, assignment.allow))
-        return BrokerCarrier(other)
+        return BrokerCarrier(other, assignment.uid)
     return None
 
 

@@ -25,19 +25,26 @@ def lies_in(envelope: Envelope, produced: Produced) -> bool:
 
 
 class Returns:
-    """Counts returns per partition of the dead box, each letter once; `starts`: where the frozen windows end."""
+    """Counts returns per partition of the dead box, each letter once; `starts`: where the frozen windows end.
 
-    def __init__(self, broker: Broker, assignment: ReplayAssignment, starts: Mapping[int, int]) -> None:
-        self._broker = broker
-        self._boxes = assignment.boxes
-        self._uid = assignment.uid
-        self._reading = (assignment.dialect, assignment.read_values, assignment.origin)
-        self._next = dict(starts)
+    What was sent to another queue dies in that one's dead box, on the broker `there`, and in our own dialect.
+    """
+
+    def __init__(
+        self, broker: Broker, assignment: ReplayAssignment, starts: Mapping[int, int], there: Broker | None = None
+    ) -> None:
+        self._broker, self._there = broker, there or broker
+        self._ledger, self._uid = assignment.boxes.ledger, assignment.uid
+        elsewhere = assignment.target.dead
+        self._box = elsewhere or assignment.boxes.dead
+        own = (assignment.dialect, assignment.read_values, assignment.origin)
+        self._reading = ("Auto", False, None) if elsewhere else own
+        self._next = {} if elsewhere else dict(starts)
         self._counts: dict[int, int] = {}
 
     async def count(self) -> dict[int, int]:
         """How many came back so far, by partition."""
-        window = await self._broker.window(self._boxes.dead)
+        window = await self._there.window(self._box)
         fresh = (Span(one.partition, max(self._next.get(one.partition, 0), one.start), one.end) for one in window)
         spans = [span for span in fresh if span.start < span.end]
         if spans:
@@ -49,9 +56,9 @@ class Returns:
 
     async def _read(self, spans: list[Span]) -> dict[int, int]:
         # After the window's end is known: what returned by then was noted as produced before.
-        produced = await self._broker.produced(self._boxes.ledger, self._uid)
+        produced = await self._broker.produced(self._ledger, self._uid)
         found: dict[int, int] = {}
-        async for batch in self._broker.read(self._boxes.dead, spans):
+        async for batch in self._there.read(self._box, spans):
             for taken in batch:
                 if self._is_return(taken, produced):
                     found[taken.place.partition] = found.get(taken.place.partition, 0) + 1
