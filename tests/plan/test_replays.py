@@ -8,7 +8,7 @@ import pytest
 from deadletter.plan.facts import Exit, ReplayFacts
 from deadletter.plan.findings import first
 from deadletter.plan.replays import REPLAY_CHECKS, counts, is_finished, replay_status
-from tests.plan.things import NOW, connection, plain, replay, tally
+from tests.plan.things import NOW, connection, delivered, plain, replay, tally
 
 READY = {
     "conditions": [
@@ -38,8 +38,18 @@ def succeeded(facts: ReplayFacts, again: Any = None) -> tuple[str, str]:
     return one["status"], one["reason"]
 
 
+def message(again: Any, facts: ReplayFacts) -> str:
+    return str(replay_status(again, facts, None)["conditions"][0]["message"])
+
+
 def lost(**more: Any) -> Any:
     return tally(phase="Finished", skipped={"NoOrigin": 2}, **more)
+
+
+def skipping(partition: int = 0, replayed: int = 0, **skipped: int) -> Any:
+    matched = sum(count for why, count in skipped.items() if why != "SelectorError") + replayed
+    told = {"phase": "Finished", "reason": "AllReplayed", "matched": matched, "replayed": replayed}
+    return tally(partition, skipped=skipped, **told)
 
 
 def pinned(dialect: str, **more: str) -> Any:
@@ -47,6 +57,8 @@ def pinned(dialect: str, **more: str) -> Any:
 
 
 SERVICE = {"serviceRef": {"name": "s"}}
+OTHER = {"queueRef": {"name": "other"}}
+ELSEWHERE = {"target": delivered("other"), "target_connection": connection()}
 ADOPTED = {"dead": {"name": "x", "adopt": True}, "redrive": {"strategy": "Disabled"}}
 
 
@@ -81,9 +93,15 @@ ADOPTED = {"dead": {"name": "x", "adopt": True}, "redrive": {"strategy": "Disabl
         (replay(), seen(tallies=(tally(phase="Verifying"),)), ("Unknown", "Verifying")),
         (replay(), seen(tallies=(tally(phase="Finished", matched=1),)), ("True", "AllReplayed")),
         (replay(), seen(tallies=(tally(phase="Finished"),)), ("True", "NothingMatched")),
-        (replay(), seen(tallies=(lost(matched=3),)), ("True", "AllReplayed")),
+        (replay(), seen(tallies=(lost(matched=3, replayed=1),)), ("True", "AllReplayed")),
         (replay(), seen(tallies=(lost(matched=2),)), ("False", "OriginUnknown")),
         (replay(mode="DryRun"), seen(tallies=(lost(matched=2),)), ("True", "DryRunFinished")),
+        (replay(), seen(tallies=(skipping(TransformError=2, LoopCap=1),)), ("False", "TransformError")),
+        (replay(), seen(tallies=(skipping(TransformError=2), skipping(1, replayed=1))), ("True", "AllReplayed")),
+        (replay(), seen(tallies=(skipping(AlreadySettled=2, Expired=1),)), ("True", "AllReplayed")),
+        (replay(to={"name": "orders.dead"}), seen(), ("False", "InvalidSpec")),
+        (replay(to={"name": "orders.dead.ledger"}), seen(), ("False", "InvalidSpec")),
+        (replay(verify={}, to=OTHER), seen(queue=pinned("watermill"), **ELSEWHERE), ("Unknown", "Freezing")),
         (replay(), seen(queue=pinned("cronsumer")), ("False", "OriginUnknown")),
         (replay(to={"origin": True}), seen(queue=pinned("none")), ("False", "OriginUnknown")),
         (replay(), seen(queue=pinned("cronsumer", origin="orders")), ("Unknown", "Freezing")),
@@ -113,7 +131,26 @@ def job(kind: str, reason: str = "") -> dict[str, Any]:
 def test_a_job_that_failed_says_why() -> None:
     words = json.dumps({"reason": "BoxRecreated", "message": "made again"})
     assert succeeded(seen(job=job("Failed"), exits=(Exit(1, 5, "Error", words),))) == ("False", "BoxRecreated")
-    assert succeeded(seen(job=job("Failed", "DeadlineExceeded"))) == ("False", "DeadlineExceeded")
+    late = seen(job=job("Failed", "DeadlineExceeded"), exits=(Exit(1, 143, "Error", words),))
+    assert succeeded(late) == ("False", "DeadlineExceeded")
+    assert message(replay(activeDeadline="5m"), late) == (
+        "It took longer than 5m. What was sent is settled; the other letters are still in the dead box."
+    )
+
+
+def test_why_it_failed_is_in_the_ledger_whatever_became_of_the_pod() -> None:
+    failed = tally(phase="Failed", reason="FailureShareExceeded", message="3 of 4 letters failed again.")
+    assert message(replay(), seen(job={}, tallies=(failed,))) == "3 of 4 letters failed again."
+
+
+def test_letters_that_were_not_taken_are_told_with_what_helps() -> None:
+    skipped = skipping(replayed=4, TransformError=2, LoopCap=3, SelectorError=5)
+    assert message(replay(), seen(tallies=(skipped,))) == (
+        "3 of 9 letters were replayed as often as spec.maxReplays allows and stay. "
+        "2 of 9 letters cannot be mended by spec.transform and stay as they are. "
+        "spec.select.where cannot be evaluated for 5 more letters, so it does not select them."
+    )
+    assert message(replay(), seen(tallies=(skipping(replayed=4),))) == ""
 
 
 def test_pods_that_end_without_a_step_forward_end_the_replay_and_say_how() -> None:

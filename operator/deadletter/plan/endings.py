@@ -1,6 +1,6 @@
 """How a Replay ended: by the ledger's tallies first, else by its Job and the last words of its pod."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,6 +11,14 @@ from deadletter.core.reasons import Reason
 from deadletter.plan.facts import ReplayFacts
 
 WINDOW = 1000  # partitions told in a status
+STAYS = "What was sent is settled; the other letters are still in the dead box."
+LEFT = {
+    Reason.NoOrigin: "name no origin that exists; set spec.dead.origin of the queue, or spec.to",
+    Reason.TransformError: "cannot be mended by spec.transform and stay as they are",
+    Reason.LoopCap: "were replayed as often as spec.maxReplays allows and stay",
+    Reason.TooLarge: "exceed what the target takes and stay",
+}
+SKIPS = LEFT | {Reason.AlreadySettled: "were settled before", Reason.Expired: "are gone"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +36,7 @@ def ended(replay: Replay, facts: ReplayFacts) -> Ending | None:
     phases = {tally.phase for tally in facts.tallies}
     if "Failed" in phases:
         tally = next(tally for tally in facts.tallies if tally.phase == "Failed")
-        return Ending(False, _reason(tally.reason, Reason.DeliveryFailed), _message(facts))
+        return Ending(False, _reason(tally.reason, Reason.DeliveryFailed), tally.message or _message(facts))
     if phases == {"Finished"}:
         return _finished(replay, facts)
     return _of_job(replay, facts)
@@ -37,13 +45,22 @@ def ended(replay: Replay, facts: ReplayFacts) -> Ending | None:
 def _finished(replay: Replay, facts: ReplayFacts) -> Ending:
     reason = next((tally.reason for tally in facts.tallies if tally.reason), "")
     matched = sum(tally.matched for tally in facts.tallies)
-    lost = sum(tally.skipped.get(Reason.NoOrigin.value, 0) for tally in facts.tallies)
-    if not lost:
-        return Ending(True, _reason(reason, _good(replay, matched)))
-    sentence = f"{lost} of {matched} letters name no origin that exists; set spec.dead.origin of the queue, or spec.to."
-    if lost == matched and replay.spec.mode == "Apply":
-        return Ending(False, Reason.OriginUnknown, sentence)
-    return Ending(True, _reason(reason, _good(replay, matched)), sentence)
+    done = sum(tally.replayed + tally.archived + tally.discarded for tally in facts.tallies)
+    skipped = summed(tally.skipped for tally in facts.tallies)
+    left = {why: skipped[why] for why in LEFT if why in skipped}
+    if left and not done and replay.spec.mode == "Apply":
+        most = max(left, key=lambda why: left[why])
+        return Ending(False, Reason.OriginUnknown if most is Reason.NoOrigin else most, _skips(matched, skipped))
+    return Ending(True, _reason(reason, _good(replay, matched)), _skips(matched, skipped))
+
+
+def _skips(matched: int, skipped: Mapping[str, int]) -> str:
+    """What became of letters that were not taken, the most frequent reason first."""
+    told = sorted(((skipped[why], text) for why, text in SKIPS.items() if why in skipped), reverse=True)
+    parts = [f"{count} of {matched} letters {text}." for count, text in told]
+    if failed := skipped.get(Reason.SelectorError):
+        parts.append(f"spec.select.where cannot be evaluated for {failed} more letters, so it does not select them.")
+    return " ".join(parts)
 
 
 def _of_job(replay: Replay, facts: ReplayFacts) -> Ending | None:
@@ -51,10 +68,12 @@ def _of_job(replay: Replay, facts: ReplayFacts) -> Ending | None:
     said = words(_last(facts))
     if conditions.get("Complete", {}).get("status") == "True" and said:
         told = counted(said)
-        return Ending(True, _reason(str(said.get("reason")), _good(replay, told.get("matched", 0))), counts=told)
+        sentence = _skips(told.get("matched", 0), told.get("skippedBy", {}))
+        return Ending(True, _reason(str(said.get("reason")), _good(replay, told.get("matched", 0))), sentence, told)
     if conditions.get("Failed", {}).get("status") == "True":
-        late = conditions["Failed"].get("reason") == "DeadlineExceeded"
-        reason = Reason.DeadlineExceeded if late else _reason(str(said.get("reason", "")), Reason.NoProgress)
+        if conditions["Failed"].get("reason") == "DeadlineExceeded":
+            return Ending(False, Reason.DeadlineExceeded, f"It took longer than {replay.spec.active_deadline}. {STAYS}")
+        reason = _reason(str(said.get("reason", "")), Reason.NoProgress)
         sentence = str(conditions["Failed"].get("message", ""))
         if reason is Reason.NoProgress and facts.stumbles:
             sentence = f"{facts.stumbles} pods ended without a step forward, the last one: {fall(facts)}"
@@ -114,6 +133,15 @@ def counted(said: dict[str, Any]) -> dict[str, Any]:
         "samples": [str(sample) for sample in said.get("samples") or ()][:10],
         "window": window(tuple(map(int, span)) for span in said.get("window") or () if span[2] < 1 << 53),
     }
+
+
+def summed(counted: Iterable[Mapping[str, int]]) -> dict[str, int]:
+    """Counts by name, of all partitions together."""
+    total: dict[str, int] = {}
+    for one in counted:
+        for name, count in one.items():
+            total[name] = total.get(name, 0) + count
+    return dict(sorted(total.items()))
 
 
 def window(spans: Iterable[tuple[int, ...]]) -> list[dict[str, int]]:

@@ -8,7 +8,7 @@ from deadletter.core import durations
 from deadletter.core.reasons import Reason
 from deadletter.core.tallies import Tally
 from deadletter.plan.conditions import Saying, claim, put
-from deadletter.plan.endings import Ending, ended, fall, groups, targets, window
+from deadletter.plan.endings import Ending, ended, fall, groups, summed, targets, window
 from deadletter.plan.facts import ReplayFacts
 from deadletter.plan.findings import Finding
 from deadletter.plan.queues import second
@@ -48,9 +48,21 @@ def origin_is_known(replay: Replay, facts: ReplayFacts) -> Finding | None:
         return None
     found = no_topic(queue) if spec.to is None or spec.to.origin else None
     watched = [name for name, part in (("canary", spec.canary), ("verify", spec.verify)) if part is not None]
-    if found is None and watched and not (spec.to and spec.to.service_ref):
+    if found is None and watched and not (spec.to and (spec.to.service_ref or spec.to.queue_ref)):
         found = no_offset(queue, f"spec.{watched[0]}", f"create a Replay without {' and '.join(watched)}")
     return found
+
+
+def target_is_no_own_box(replay: Replay, facts: ReplayFacts) -> Finding | None:
+    """What the queue keeps its letters and its books in is no target."""
+    to, queue, connection = replay.spec.to, facts.queue, facts.connection
+    if to is None or to.name is None or queue is None or connection is None:
+        return None
+    boxes = queue.boxes(connection.spec.is_redis)
+    if to.name not in (boxes.dead, boxes.retry, boxes.ledger):
+        return None
+    sentence = f"spec.to.name: {to.name} is a box of DeadLetterQueue {queue.name} itself; name another, or leave out"
+    return Finding(Reason.InvalidSpec, f"{sentence} spec.to.", False)
 
 
 def target_exists(replay: Replay, facts: ReplayFacts) -> Finding | None:
@@ -109,6 +121,7 @@ REPLAY_CHECKS = (
     queue_exists,
     queue_allows,
     origin_is_known,
+    target_is_no_own_box,
     target_exists,
     preview_is_finished,
     service_exists,
@@ -195,14 +208,14 @@ def counts(tallies: Iterable[Tally]) -> dict[str, Any]:
     if not every:
         return {}
     out: dict[str, Any] = {name: sum(getattr(tally, name) for tally in every) for name in COUNTS}
-    skipped = _summed(tally.skipped for tally in every)
+    skipped = summed(tally.skipped for tally in every)
     return out | {
         "failedAgain": sum(tally.failed_again for tally in every),
         "remaining": sum(max(0, tally.span.end - max(tally.next, tally.span.start)) for tally in every if small(tally)),
         "skipped": sum(skipped.values()),
         "skippedBy": skipped,
-        "groups": groups(_summed(tally.groups for tally in every)),
-        "targets": targets(_summed(tally.targets for tally in every)),
+        "groups": groups(summed(tally.groups for tally in every)),
+        "targets": targets(summed(tally.targets for tally in every)),
         "samples": [sample for tally in every for sample in tally.samples][:10],
         "window": window((tally.span.partition, tally.span.start, tally.span.end) for tally in every if small(tally)),
     }
@@ -211,14 +224,6 @@ def counts(tallies: Iterable[Tally]) -> dict[str, Any]:
 def small(tally: Tally) -> bool:
     """Is it a span of offsets? Redis ids are larger than any number of JSON."""
     return tally.span.end < 1 << 53
-
-
-def _summed(counted: Iterable[dict[str, int]]) -> dict[str, int]:
-    total: dict[str, int] = {}
-    for one in counted:
-        for name, count in one.items():
-            total[name] = total.get(name, 0) + count
-    return dict(sorted(total.items()))
 
 
 def pace(replay: Replay, facts: ReplayFacts) -> dict[str, Any]:
