@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from deadletter.core import times
 from deadletter.plan.facts import Exit, ReplayFacts
 from deadletter.plan.findings import first
 from deadletter.plan.replays import REPLAY_CHECKS, counts, is_finished, replay_status
@@ -224,6 +225,22 @@ def test_a_preview_tells_how_long_sending_takes(spec: dict[str, Any], expected: 
 
 def test_redis_ids_are_too_large_for_a_window() -> None:
     assert counts((tally(0, 1 << 100),))["window"] == []
+
+
+def test_what_remains_of_a_stream_is_not_known_until_nothing_does() -> None:
+    assert counts((tally(0, 1 << 100),))["remaining"] == 0
+    assert "remaining" not in counts((tally(0, 1 << 100, next=7),))
+
+
+def test_how_fast_it_goes_and_when_it_ends_is_told_while_it_runs() -> None:
+    one = tally(0, 1_000, next=300, scanned=300, updated_at=NOW + 10_000)
+    other = tally(1, 1_000, next=100, scanned=100, updated_at=NOW + 4_000)
+    status = replay_status(replay(), seen(job={}, tallies=(one, other)), None)
+    assert (status["lettersPerSecond"], status["remaining"]) == (40, 1_600)
+    assert status["estimatedCompletionTime"] == times.render(NOW + 50_000)[:19] + "Z"
+    again = replay().model_copy(update={"status": type(replay().status).model_validate(status)})
+    ended = replay_status(again, seen(job={}, tallies=(one.evolve(phase="Failed"), other)), None)
+    assert not {"lettersPerSecond", "estimatedCompletionTime"} & ended.keys()
 
 
 def test_what_cannot_go_back_is_said_with_what_helps() -> None:

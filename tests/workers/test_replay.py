@@ -1,9 +1,14 @@
 """A replay on the memory broker: what is sent, and what is settled."""
 
+import asyncio
+
+import pytest
+
 from deadletter.api.replays import Rate
+from deadletter.brokers.memory import MemoryBroker
 from deadletter.core.headers import read_fields
 from deadletter.workers.replayer import endings
-from tests.workers.replaying import adds_up, letter
+from tests.workers.replaying import Scene, adds_up, letter
 
 
 async def test_every_open_letter_goes_back_to_its_origin_once(scene):
@@ -72,6 +77,7 @@ async def test_a_transform_mends_and_a_failing_one_skips(scene):
     assert "trace" not in dict(message.headers)
     (tally,) = await scene.tallies()
     assert tally.skipped == {"TransformError": 1}
+    assert [kept.value for kept in await scene.messages("orders.dlq")] == [b'{"n": 1}', b"\xff"]
 
 
 async def test_timestamps_are_new_unless_asked(scene):
@@ -113,6 +119,32 @@ class Recorder:
 
     async def carry(self, outcomes):
         self.loads.append(len(outcomes))
+
+
+class Crowd:
+    """A carrier that notes how many partitions are at work at once."""
+
+    def __init__(self):
+        self.now = self.most = 0
+
+    async def carry(self, outcomes):
+        self.now += 1
+        self.most = max(self.most, self.now)
+        for _ in range(50):
+            await asyncio.sleep(0)
+        self.now -= 1
+
+
+@pytest.mark.parametrize("parallelism", [1, 3])
+async def test_as_many_partitions_are_worked_on_at_once_as_asked(server, parallelism):
+    scene = await Scene(MemoryBroker(server), partitions=5).build()
+    for partition in range(5):
+        await scene.bury(*(letter(number) for number in range(3)), partition=partition)
+    crowd = Crowd()
+    told = scene.assignment(target={"kind": "Queue", "box": "orders"}, parallelism=parallelism)
+    assert (await scene.run(told, carrier=crowd)).code == 0
+    assert crowd.most == parallelism
+    assert sum(tally.replayed for tally in await scene.tallies()) == 15
 
 
 async def test_no_more_letters_are_in_flight_than_the_rate_allows_now(scene):

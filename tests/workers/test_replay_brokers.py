@@ -230,6 +230,21 @@ async def test_a_stopped_replayer_ends_its_step_and_the_next_goes_on(scene, tmp_
     await check_all_once(scene, 600)
 
 
+async def test_what_a_deleted_replay_had_not_sent_is_there_for_the_next(scene, tmp_path):
+    await bury(scene, 600)
+    (tmp_path / "live.json").write_text('{"rate": {"perSecond": 50}}')
+    process = await Pod(tmp_path, scene).start()
+    await arrived(scene, 10, process)
+    process.send_signal(signal.SIGTERM)
+    assert await asyncio.wait_for(process.wait(), PATIENCE) == endings.STOPPED
+    sent = len(await scene.numbers())
+    await scene.broker.forget(scene.boxes.ledger, "uid-1")
+    assert await scene.open_letters() == list(range(sent, 600))
+    await scene.replay("uid-2")
+    assert await scene.numbers() == list(range(600))
+    assert [tally.replayed for tally in await scene.tallies("uid-2")] == [600 - sent]
+
+
 async def test_a_rate_changes_while_it_runs(scene, tmp_path):
     await bury(scene, 2_000)
     live = tmp_path / "live.json"

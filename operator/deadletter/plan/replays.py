@@ -209,9 +209,8 @@ def counts(tallies: Iterable[Tally]) -> dict[str, Any]:
         return {}
     out: dict[str, Any] = {name: sum(getattr(tally, name) for tally in every) for name in COUNTS}
     skipped = summed(tally.skipped for tally in every)
-    return out | {
+    return (out | remaining(every)) | {
         "failedAgain": sum(tally.failed_again for tally in every),
-        "remaining": sum(max(0, tally.span.end - max(tally.next, tally.span.start)) for tally in every if small(tally)),
         "skipped": sum(skipped.values()),
         "skippedBy": skipped,
         "groups": groups(summed(tally.groups for tally in every)),
@@ -219,6 +218,12 @@ def counts(tallies: Iterable[Tally]) -> dict[str, Any]:
         "samples": [sample for tally in every for sample in tally.samples][:10],
         "window": window((tally.span.partition, tally.span.start, tally.span.end) for tally in every if small(tally)),
     }
+
+
+def remaining(tallies: Iterable[Tally]) -> dict[str, int]:
+    """What is still to be looked at; how many entries of a stream lie between two ids nobody knows."""
+    left = [(tally, max(0, tally.span.end - max(tally.next, tally.span.start))) for tally in tallies]
+    return {"remaining": sum(count for _, count in left)} if all(small(one) or not count for one, count in left) else {}
 
 
 def small(tally: Tally) -> bool:
