@@ -20,7 +20,11 @@ PARKED = Gauge("dlq_queue_retries_parked", "Letters waiting in the retry box, as
 CIRCUIT = Gauge("dlq_queue_circuit_open", "1 while a courier of the queue says its circuit is open.", QUEUE)
 COURIER_READY = Gauge("dlq_courier_ready_replicas", "Pods of the courier that are ready.", QUEUE)
 COURIER_WANTED = Gauge("dlq_courier_replicas", "Pods of the courier that should be.", QUEUE)
-THRESHOLD = Gauge("dlq_alert_threshold", "What spec.alerts asks for, by signal: depth or age.", (*QUEUE, "signal"))
+THRESHOLD = Gauge(
+    "dlq_alert_threshold",
+    "What an alert compares with: spec.alerts (depth, age), or how long before a loss by retention (loss).",
+    (*QUEUE, "signal"),
+)
 READY = Gauge("dlq_queue_ready", "1 while the queue's Ready condition is True.", QUEUE)
 
 REPLAY = ("namespace", "replay", "queue")

@@ -5,12 +5,14 @@ import re
 import shutil
 from pathlib import Path
 
+import pytest
 import yaml
 
 from tests.bed import places, tools
 
 FILES = places.REPOSITORY / "charts" / "dlq-operator" / "files"
 RULES = yaml.safe_load((FILES / "alerts.yaml").read_text())["groups"][0]["rules"]
+PANELS = [panel for panel in json.loads((FILES / "dashboard.json").read_text())["panels"] if panel["type"] != "row"]
 NAME = re.compile(r"\bdlq_[a-z_]+")
 
 
@@ -21,9 +23,8 @@ def exported() -> set[str]:
     import deadletter.metrics
     import deadletter.workers.metrics  # noqa: F401
 
-    return {
-        name for metric in REGISTRY.collect() for name in (metric.name, f"{metric.name}_total", f"{metric.name}_info")
-    }
+    endings = ("", "_total", "_info", "_bucket")
+    return {f"{metric.name}{ending}" for metric in REGISTRY.collect() for ending in endings}
 
 
 def test_the_alerts_fire_and_are_silent_as_promtool_sees_it(tmp_path: Path) -> None:
@@ -38,11 +39,36 @@ def test_every_alert_names_metrics_that_exist() -> None:
         assert set(NAME.findall(rule["expr"])) <= exported(), rule["alert"]
 
 
+def test_no_alert_hangs_on_the_pod_that_tells_it() -> None:
+    for rule in RULES:
+        assert re.search(r"\b(max|min|sum) by \(namespace, |\babsent\(", rule["expr"]), rule["alert"]
+
+
 def test_every_panel_names_metrics_that_exist() -> None:
-    dashboard = json.loads((FILES / "dashboard.json").read_text())
-    for panel in dashboard["panels"]:
+    for panel in PANELS:
         for target in panel["targets"]:
             assert set(NAME.findall(target["expr"])) <= exported(), panel["title"]
+
+
+@pytest.mark.parametrize(
+    "metric",
+    [
+        "dlq_letters", "dlq_oldest_letter_age_seconds", "dlq_retention_loss_timestamp_seconds", "dlq_group_letters",
+        "dlq_delivery_attempts_total", "dlq_queue_circuit_open", "dlq_replay_letters", "dlq_queue_ready",
+    ],
+)  # fmt: skip
+def test_what_a_person_asks_at_night_is_on_the_dashboard(metric: str) -> None:
+    asked = [target["expr"] for panel in PANELS for target in panel["targets"]]
+    assert [expr for expr in asked if metric in NAME.findall(expr)]
+
+
+def test_the_queries_of_the_dashboard_are_ones_prometheus_takes(tmp_path: Path) -> None:
+    tools.need("promtool")
+    asked = [target["expr"] for panel in PANELS for target in panel["targets"]]
+    rules = [{"record": f"asked:{number}", "expr": expr} for number, expr in enumerate(asked)]
+    file = tmp_path / "rules.yaml"
+    file.write_text(yaml.safe_dump({"groups": [{"name": "dashboard", "rules": rules}]}))
+    tools.run([tools.path("promtool"), "check", "rules", str(file)], timeout=120)
 
 
 def test_every_alert_has_a_runbook_and_a_promtool_test() -> None:

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 import uuid
+from contextlib import redirect_stdout
 
 from tests.bed import __main__ as bed_door
 from tests.bed import beds, binaries, network
@@ -41,12 +42,14 @@ def up(broker: str) -> int:
 def picture(broker: str) -> int:
     """Within the bed: tell the story before a Prometheus, and draw what it saw."""
     from tests.demo import watching
-    from tests.demo.picture import plot
+    from tests.demo.picture import Told, plot
 
     cluster = beds.Bed(beds.home() / bed_door.STANDING).cluster()
+    told = Told(sys.stdout)
     with watching.watching(cluster) as seen:
-        code = tell(broker)
-        plot(seen, f"shop-{broker}")
+        with redirect_stdout(told):
+            code = tell(broker)
+        plot(seen, told.chapters, f"shop-{broker}")
     return code
 
 

@@ -8,7 +8,7 @@ import pytest
 from deadletter.brokers.values import CourierWord, GroupReading
 from deadletter.core.reasons import Reason
 from deadletter.plan.conditions import turned
-from deadletter.plan.degradation import gate
+from deadletter.plan.degradation import gate, loss_warning
 from deadletter.plan.facts import QueueFacts
 from deadletter.plan.findings import BOXES, Finding
 from deadletter.plan.queues import conditions_of, queue_status
@@ -102,6 +102,14 @@ def test_retention_that_comes_near() -> None:
     status = queue_status(plain(), facts, None)
     assert said(status)["Degraded"] == ("True", "RetentionLossSoon")
     assert status["retentionLossTime"] == "2026-11-16T01:00:00Z"
+
+
+@pytest.mark.parametrize(
+    ("retention", "warning"),
+    [(24 * HOUR, 6 * HOUR), (96 * HOUR, 24 * HOUR), (720 * HOUR, 24 * HOUR), (-1, None), (None, None)],
+)
+def test_short_lives_are_warned_of_later(retention: int | None, warning: int | None) -> None:
+    assert loss_warning(replace(SEEN, retention_ms=retention)) == warning
 
 
 def test_numbers_and_groups() -> None:

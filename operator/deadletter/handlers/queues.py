@@ -21,6 +21,7 @@ from deadletter.handlers.running import running_replay
 from deadletter.handlers.termination import pods_of_queue, trouble
 from deadletter.plan.boxes import owned_boxes
 from deadletter.plan.couriers import plan_children, role_of
+from deadletter.plan.degradation import loss_warning
 from deadletter.plan.facts import QueueFacts
 from deadletter.plan.findings import BOXES, Finding, first
 from deadletter.plan.gates import plan_gate
@@ -183,7 +184,9 @@ def _show(queue: DeadLetterQueue, facts: QueueFacts, status: Body) -> None:
     alerts = queue.spec.alerts
     depth = {"depth": float(alerts.depth)} if alerts and alerts.depth is not None else {}
     age = {"age": alerts.age_ms / 1000} if alerts and alerts.age_ms is not None else {}
-    metrics.show(metrics.THRESHOLD, where, depth | age)
+    warning = loss_warning(facts)
+    loss = {"loss": warning / 1000} if warning is not None else {}
+    metrics.show(metrics.THRESHOLD, where, depth | age | loss)
     if queue.spec.delivery and facts.deployment is not None:
         metrics.COURIER_WANTED.labels(*where).set(queue.spec.delivery.replicas)
         metrics.COURIER_READY.labels(*where).set(status.get("readyReplicas", 0))

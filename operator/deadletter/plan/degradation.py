@@ -18,6 +18,11 @@ def loss_time(facts: QueueFacts) -> int | None:
     return facts.reading.oldest + facts.retention_ms
 
 
+def loss_warning(facts: QueueFacts) -> int | None:
+    """How long before that we speak of it: a day, or less where letters are kept for less than four."""
+    return min(DAY, facts.retention_ms // 4) if facts.retention_ms and facts.retention_ms > 0 else None
+
+
 def utilization(queue: DeadLetterQueue, reading: Reading | None) -> int | None:
     """Percent of the capacity that is taken."""
     capacity = queue.spec.capacity
@@ -72,9 +77,9 @@ def _troubles(queue: DeadLetterQueue, facts: QueueFacts) -> Iterator[tuple[Reaso
         return
     if is_full(queue, reading) and queue.spec.capacity:
         yield Reason.CapacityReached, f"{queue.spec.capacity.max_letters} letters or more lie there."
-    loss = loss_time(facts)
-    if loss is not None and facts.retention_ms and loss - facts.now < min(DAY, facts.retention_ms // 4):
-        yield Reason.RetentionLossSoon, "Retention will soon eat the oldest open letter: replay or archive it."
+    loss, warning = loss_time(facts), loss_warning(facts)
+    if loss is not None and warning is not None and loss - facts.now < warning:
+        yield Reason.RetentionLossSoon, "Retention will soon eat the oldest open letter: replay it, or let the box keep letters longer."
     yield from _alerts(queue, reading, facts.now)
 
 
