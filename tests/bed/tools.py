@@ -33,6 +33,7 @@ PACKAGES = {
     "prometheus": "prometheus",
     "nginx": "nginx-light",
     "faketime": "faketime",
+    "lua5.1": "lua5.1",
 }
 _SYSTEM = "/usr/local/go/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
