@@ -1,5 +1,6 @@
 """The environment, read once into one frozen object. Every variable begins with DLQ_."""
 
+from ipaddress import ip_network
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -23,7 +24,11 @@ class Settings(BaseSettings):
     log_level: str = Field("info", description="debug, info, warning or error.")
     allow_addresses: Names = Field((), description="CIDRs that the address guard lets through.")
     secrets_require_label: bool = Field(False, description="Read only Secrets labelled deadletter.dev/readable=true.")
-    worker_network_policy: bool = Field(False, description="Give each courier a NetworkPolicy.")
+    secrets_grant: str = Field(
+        "--clusterrole=<that gets Secrets> --serviceaccount=<the operator's>",
+        description="How a tenant ends `kubectl create rolebinding` to let us read its Secrets.",
+    )
+    worker_network_policy: bool = Field(False, description="Give each courier and Replay a NetworkPolicy.")
     worker_pod_monitor: bool = Field(False, description="Give each courier a PodMonitor.")
 
     health_port: int = Field(8080, description="Port of /healthz, /readyz and /metrics.")
@@ -47,6 +52,14 @@ class Settings(BaseSettings):
     def split(cls, text: object) -> object:
         """A list is written with commas."""
         return tuple(part.strip() for part in text.split(",") if part.strip()) if isinstance(text, str) else text
+
+    @field_validator("allow_addresses")
+    @classmethod
+    def are_networks(cls, addresses: tuple[str, ...]) -> tuple[str, ...]:
+        """Said at the start, not when the first broker is dialled."""
+        for address in addresses:
+            ip_network(address, strict=False)
+        return addresses
 
     @field_validator("webhook_certificates", mode="before")
     @classmethod

@@ -41,6 +41,16 @@ def test_every_value_is_in_the_schema_with_the_comment_above_it() -> None:
         ("watchNamspaces={shop}", "watchNamspaces"),
         ("commonLabels.number=1", "commonLabels"),
         ("webhook.certManager.issuerRef.nane=ours", "nane"),
+        ("operator.resources.limit.memory=1Gi", "limit"),
+        ("watchNamespaces={Shop}", "watchNamespaces"),
+        ("allowAddresses={10.1.2.300/32}", "allowAddresses"),
+        ("allowAddresses={kafka.infra.svc}", "allowAddresses"),
+        ("imagePullSecrets[0].nane=pull", "nane"),
+        ("podDisruptionBudget.maxUnavailable=-1", "maxUnavailable"),
+        ("podDisruptionBudget.maxUnavailable=many", "maxUnavailable"),
+        ("monitoring.serviceMonitor.interval=often", "interval"),
+        ("monitoring.prometheusRule.runbookURL=docs", "runbookURL"),
+        ("webhook.timeoutSeconds=31", "timeoutSeconds"),
     ],
 )
 def test_a_wrong_value_is_refused_and_named(value: str, sentence: str) -> None:
@@ -83,6 +93,20 @@ def test_secrets_stay_unbound_until_a_tenant_binds_them() -> None:
     made = render(*sets(secrets__readable="false"))
     assert [role["metadata"]["name"] for role in of_kind(made, "ClusterRole") if "secrets" in role["metadata"]["name"]]
     assert not [b for b in of_kind(made, "ClusterRoleBinding") if b["metadata"]["name"].endswith("-secrets")]
+
+
+@pytest.mark.parametrize("namespaces", [(), ("--set", "watchNamespaces={a,b}")])
+def test_the_command_for_tenants_names_what_is_there(namespaces: tuple[str, ...]) -> None:
+    made = render(*namespaces, *sets(secrets__readable="false"))
+    role, account = (word.split("=")[1] for word in environment(made)["DLQ_SECRETS_GRANT"].split())
+    (rule,) = next(one for one in made if one["kind"] in ("Role", "ClusterRole") and one["metadata"]["name"] == role)[
+        "rules"
+    ]
+    assert (rule["resources"], rule["verbs"]) == (["secrets"], ["get"])
+    (ours,) = of_kind(made, "ServiceAccount")
+    assert account == f"dlq:{ours['metadata']['name']}"
+    bound = [one for kind in ("RoleBinding", "ClusterRoleBinding") for one in of_kind(made, kind)]
+    assert role not in {one["roleRef"]["name"] for one in bound}
 
 
 def test_the_kinds_are_kept_at_an_uninstall_unless_asked_otherwise() -> None:

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from tests.bed.processes import BedError
 from tests.chart import readme
 from tests.chart.rendering import render
 
@@ -105,6 +106,14 @@ def test_a_value_shows_in_what_is_rendered(path: str) -> None:
     shown, hidden = (without, with_it) if text.startswith("-") else (with_it, without)
     assert text.removeprefix("-") in shown
     assert text.removeprefix("-") not in hidden
+
+
+@pytest.mark.parametrize(("path", "node"), [(path, node) for path, node, _ in readme.every()])
+def test_a_value_of_another_kind_is_refused_and_named(path: str, node: dict[str, Any]) -> None:
+    types = [node["type"]] if isinstance(node["type"], str) else node["type"]
+    wrong = next(value for kind, value in (("array", [1]), ("object", {"a": 1})) if kind not in types)
+    with pytest.raises(BedError, match=path.rsplit(".", 1)[-1]):
+        render(*_words({path: wrong}))
 
 
 def test_the_page_of_values_is_written_from_the_schema() -> None:

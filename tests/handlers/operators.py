@@ -8,7 +8,7 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -42,12 +42,12 @@ def until(what: str, ask: Callable[[], Any], patience: float = PATIENCE) -> Any:
         time.sleep(0.2)
 
 
-def roles(namespace: str, *values: str) -> str:
-    """The chart's own ServiceAccount, roles and bindings."""
+def roles(namespace: str, *values: str, parts: Sequence[str] = ("rbac", "serviceaccount")) -> str:
+    """The chart's own ServiceAccount, roles and bindings; or other parts of it."""
     words = ["template", "dlq", str(places.REPOSITORY / "charts" / "dlq-operator"), "--namespace", namespace]
     chosen = [word for value in ("rbac.aggregate=false", *values) for word in ("--set", value)]
-    parts = ["--show-only", "templates/rbac.yaml", "--show-only", "templates/serviceaccount.yaml"]
-    return tools.run([str(binaries.path("helm")), *words, *chosen, *parts], timeout=120)
+    shown = [word for part in parts for word in ("--show-only", f"templates/{part}.yaml")]
+    return tools.run([str(binaries.path("helm")), *words, *chosen, *shown], timeout=120)
 
 
 def rights(server: ApiServer, namespace: str, folder: Path, *values: str) -> Path:

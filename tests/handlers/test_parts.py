@@ -13,6 +13,7 @@ from deadletter.handlers.health import not_live
 from deadletter.handlers.neighbours import BROKER, DEAD, OF_QUEUES, OF_REPLAYS, ROUTES
 from deadletter.handlers.snapshots import Followed, Snapshot
 from deadletter.handlers.work import Work
+from deadletter.settings import Settings
 
 
 def body(name: str, version: int, uid: str = "u", **spec: Any) -> Body:
@@ -148,3 +149,11 @@ async def test_a_broker_that_does_not_answer_holds_back_no_other(monkeypatch: py
     with pytest.raises(asyncio.CancelledError):
         await task
     assert swept["dumb"] == 1
+
+
+def test_an_allowed_address_that_is_none_is_refused_at_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DLQ_ALLOW_ADDRESSES", "10.0.0.0/8, fd00::/8,127.0.0.1")
+    assert Settings().allow_addresses == ("10.0.0.0/8", "fd00::/8", "127.0.0.1")
+    monkeypatch.setenv("DLQ_ALLOW_ADDRESSES", "10.0.0.0/8,kafka.infra.svc")
+    with pytest.raises(ValueError, match=r"allow_addresses[\s\S]+kafka\.infra\.svc"):
+        Settings()

@@ -65,6 +65,22 @@ def test_every_right_is_used(place: Place, redis: str, tmp_path: Path) -> None:
     assert '"status": 403' not in told
 
 
+def test_a_tenant_grants_the_right_to_its_secrets_with_the_command_of_the_condition(
+    place: Place, redis: str, tmp_path: Path
+) -> None:
+    values = (f"watchNamespaces={{{place.namespace}}}", "secrets.readable=false")
+    (deployment,) = yaml.safe_load_all(roles(place.namespace, *values, parts=["deployment"]))
+    told = {one["name"]: one["value"] for one in deployment["spec"]["template"]["spec"]["containers"][0]["env"]}
+    config = rights(place.server, place.namespace, tmp_path, values[1])
+    place.kubectl("create", "secret", "generic", "login", "--from-literal=username=x")
+    with running(config, place.namespace, tmp_path / "log", DLQ_SECRETS_GRANT=told["DLQ_SECRETS_GRANT"]):
+        place.apply("BrokerConnection", "locked", {"redis": {"url": redis, "secretRef": {"name": "login"}}})
+        said = place.until_condition("bkc", "locked", "Ready", "False", "SecretNotReadable")
+        _, command = said["message"].split("kubectl ")
+        place.server.kubectl(*command.split())
+        place.until_condition("bkc", "locked", "Ready", "False", "SecretKeyMissing")
+
+
 def live_every_life(place: Place, redis: str) -> None:
     """Everything the operator does for anybody: names that are not there yet, children that come and go, endings."""
     boxes = [f"{name}-{uuid.uuid4().hex[:8]}" for name in ("source", "dead")]

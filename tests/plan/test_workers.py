@@ -137,6 +137,18 @@ def test_a_replay_is_one_job_of_one_pod() -> None:
     assert json.loads(children["ConfigMap"]["data"]["live.json"])["rate"]["per_second"] == 5
 
 
+def test_into_a_replays_pod_comes_nothing_but_probes_and_metrics() -> None:
+    facts = ReplayFacts(queue=delivered(), connection=connection())
+    children = by_kind(plan_replay(replay(), facts, WORKERS, hold=False))
+    policy, pod = children["NetworkPolicy"]["spec"], children["Job"]["spec"]["template"]
+    assert policy["podSelector"]["matchLabels"].items() <= pod["metadata"]["labels"].items()
+    assert policy["podSelector"]["matchLabels"]["deadletter.dev/replay"] == replay().name
+    (rule,) = policy["ingress"]
+    assert [port["port"] for port in rule["ports"]] == [one["name"] for one in pod["spec"]["containers"][0]["ports"]]
+    plainly = plan_replay(replay(), facts, replace(WORKERS, network_policy=False), hold=False)
+    assert "NetworkPolicy" not in by_kind(plainly)
+
+
 def limit(failed: int, now: int, *exits: int, moved: int | None = NOW) -> int:
     """How many pods of a Job may fail that has `failed` and allows `now`; `exits`: when pods ended, after NOW."""
     facts = ReplayFacts(

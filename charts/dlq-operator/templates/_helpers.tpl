@@ -42,6 +42,16 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- printf "%s-%s" .Release.Namespace (include "dlq.fullname" .) | trunc 63 | trimSuffix "-" }}
 {{- end }}
 
+{{/* How a tenant binds the right to read its Secrets: the end of `kubectl create rolebinding`. */}}
+{{- define "dlq.secretsGrant" -}}
+{{- $account := printf "--serviceaccount=%s:%s" .Release.Namespace (include "dlq.serviceAccount" .) }}
+{{- if .Values.watchNamespaces }}
+{{- printf "--role=%s-secrets %s" (include "dlq.fullname" .) $account }}
+{{- else }}
+{{- printf "--clusterrole=%s-secrets %s" (include "dlq.clusterName" .) $account }}
+{{- end }}
+{{- end }}
+
 {{/* "true" when the webhook is served: asked for, or cluster-wide and not refused. */}}
 {{- define "dlq.webhook" -}}
 {{- if kindIs "invalid" .Values.webhook.enabled }}

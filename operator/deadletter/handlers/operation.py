@@ -68,7 +68,9 @@ class Operation:
     def __init__(self, settings: Settings, cluster: Cluster) -> None:
         self.settings = settings
         self.cluster = cluster
-        self.secrets = SecretStore(cluster, settings.secrets_seconds, settings.secrets_require_label)
+        self.secrets = SecretStore(
+            cluster, settings.secrets_seconds, settings.secrets_require_label, settings.secrets_grant
+        )
         self.pool = Pool(self.secrets, settings.allow_addresses)
         self.work: Work[Thing] = Work()
         self.pulse = Pulse()

@@ -26,10 +26,11 @@ class Kept:
 class SecretStore:
     """The Secrets that connections and deliveries name."""
 
-    def __init__(self, cluster: Cluster, seconds: float, require_label: bool) -> None:
+    def __init__(self, cluster: Cluster, seconds: float, require_label: bool, grant: str) -> None:
         self._cluster = cluster
         self._seconds = seconds
         self._require_label = require_label
+        self._grant = grant
         self._kept: dict[tuple[str, str], Kept] = {}
 
     async def fact(self, namespace: str, name: str) -> SecretFact:
@@ -51,7 +52,7 @@ class SecretStore:
         except ApiError as error:
             if error.status != 403:
                 raise
-            return Kept(SecretFact(readable=False, refusal=_refusal(namespace, name)), at=time.monotonic())
+            return Kept(SecretFact(readable=False, refusal=self._refusal(namespace, name)), at=time.monotonic())
         if body is None:
             return Kept(SecretFact(exists=False), at=time.monotonic())
         if self._require_label and (body["metadata"].get("labels") or {}).get(READABLE) != "true":
@@ -59,6 +60,10 @@ class SecretStore:
             return Kept(SecretFact(readable=False, refusal=refusal), at=time.monotonic())
         content = {key: _decoded(text) for key, text in (body.get("data") or {}).items()}
         return Kept(SecretFact(frozenset(content)), content, time.monotonic())
+
+    def _refusal(self, namespace: str, name: str) -> str:
+        bind = f"kubectl -n {namespace} create rolebinding dlq-operator-secrets {self._grant}"
+        return f"the operator may not read Secret {name}; allow it with: {bind}"
 
     def reader(self, namespace: str) -> Read:
         """How a broker reads its Secrets: always what was read last."""
@@ -84,10 +89,3 @@ def _decoded(text: str) -> bytes:
         return base64.b64decode(text)
     except (binascii.Error, ValueError):
         return b""
-
-
-def _refusal(namespace: str, name: str) -> str:
-    return (
-        f"the operator may not read Secret {name}; allow it with: kubectl -n {namespace} create rolebinding "
-        "dlq-operator-secrets --clusterrole=<release>-secrets --serviceaccount=<operator's namespace>:<release>"
-    )

@@ -106,7 +106,7 @@ def _manifests(
         pods.account(queue, name, labels),
         _deployment(queue, connection, role, pods.digest(assignment), workers.image),
     ]
-    children += [_network_policy(queue, name, labels)] if workers.network_policy else []
+    children += [pods.network_policy(queue, name, labels, selected(queue, role))] if workers.network_policy else []
     return children + ([_pod_monitor(queue, name, labels)] if workers.pod_monitor else [])
 
 
@@ -139,15 +139,6 @@ def _deployment(queue: DeadLetterQueue, connection: BrokerConnection, role: str,
     if role == "redrive":
         spec["strategy"] = {"type": "Recreate"}  # one settler per box partition: a second one would fence the first
     return pods.owned("Deployment", "apps/v1", queue, name, labels) | {"spec": spec}
-
-
-def _network_policy(queue: DeadLetterQueue, name: str, labels: dict[str, str]) -> Manifest:
-    spec = {
-        "podSelector": {"matchLabels": selected(queue, labels["app.kubernetes.io/component"])},
-        "policyTypes": ["Ingress"],
-        "ingress": [{"ports": [{"port": "health", "protocol": "TCP"}]}],
-    }
-    return pods.owned("NetworkPolicy", "networking.k8s.io/v1", queue, name, labels) | {"spec": spec}
 
 
 def _pod_monitor(queue: DeadLetterQueue, name: str, labels: dict[str, str]) -> Manifest:

@@ -57,6 +57,18 @@ def told(owner: DeadLetterQueue | Replay, name: str, labels: dict[str, str], ass
     return head | {"data": {ASSIGNMENT: assignment, LIVE: written(live)}}
 
 
+def network_policy(
+    owner: DeadLetterQueue | Replay, name: str, labels: dict[str, str], selected: dict[str, str]
+) -> Manifest:
+    """Nothing but probes and metrics comes in."""
+    spec = {
+        "podSelector": {"matchLabels": selected},
+        "policyTypes": ["Ingress"],
+        "ingress": [{"ports": [{"port": "health", "protocol": "TCP"}]}],
+    }
+    return owned("NetworkPolicy", "networking.k8s.io/v1", owner, name, labels) | {"spec": spec}
+
+
 def written(model: Told) -> str:
     """One JSON text, the same for the same model."""
     return model.model_dump_json(exclude_none=True)
