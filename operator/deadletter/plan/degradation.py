@@ -79,7 +79,7 @@ def _troubles(queue: DeadLetterQueue, facts: QueueFacts) -> Iterator[tuple[Reaso
         yield Reason.CapacityReached, f"{queue.spec.capacity.max_letters} letters or more lie there."
     loss, warning = loss_time(facts), loss_warning(facts)
     if loss is not None and warning is not None and loss - facts.now < warning:
-        yield Reason.RetentionLossSoon, "Retention will soon eat the oldest open letter: replay it, or let the box keep letters longer."
+        yield Reason.RetentionLossSoon, "Retention will soon eat the oldest open letter: replay it or keep it longer."
     yield from _alerts(queue, reading, facts.now)
 
 
