@@ -5,6 +5,7 @@ import re
 from pathlib import Path
 
 import pytest
+from aiohttp import web
 
 from deadletter.core.failures import failure_of
 from deadletter.core.policy import BreakerSettings, Policy
@@ -13,7 +14,7 @@ from deadletter.workers.courier.gates import Gate, Pass
 from tests.pems import FUTURE, PAST, Authority
 from tests.workers.couriers import QUICK, Bench, assignment, message
 from tests.workers.rawservers import OK, refusing_server, saying, server, server_tls
-from tests.workers.services import serving, until
+from tests.workers.services import Received, serving, until
 
 FEW = {**QUICK, "maxAttempts": 1}
 
@@ -124,6 +125,34 @@ async def test_a_rotated_header_is_taken_up_while_the_courier_runs(monkeypatch):
             bench.send(message("2"))
             await until(lambda: len(service.received) == 2)
     assert [one.headers["Authorization"] for one in service.received] == ["old", "new"]
+
+
+async def test_what_is_under_way_when_a_secret_is_rotated_ends_as_it_began(monkeypatch):
+    monkeypatch.setattr(deliveries, "LOOK_SECONDS", 0.0)
+    token, answered = [b"old"], asyncio.Event()
+    header = {"name": "Authorization", "valueFrom": {"secretKeyRef": {"name": "token", "key": "bearer"}}}
+
+    async def slow(one: Received) -> web.Response:
+        if one.body == b"slow":
+            await answered.wait()
+        return web.Response()
+
+    bench = Bench()
+    async with serving(slow) as service:
+        told = assignment(service.url, policy=FEW, http={"headers": [header]})
+        async with bench.courier(told, secrets=lambda _, __: token[0]):
+            bench.send(message("slow", "1"))
+            await until(lambda: len(service.received) == 1)
+            token[0] = b"new"
+            bench.send(message("quick", "2"))
+            await until(lambda: len(service.received) == 2)
+            answered.set()
+            await until(lambda: bench.is_settled)
+            old, new = (one.transport for one in service.received)
+            await until(lambda: old.is_closing())
+            assert not new.is_closing()
+    assert [one.headers["Authorization"] for one in service.received] == ["old", "new"]  # neither of them twice
+    assert not bench.buried()
 
 
 async def test_a_missing_certificate_pauses():
