@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from deadletter.brokers.errors import LedgerCorrupt
-from deadletter.brokers.kafka.commits import FRESH, FULL, Attempt, decode, encode
+from deadletter.brokers.kafka.commits import FRESH, MOST, Attempt, decode, encode
 from deadletter.brokers.kafka.progress import Progress
 
 OFFSETS = st.integers(0, 1 << 62)
@@ -59,11 +59,24 @@ def test_after_an_unknown_outcome_what_is_in_hand_stays_there() -> None:
     assert durable.highest == 5
 
 
-def test_it_says_when_it_is_full_before_the_broker_refuses() -> None:
+@pytest.mark.parametrize("at_once", [1, 128, 512])
+def test_it_says_when_it_is_full_before_the_broker_refuses(at_once: int) -> None:
     progress = Progress(0)
-    offset = 0
-    while not progress.is_full:
+    while progress.has_room(at_once):
+        for _ in range(at_once):
+            progress.take(progress.highest + 1)
+    assert MOST - 8 - 6 * at_once < len(progress.snapshot()[1]) <= MOST
+
+
+def test_hundreds_that_failed_keep_their_counts_and_the_oldest_their_times() -> None:
+    progress = Progress(0)
+    for offset in range(512):
         progress.take(offset)
         progress.note(offset, Attempt(3, 1_700_000_000_000 + offset))
-        offset += 1_000
-    assert FULL < len(progress.snapshot()[1]) < 4_096
+    lowest, metadata = progress.snapshot()
+    assert len(metadata) <= MOST
+    again = [Progress(lowest, metadata).take(offset) for offset in range(512)]
+    assert {state and state.attempts for state in again} == {3}
+    kept = [offset for offset, state in enumerate(again) if state == Attempt(3, 1_700_000_000_000 + offset)]
+    assert kept == list(range(len(kept)))
+    assert len(kept) > 256

@@ -11,7 +11,7 @@ from operator import sub
 from deadletter.brokers.errors import LedgerCorrupt
 
 PREFIX = "dlq1:"
-FULL = 3_500  # bytes; the broker refuses 4,097
+MOST = 4_096  # bytes; the broker refuses more
 
 
 @dataclass(slots=True, frozen=True)
@@ -26,7 +26,22 @@ FRESH = Attempt()
 
 
 def encode(offset: int, highest: int, unfinished: Mapping[int, Attempt]) -> str:
-    """The text to commit beside `offset`, which is the lowest unfinished one or the next to take."""
+    """The text to commit beside `offset`, which is the lowest unfinished one or the next to take.
+
+    Where hundreds failed, the youngest of them keep their count alone: a time of first failure may be forgotten by a
+    crash, a commit that the broker refuses would hold up all the others.
+    """
+    text = _render(offset, highest, unfinished)
+    return text if len(text) <= MOST else _render(offset, highest, _shorter(unfinished, len(text) - MOST))
+
+
+def _shorter(unfinished: Mapping[int, Attempt], excess: int) -> dict[int, Attempt]:
+    timed = [(state.first_failed_at, offset) for offset, state in unfinished.items() if state.first_failed_at]
+    youngest = sorted(timed, reverse=True)[: excess // 6 + 2]  # each time is five bytes less, in base64 almost seven
+    return {**unfinished, **{offset: Attempt(unfinished[offset].attempts) for _, offset in youngest}}
+
+
+def _render(offset: int, highest: int, unfinished: Mapping[int, Attempt]) -> str:
     content = bytearray()
     _put(content, highest - offset + 1)
     offsets = sorted(unfinished)

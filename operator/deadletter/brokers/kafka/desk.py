@@ -3,16 +3,16 @@
 import asyncio
 import contextlib
 import time
-from collections import deque
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 
-from aiokafka import AIOKafkaConsumer, ConsumerRebalanceListener, ConsumerRecord, TopicPartition
+from aiokafka import AIOKafkaConsumer, ConsumerRebalanceListener, TopicPartition
 
-from deadletter.brokers.errors import BoxMissing, BoxRefused, BrokerError, Fenced
-from deadletter.brokers.kafka import batches, boxes, membership
+from deadletter.brokers.errors import BoxMissing, BrokerError, Fenced
+from deadletter.brokers.kafka import boxes, membership
 from deadletter.brokers.kafka.commits import Attempt
 from deadletter.brokers.kafka.errors import translate, translated
+from deadletter.brokers.kafka.intake import Intake, Partition
 from deadletter.brokers.kafka.ledgers import write_word
 from deadletter.brokers.kafka.line import Line
 from deadletter.brokers.kafka.parking import RetryPartition
@@ -22,7 +22,6 @@ from deadletter.brokers.values import Claim, CourierWord, DeskSpec, Settlement
 PATIENCE = 1.0
 BACKOFF = 1.0
 JOIN_TIMEOUT = 90.0
-Partition = SourcePartition | RetryPartition
 
 
 class KafkaDesk(ConsumerRebalanceListener):  # type: ignore[misc]
@@ -33,9 +32,9 @@ class KafkaDesk(ConsumerRebalanceListener):  # type: ignore[misc]
         self._consumer: AIOKafkaConsumer = None
         self._works: dict[TopicPartition, Partition] = {}
         self._openings: set[asyncio.Task[None]] = set()
-        self._left: deque[Claim] = deque()
         self._failure: BrokerError | None = None
         self._shut: dict[TopicPartition, BrokerError] = {}  # partitions of ours that do not open yet, and why
+        self._intake = Intake(line, spec.group, self._works, self._shut)
         self._said = False
         self._closing = False
         self._joined = asyncio.Event()
@@ -93,10 +92,11 @@ class KafkaDesk(ConsumerRebalanceListener):  # type: ignore[misc]
             for task in self._openings:
                 task.cancel()
             await asyncio.wait(self._openings, timeout=1.0)
-        works, self._works = self._works, {}
-        self._left.clear()
+        works = list(self._works.values())
+        self._works.clear()
+        self._intake.clear()
         self._shut.clear()
-        await asyncio.gather(*(work.close(flush=True) for work in works.values()), return_exceptions=True)
+        await asyncio.gather(*(work.close(flush=True) for work in works), return_exceptions=True)
 
     async def on_partitions_assigned(self, assigned: Iterable[TopicPartition]) -> None:
         """Nothing is fetched before the partition's work is open."""
@@ -165,11 +165,12 @@ class KafkaDesk(ConsumerRebalanceListener):  # type: ignore[misc]
             claims = await self._due(limit)
             if len(claims) < limit:
                 try:
-                    await self._fetch(limit - len(claims), 0 if claims else self._longest_wait(deadline))
+                    wait = 0 if claims else self._longest_wait(deadline)
+                    await self._intake.read(self._consumer, limit - len(claims), wait)
                 except BrokerError:
                     if not claims:  # due letters are in hand by now and must not be forgotten
                         raise
-                claims += self._take(limit - len(claims), max_bytes)
+                claims += self._intake.deal(limit - len(claims), max_bytes)
             if claims:
                 return claims
             if time.monotonic() >= deadline:
@@ -198,68 +199,6 @@ class KafkaDesk(ConsumerRebalanceListener):  # type: ignore[misc]
                     if not claims:  # those of other partitions are in hand by now and must not be forgotten
                         raise
         return claims
-
-    def _take(self, limit: int, max_bytes: int) -> list[Claim]:
-        claims: list[Claim] = []
-        size = 0
-        while self._left and len(claims) < limit and (not claims or size + self._left[0].message.size <= max_bytes):
-            claims.append(self._left.popleft())
-            size += claims[-1].message.size
-        return claims
-
-    async def _fetch(self, limit: int, wait: float) -> None:
-        """Records of the source become claims, records of the retry box wait for their time."""
-        if self._left:
-            return
-        self._pause_full_ones()
-        try:
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(wait + 0.5):
-                    records = await self._consumer.getmany(timeout_ms=int(wait * 1000), max_records=limit)
-                    for tp, found in records.items():
-                        self._lay_out(self._works.get(tp), found)
-        except Exception as error:
-            is_passed = batches.is_about_content(error) and await self._read_around()
-            if not is_passed:
-                raise translate(error, self._spec.group) from error
-
-    def _lay_out(self, work: Partition | None, records: "list[ConsumerRecord]") -> None:
-        for record in records:
-            if isinstance(work, RetryPartition):
-                work.wait(record)
-            elif work is not None and (claim := work.take(record)) is not None:
-                self._left.append(claim)
-
-    async def _read_around(self) -> bool:
-        """Go on behind what was taken; was there a batch that cannot be read, and is now passed or said?"""
-        works = dict(self._works)
-        with translated(self._spec.group):
-            for tp, work in works.items():
-                self._consumer.seek(tp, work.position)
-        for tp, work in works.items():
-            records, unread = await batches.read_around(self._line, tp, work.position)
-            is_held = self._works.get(tp) is work
-            if unread is not None and is_held:
-                self._lay_out(work, records)
-                self._pass(tp, work, unread)
-                return True
-        return False
-
-    def _pass(self, tp: TopicPartition, work: Partition, unread: batches.Unread) -> None:
-        with translated(tp.topic):
-            if isinstance(work, SourcePartition):
-                claim = work.take_unread(unread)
-                self._left.extend([claim] if claim is not None else [])
-                self._consumer.seek(tp, work.position)
-            else:  # letters of ours that wait there cannot be had: a human must know
-                self._consumer.pause(tp)
-                self._shut[tp] = BoxRefused(unread.why)
-
-    def _pause_full_ones(self) -> None:
-        paused = self._consumer.paused()
-        for tp, work in self._works.items():
-            if isinstance(work, SourcePartition) and work.progress.is_full != (tp in paused):
-                (self._consumer.pause if tp not in paused else self._consumer.resume)(tp)
 
     def _owner(self, claim: Claim) -> Partition | None:
         return self._works.get(TopicPartition(claim.place.box, claim.place.partition))

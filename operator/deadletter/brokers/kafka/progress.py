@@ -2,7 +2,7 @@
 
 from collections.abc import Collection
 
-from deadletter.brokers.kafka.commits import FRESH, FULL, Attempt, decode, encode
+from deadletter.brokers.kafka.commits import FRESH, MOST, Attempt, decode, encode
 
 
 class Progress:
@@ -10,12 +10,12 @@ class Progress:
 
     def __init__(self, offset: int, metadata: str = "") -> None:
         self.highest, self.unfinished = decode(offset, metadata)
-        self._known = self.highest  # below it, what is not unfinished was settled by someone before us
+        self.known = self.highest  # below it, what is not unfinished was settled by someone before us
         self.start = offset
 
     def take(self, offset: int) -> Attempt | None:
         """The message at this offset comes into our hands; None: it was finished before."""
-        if offset <= self._known and offset not in self.unfinished:
+        if offset <= self.known and offset not in self.unfinished:
             return None
         self.highest = max(self.highest, offset)
         return self.unfinished.setdefault(offset, FRESH)
@@ -56,7 +56,7 @@ class Progress:
         offset = min(left) if left else self.highest + 1
         return offset, encode(offset, self.highest, left)
 
-    @property
-    def is_full(self) -> bool:
-        """Would the metadata soon exceed what the broker takes?"""
-        return len(self.unfinished) > FULL // 16 and len(self.snapshot()[1]) > FULL
+    def has_room(self, count: int) -> bool:
+        """Would the broker take the metadata with so many more, taken one after the other?"""
+        more = count * 8 // 3 + 4  # two bytes each, in base64
+        return len(self.unfinished) * 16 + more <= MOST or len(self.snapshot()[1]) + more <= MOST

@@ -68,6 +68,11 @@ class SourcePartition:
         """Is it assigned to us?"""
         return membership.is_assigned(self._consumer, self.tp)
 
+    def room(self, limit: int) -> int:
+        """How many of `limit` may be read now; what the one before us left unfinished takes no more room."""
+        left_over = max(0, self.progress.known + 1 - self.position)
+        return limit if self.progress.has_room(limit) else min(limit, left_over)
+
     def take(self, record: ConsumerRecord) -> Claim | None:
         """A claim, unless the message was finished before."""
         self.position = record.offset + 1
