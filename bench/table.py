@@ -19,6 +19,27 @@ HEAD = (
 KEYS = ("bench", "unit", "ours", "peer", "peer_value", "ratio", "goal")
 README = Path(__file__).parents[1] / "README.md"
 MARKS = ("<!-- written by make bench -->", "<!-- end -->")
+# What the README calls the lines it quotes; any other by its own name.
+WORDS = {
+    "kafka-replay-100": "replay on Kafka, every letter chosen",
+    "kafka-replay-kcat": "the same, beside copying bare values",
+    "kafka-replay-50": "replay on Kafka, half of the letters chosen",
+    "core-select-one-clause": "choosing a letter by one clause",
+    "core-select-three-clauses": "by three clauses",
+    "core-select-exists-regex": "by a search in a list and a regular expression",
+    "courier-kafka": "courier on Kafka",
+    "courier-kafka-uvloop": "the same, beside the faster event loop",
+    "courier-kafka-cpu": "its CPU a delivery",
+    "courier-kafka-p99": "its added latency, 99 of 100 deliveries",
+    "courier-kafka-failing": "its rate while one message in 100 dies",
+    "courier-redis": "courier on Redis",
+    "courier-redis-uvloop": "the same, beside the faster event loop",
+    "courier-redis-cpu": "its CPU a delivery",
+    "courier-redis-p99": "its added latency, 99 of 100 deliveries",
+    "courier-redis-failing": "its rate while one message in 100 dies",
+    "redis-replay": "replay on Redis",
+    "soak-messages": "an hour's messages, delivered or buried",
+}
 LIBRARIES = ("aiokafka", "redis", "kopf", "kubernetes", "pydantic", "uvloop")
 
 
@@ -84,7 +105,8 @@ def quoted(found: dict[str, list[dict[str, Any]]]) -> str:
     beside = [row for row in rows if row["peer"] != "bound"]
     head = "| | ours | beside | ratio | goal | met |\n| --- | --- | --- | --- | --- | --- |"
     said = [
-        f"| {row['bench']} | {cell(row['ours'])} {row['unit']} | {cell(row['peer'])}: {cell(row['peer_value'])} |"
+        f"| {WORDS.get(row['bench'], row['bench'])} | {cell(row['ours'])} {row['unit']} |"
+        f" {cell(row['peer'])}: {cell(row['peer_value'])} |"
         f" {cell(row['ratio'])} | {cell(row['goal'])} | {verdict(row, 'bench/results/README.md')} |"
         for row in beside
     ]

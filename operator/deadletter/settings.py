@@ -26,7 +26,7 @@ class Settings(BaseSettings):
     secrets_require_label: bool = Field(False, description="Read only Secrets labelled deadletter.dev/readable=true.")
     secrets_grant: str = Field(
         "--clusterrole=<that gets Secrets> --serviceaccount=<the operator's>",
-        description="How a tenant ends `kubectl create rolebinding` to let us read its Secrets.",
+        description="Role and account that a tenant binds to let us read its Secrets.",
     )
     worker_network_policy: bool = Field(False, description="Give each courier and Replay a NetworkPolicy.")
     worker_pod_monitor: bool = Field(False, description="Give each courier a PodMonitor.")

@@ -1,0 +1,219 @@
+"""A user of a broker with just the rights that the docs name: enough for a queue's whole life."""
+
+import asyncio
+import re
+import uuid
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+import pytest
+from aiohttp import web
+from redis.asyncio import Redis
+
+from deadletter.api.brokerconnections import BrokerConnectionSpec
+from deadletter.brokers.base import Broker
+from deadletter.brokers.connect import open_broker
+from deadletter.brokers.errors import BrokerError
+from deadletter.brokers.kafka import parking
+from deadletter.brokers.values import BoxSpec, Reading, Watched
+from deadletter.workers.replayer import endings
+from deadletter.workers.replayer.replay import wall_clock
+from tests.bed import beds, places
+from tests.brokers.opening import kafka_at, redis_at
+from tests.brokers.secured import (
+    ALLOW,
+    GROUP,
+    PASSWORD,
+    TOPIC,
+    TRANSACTIONAL_ID,
+    Secured,
+    open_secured,
+    rights,
+    take_back,
+)
+from tests.brokers.servers import HERE, own_redis, url_of
+from tests.brokers.staging import PATIENCE
+from tests.workers.couriers import LOOPBACK, message, no_secret
+from tests.workers.replaying import Scene, letter
+from tests.workers.services import Received, serving, until
+from tests.workers.wires import Wire
+
+PAGE = (places.REPOSITORY / "docs" / "guides" / "secure.md").read_text()
+GUARANTEES = (places.REPOSITORY / "docs" / "concepts" / "guarantees.md").read_text()
+SIDE = PAGE.split("## The broker's side")[1]
+# As Kafka numbers them.
+NUMBERS = {
+    "Read": 3, "Write": 4, "Create": 5, "Delete": 6, "Alter": 7, "Describe": 8, "DescribeConfigs": 10,
+    "AlterConfigs": 11,
+}  # fmt: skip
+SOURCE, USERS, BOXES, IDS, TARGET = (
+    "the source topic", "the source's consumer group", "dead box, retry box, ledger",
+    "transactional ids that begin with `dlq.`", "the topic a Replay or a redrive sends to",
+)  # fmt: skip
+POLICY = {
+    "maxAttempts": 5, "backoff": {"strategy": "Fixed", "initial": "10ms", "max": "10ms"},
+    "circuitBreaker": {"enabled": False},
+}  # fmt: skip
+
+
+def documented() -> dict[str, list[str]]:
+    rows = re.findall(r"^\| ([^|]+) \| ([^|]+) \|$", SIDE, re.MULTILINE)
+    return {on: operations.split(", ") for on, operations in rows[2:]}
+
+
+def test_the_page_names_what_kafka_knows() -> None:
+    assert set(documented()) == {SOURCE, USERS, BOXES, IDS, TARGET}
+    assert {word for words in documented().values() for word in words} <= NUMBERS.keys()
+
+
+class Guest:
+    """A user without any right, who is given some."""
+
+    def __init__(self, secured: Secured, prefix: str) -> None:
+        self.secured, self.prefix, self.given = secured, prefix, list[tuple[int, tuple[int, str]]]()
+        sasl = {"mechanism": "PLAIN", "secretRef": {"name": "login"}}
+        tls = {"caSecretRef": {"name": "ca", "key": "ca.crt"}}
+        wanted = {"kafka": {"bootstrapServers": [secured.login], "tls": tls, "sasl": sasl}}
+        self.spec = BrokerConnectionSpec.model_validate(wanted)
+
+    def secret(self, _: str, key: str) -> bytes:
+        authority = (self.secured.files / "ca.crt").read_bytes()
+        return {"username": b"guest", "password": PASSWORD.encode(), "ca.crt": authority}[key]
+
+    async def may(self, on: str, *resources: tuple[int, str]) -> None:
+        """What the page says of it."""
+        for word in documented()[on]:
+            for resource in resources:
+                await rights(self.secured, ALLOW, NUMBERS[word], resource)
+                self.given.append((NUMBERS[word], resource))
+
+    async def forget(self) -> None:
+        for number, resource in self.given:
+            await take_back(self.secured, ALLOW, number, resource)
+
+
+@pytest.fixture
+async def guest(bed: beds.Bed) -> AsyncIterator[Guest]:
+    made = Guest(open_secured(bed), f"right-{uuid.uuid4().hex[:10]}.")
+    yield made
+    await made.forget()
+
+
+@pytest.fixture
+async def brokers(guest: Guest) -> AsyncIterator[tuple[Broker, Broker]]:
+    """The administrator's and the guest's."""
+    async with AsyncExitStack() as stack:
+        admin = await stack.enter_async_context(open_broker(kafka_at(guest.secured.plain), no_secret, LOOPBACK))
+        yield admin, await stack.enter_async_context(open_broker(guest.spec, guest.secret, LOOPBACK))
+
+
+async def until_allowed(broker: Broker, spec: BoxSpec) -> None:
+    """A broker hears of rights in the order they were given, a moment later."""
+    async with asyncio.timeout(PATIENCE):
+        while True:
+            try:
+                await broker.ensure(spec)
+            except BrokerError:
+                await asyncio.sleep(0.1)
+            else:
+                return
+
+
+def answer(one: Received) -> web.Response:
+    """Good ones are taken, bad ones refused, late ones at the third try."""
+    if one.body.startswith(b"bad"):
+        return web.Response(status=422)
+    late = one.body.startswith(b"late") and int(one.headers["Dlq-Attempt"]) < 3
+    return web.Response(status=503 if late else 200)
+
+
+async def live(sender: Wire, wire: Wire, parked: Callable[[], Awaitable[bool]]) -> None:
+    """Deliveries, burials and retries until `parked` is content with the retry box, and a sweep that counts."""
+    dead, retry = f"{wire.prefix}dead", f"{wire.prefix}retry"
+    async with serving(answer) as service:
+        told = wire.assignment(service.url, policy=POLICY, delivery={"inlineLimit": "0s"})
+        async with wire.courier(told) as courier:
+            await sender.send(*(message(f"{kind}{n}", f"k{n}") for n in range(9) for kind in ("good", "bad", "late")))
+            await until(lambda: len(service.received) == 9 + 9 + 27)
+            await sender.until_buried(9)
+            async with asyncio.timeout(PATIENCE):
+                while not await parked():
+                    await sender.send(message("late", "k"))
+                    await asyncio.sleep(0.2)
+            assert courier.gate.why(wall_clock()) == ("", "")
+    registers = wire.broker.registers()
+    async with asyncio.timeout(PATIENCE):
+        reading = None
+        while not isinstance(reading, Reading) or not reading.caught_up:
+            reading = (await registers.sweep([Watched(dead, f"{dead}.ledger", retry)], wall_clock()))[dead]
+    await registers.close()
+    assert reading.depth == 9
+
+
+async def test_the_rights_of_the_docs_are_enough_for_a_queue_with_delivery(
+    guest: Guest, brokers: tuple[Broker, Broker], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(parking, "TRIM_AFTER", 0.0)
+    admin, own = brokers
+    name = guest.prefix
+    await admin.ensure(BoxSpec(f"{name}orders", 2, 1))
+    await guest.may(SOURCE, (TOPIC, f"{name}orders"))
+    await guest.may(USERS, (GROUP, f"{name}billing"))
+    await guest.may(IDS, (TRANSACTIONAL_ID, f"dlq.{name}"))
+    await guest.may(BOXES, (TOPIC, f"{name}dead"), (TOPIC, f"{name}retry"))
+    await until_allowed(own, BoxSpec(f"{name}retry", 2, 1, retention_ms=-1, parking=True))
+    await own.ensure(BoxSpec(f"{name}dead", 1, 1, retention_ms=86_400_000))
+    await own.ensure(BoxSpec(f"{name}dead", 2, 1, retention_ms=172_800_000))
+
+    async def trimmed() -> bool:
+        return any(span.start for span in await own.window(f"{name}retry"))
+
+    await live(Wire(admin, kafka_at(guest.secured.plain), name), Wire(own, guest.spec, name), trimmed)
+
+
+async def test_the_user_of_the_docs_is_enough_on_redis(tmp_path: Path) -> None:
+    sentence = GUARANTEES.split("### The user that we need")[1].split("##")[0].split("; on the keys")[0]
+    commands = [f"+{word.lower().replace(' ', '|')}" for word in re.findall(r"`([^`]+)`", sentence)]
+    name = f"{{{uuid.uuid4().hex[:10]}}}."
+    with own_redis(tmp_path) as port:
+        given = {"username": b"courier", "password": b"secret"}
+        mine = BrokerConnectionSpec.model_validate({"redis": {"url": url_of(port), "secretRef": {"name": "user"}}})
+        async with AsyncExitStack() as stack:
+            client = await stack.enter_async_context(Redis(host=HERE, port=port))
+            keys = (f"~{name}*", "~{dlq-operator}.server")
+            await client.execute_command("ACL", "SETUSER", "courier", "on", ">secret", *keys, *commands)
+            admin = await stack.enter_async_context(open_broker(redis_at(url_of(port)), no_secret, LOOPBACK))
+            own = await stack.enter_async_context(open_broker(mine, lambda _, key: given[key], LOOPBACK))
+            assert (await own.server()).kind == "Redis"
+            sender, wire = Wire(admin, redis_at(url_of(port)), name), Wire(own, mine, name)
+            await sender.make()
+            await wire.make()
+
+            async def content() -> bool:
+                return True
+
+            await live(sender, wire, content)
+            scene = Scene(own, f"{name}orders", mine.to_wire())
+            await scene.build()
+            await scene.bury(*(letter(number, scene.name) for number in range(12)))
+            ending = await scene.replay()
+            assert (ending.code, ending.reason) == (endings.FINISHED, "AllReplayed"), ending
+
+
+async def test_the_rights_of_the_docs_are_enough_for_a_replay_to_the_origin(
+    guest: Guest, brokers: tuple[Broker, Broker]
+) -> None:
+    admin, own = brokers
+    scene = Scene(admin, f"{guest.prefix}payments", guest.spec.to_wire())
+    await scene.build()
+    await scene.bury(*(letter(number, scene.name) for number in range(12)))
+    await guest.may(TARGET, (TOPIC, scene.name))
+    await guest.may(IDS, (TRANSACTIONAL_ID, f"dlq.{guest.prefix}"))
+    await guest.may(BOXES, (TOPIC, scene.boxes.dead))
+    await until_allowed(own, BoxSpec(scene.boxes.dead, 1, adopt=True))
+    scene.broker = own
+    ending = await scene.replay()
+    assert (ending.code, ending.reason) == (endings.FINISHED, "AllReplayed"), ending
+    scene.broker = admin
+    assert sorted(await scene.numbers()) == list(range(12))
