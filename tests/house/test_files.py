@@ -4,6 +4,7 @@ import os
 import re
 
 import pytest
+import yaml
 
 from tests.bed import image
 from tests.bed.places import REPOSITORY
@@ -16,7 +17,9 @@ def test_the_licence_is_apache_2() -> None:
     assert "END OF TERMS AND CONDITIONS" in text
 
 
-@pytest.mark.parametrize("name", ["CONTRIBUTING.md", "CHANGELOG.md", ".editorconfig", ".pre-commit-config.yaml"])
+@pytest.mark.parametrize(
+    "name", ["CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md", ".editorconfig", ".pre-commit-config.yaml"]
+)
 def test_the_file_is_there(name: str) -> None:
     assert (REPOSITORY / name).read_text().strip()
 
@@ -25,6 +28,13 @@ def test_ci_runs_make_test() -> None:
     script = REPOSITORY / ".ci" / "run"
     assert os.access(script, os.X_OK)
     assert script.read_text().rstrip().endswith("exec make test")
+
+
+def test_the_workflow_of_a_public_forge_runs_make_test_on_kind_and_on_our_own_node() -> None:
+    (job,) = yaml.safe_load((REPOSITORY / ".github" / "workflows" / "test.yaml").read_text())["jobs"].values()
+    assert job["strategy"]["matrix"]["provider"] == ["kind", "processes"]
+    ran = [step["run"] for step in job["steps"] if "run" in step]
+    assert ran == ["sudo --preserve-env=HOME make test PROVIDER=${{ matrix.provider }}"]
 
 
 def test_every_target_has_its_line_of_help() -> None:
