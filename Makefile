@@ -1,7 +1,7 @@
 # Every command that a person or CI runs. `make help` lists them.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help setup lint test test-kill test-sieve crds image bed-up bed-down bed-status demo demo-down bench soak
+.PHONY: help setup lint test test-kill test-sieve crds image bed-up bed-down bed-status demo demo-picture demo-down bench soak
 
 CACHE := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/dlq-operator
 VENV := $(CACHE)/venv/$(shell sha256sum requirements-dev.txt | cut -c1-16)
@@ -74,6 +74,9 @@ bed-status: setup ## say what is left of any bed, and clear away what outlived i
 
 demo: .root setup ## the whole story on a real cluster, which stays up (BROKER=kafka or redis)
 	@$(PY) -m tests.demo up --broker $(BROKER)
+
+demo-picture: .root setup ## the same before a Prometheus, and the README's picture of it drawn anew
+	@$(PY) -m tests.demo picture
 
 demo-down: setup ## take the demo down
 	@$(PY) -m tests.bed down

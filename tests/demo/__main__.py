@@ -18,11 +18,11 @@ from tests.demo.stage import Stage
 def main() -> int:
     """Up from outside; told within the bed's own network."""
     parser = argparse.ArgumentParser(prog="python -m tests.demo", description=__doc__)
-    parser.add_argument("verb", choices=("up", "tell", "picture"))
+    parser.add_argument("verb", choices=("up", "picture", "tell", "draw"))
     parser.add_argument("--broker", choices=("kafka", "redis"), default="kafka")
     asked = parser.parse_args()
     try:
-        return {"up": up, "tell": tell, "picture": picture}[asked.verb](asked.broker)
+        return {"up": up, "picture": picture, "tell": tell, "draw": draw}[asked.verb](asked.broker)
     except (BedError, AssertionError) as error:
         print(f"demo: {error}", file=sys.stderr)
         return 1
@@ -32,14 +32,23 @@ def up(broker: str) -> int:
     """The bed first: nothing to see before it stands."""
     said = "1. A cluster of one real node, a real Kafka and a real Redis, and the operator installed by Helm"
     print(said, flush=True)  # before what others say in the same pipe
-    if code := bed_door.main(["up"]):
-        return code
-    bed = beds.Bed(beds.home() / bed_door.STANDING)
-    words = [sys.executable, "-m", "tests.demo", "tell", "--broker", broker]
-    return subprocess.run(network.inside(bed.directory, words), check=False).returncode
+    return _within("tell", broker)
 
 
 def picture(broker: str) -> int:
+    """The README's picture of the dashboard, drawn anew."""
+    return _within("draw", broker)
+
+
+def _within(verb: str, broker: str) -> int:
+    if code := bed_door.main(["up"]):
+        return code
+    bed = beds.Bed(beds.home() / bed_door.STANDING)
+    words = [sys.executable, "-m", "tests.demo", verb, "--broker", broker]
+    return subprocess.run(network.inside(bed.directory, words), check=False).returncode
+
+
+def draw(broker: str) -> int:
     """Within the bed: tell the story before a Prometheus, and draw what it saw."""
     from tests.demo import watching
     from tests.demo.picture import Told, plot

@@ -1,4 +1,4 @@
-"""The dashboard's own queries, plotted from what a real Prometheus saw of a demo; `python -m tests.demo picture`."""
+"""The dashboard's own queries, plotted from what a real Prometheus saw of a demo; `make demo-picture`."""
 
 import io
 import json

@@ -26,7 +26,7 @@ ORDER = (
 # Commands that no bed can run, each with the reason why.
 NOT_RUN = {
     r"make test(-\w+)?( .*)?": "it is what runs these tests",
-    r"make (demo( BROKER=redis)?|demo-down)": "tests/e2e/test_story.py tells it and compares the README",
+    r"make (demo( BROKER=redis)?|demo-picture|demo-down)": "tests/e2e/test_story.py tells it and compares the README",
     r"make (image|setup|lint|bed-status)": "`make test` has done it before any test runs: the pods run its image",
     r"make bed-up PROVIDER=kind": "needs Docker",
     r"docker build .*": "needs Docker; `make image` builds the same Dockerfile",
