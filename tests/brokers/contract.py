@@ -139,9 +139,10 @@ class BrokerContract(DeskContract):
         boxes = await make_boxes(broker, fresh("q"))
         await lay(broker, boxes.dead, numbered(1))
         letters = await contents(broker, boxes.dead)
-        step = Step(tally_of(letters), republish(fresh("nowhere"), letters), {Why.Replayed: [letters[0].place.offset]})
+        nowhere = fresh("nowhere")
+        step = Step(tally_of(letters), republish(nowhere, letters), {Why.Replayed: [letters[0].place.offset]})
         async with broker.mover(boxes.dead, boxes.ledger, 0, "uid-1") as mover:
-            with pytest.raises(BoxMissing):
+            with pytest.raises(BoxMissing, match=nowhere):
                 await mover.commit(step)
         async with broker.mover(boxes.dead, boxes.ledger, 0, "uid-1") as again:
             assert again.tally is None

@@ -91,7 +91,7 @@ async def test_in_a_pod_the_assignment_says_which_box(desk, capsys):
     assert len(out.splitlines()) == 4
 
 
-async def test_a_payload_is_shown_only_when_asked_and_redacted(desk, capsys):
+async def test_a_payload_is_shown_only_when_asked_and_redacted(desk, capsys, caplog):
     folder, _ = desk
     named = ("--connection", folder / "connection.yaml", "--queue", folder / "queue.yaml", "-o", "json")
     _, out, _ = await ask(capsys, "list", *named)
@@ -106,6 +106,7 @@ async def test_a_payload_is_shown_only_when_asked_and_redacted(desk, capsys):
     assert ["Authorization", "[redacted]"] in shown["headers"]
     _, text, _ = await ask(capsys, "show", last, "--payload", *named[:-2])
     assert "[redacted]" in text
+    assert [record.getMessage() for record in caplog.records if record.name == "asyncio"] == []
 
 
 async def test_what_is_not_there_is_said_plainly(desk, capsys):

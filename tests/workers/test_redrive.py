@@ -3,6 +3,7 @@
 import asyncio
 
 import pytest
+from structlog.testing import capture_logs
 
 from deadletter.api.assignments import RedriveAssignment
 from deadletter.brokers.memory import MemoryBroker
@@ -59,7 +60,9 @@ async def test_a_letter_goes_back_after_its_backoff_and_not_before(scene):
     stage = Stage(scene)
     await scene.bury(letter(1))
     assert await stage.after(5) == 0
-    assert await stage.after(6) == 1
+    with capture_logs() as said:
+        assert await stage.after(6) == 1
+    assert [(line["event"], line["letters"], line["round"]) for line in said] == [("letters went back", 1, 1)]
     assert await scene.numbers() == [1]
     assert await scene.open_letters() == []
     assert await stage.after(60) == 0

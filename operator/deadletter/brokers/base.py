@@ -6,7 +6,7 @@ on Redis it is two idempotent scripts (nothing lost or doubled by OUR crashes; a
 persistence keeps).
 """
 
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Protocol
 
@@ -135,7 +135,7 @@ class Broker(Protocol):
     async def window(self, box: str, archived: bool = False) -> tuple[Span, ...]:
         """First and end offset of each partition now; BoxMissing if there is no box."""
 
-    def read(self, box: str, spans: Sequence[Span], archived: bool = False) -> AsyncIterator[list[Taken]]:
+    def read(self, box: str, spans: Sequence[Span], archived: bool = False) -> AsyncGenerator[list[Taken], None]:
         """What is committed in these spans, in order per partition, in bounded batches; consumes nothing."""
 
     async def settled(self, box: str, ledger: str) -> Mapping[int, Offsets]:

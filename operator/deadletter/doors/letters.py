@@ -102,11 +102,13 @@ async def _serve(options: argparse.Namespace) -> int:
     counter = await _counter(options)
     if options.verb == "list":
         return await _list(counter, options)
-    async for letter in _open(counter, Selection(ids=(options.id,)), 1, spot(options.id, counter.broker.is_redis)):
-        _print_one(letter, counter, options)
-        return 0
-    print(f"there is no open letter {options.id}", file=sys.stderr)
-    return 1
+    spotted = spot(options.id, counter.broker.is_redis)
+    found = [letter async for letter in _open(counter, Selection(ids=(options.id,)), 1, spotted)]
+    if not found:
+        print(f"there is no open letter {options.id}", file=sys.stderr)
+        return 1
+    _print_one(found[0], counter, options)
+    return 0
 
 
 def spot(name: str, redis: bool) -> Span:
@@ -148,10 +150,11 @@ async def _open(counter: Counter, selection: Selection, most: int, asked: Span |
 
 async def _read(counter: Counter, broker: Broker, span: Span, settled: Offsets | tuple[()]) -> AsyncGenerator[Letter]:
     """What is open in one partition, in its order."""
-    async for batch in broker.read(counter.dead, [span]):
-        for taken in batch:
-            if taken.place.offset not in settled:
-                yield read_letter(taken.message, taken.place, *counter.reading)
+    async with aclosing(broker.read(counter.dead, [span])) as batches:
+        async for batch in batches:
+            for taken in batch:
+                if taken.place.offset not in settled:
+                    yield read_letter(taken.message, taken.place, *counter.reading)
 
 
 async def _settled(counter: Counter, broker: Broker) -> Mapping[int, Offsets]:

@@ -1,7 +1,7 @@
 """The contract on Kafka: each method is one call of the room that keeps it."""
 
-from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, aclosing
 from typing import Any
 
 from pyroaring import BitMap64
@@ -63,12 +63,13 @@ class KafkaBroker:
         del archived
         return await reading.window(self._line, box)
 
-    async def read(self, box: str, spans: Sequence[Span], archived: bool = False) -> AsyncIterator[list[Taken]]:
+    async def read(self, box: str, spans: Sequence[Span], archived: bool = False) -> AsyncGenerator[list[Taken], None]:
         """What is committed in these spans."""
         del archived
-        async for batch in reading.read(self._line, box, spans):
-            self._sightings.note(batch)
-            yield batch
+        async with aclosing(reading.read(self._line, box, spans)) as batches:
+            async for batch in batches:
+                self._sightings.note(batch)
+                yield batch
 
     async def settled(self, box: str, ledger: str) -> Mapping[int, Offsets]:
         """Settled offsets per partition."""

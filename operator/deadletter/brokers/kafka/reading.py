@@ -1,7 +1,7 @@
 """Bounded reads of what is committed; nothing is consumed."""
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import aclosing
 
 from aiokafka import AIOKafkaConsumer, ConsumerRecord, TopicPartition
@@ -30,7 +30,7 @@ async def window(line: Line, box: str) -> tuple[Span, ...]:
     return tuple(Span(partition, starts[partition], ends[partition]) for partition in partitions)
 
 
-async def read(line: Line, box: str, spans: Sequence[Span]) -> AsyncIterator[list[Taken]]:
+async def read(line: Line, box: str, spans: Sequence[Span]) -> AsyncGenerator[list[Taken], None]:
     """What is committed in the spans, one after the other, in order."""
     for span in spans:
         if span.start < span.end:

@@ -1,6 +1,6 @@
 """One connection to a memory server: the whole contract."""
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 
 from deadletter.brokers.base import Offsets, Registers
@@ -72,7 +72,7 @@ class MemoryBroker:
         box: str,
         spans: Sequence[Span],
         archived: bool = False,  # noqa: ARG002 (they lie in the same box)
-    ) -> AsyncIterator[list[Taken]]:
+    ) -> AsyncGenerator[list[Taken], None]:
         """Batches of letters in these spans."""
         for span in spans:
             letters = self._server.box(box).partitions[span.partition]

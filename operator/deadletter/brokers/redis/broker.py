@@ -1,8 +1,8 @@
 """One open connection to a Redis: the whole contract."""
 
 import secrets
-from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from contextlib import aclosing, asynccontextmanager
 
 from deadletter.brokers.base import Offsets, Registers
 from deadletter.brokers.errors import BoxMissing, BrokerError
@@ -58,11 +58,12 @@ class RedisBroker:
         """First entry and the one after the last that was ever added."""
         return (await boxes.window(self._line, archive(box) if archived else box, optional=archived),)
 
-    async def read(self, box: str, spans: Sequence[Span], archived: bool = False) -> AsyncIterator[list[Taken]]:
+    async def read(self, box: str, spans: Sequence[Span], archived: bool = False) -> AsyncGenerator[list[Taken], None]:
         """Entries of these spans; archived letters lie in a stream of their own."""
         for span in spans:
-            async for batch in read_span(self._line, archive(box) if archived else box, span):
-                yield batch
+            async with aclosing(read_span(self._line, archive(box) if archived else box, span)) as batches:
+                async for batch in batches:
+                    yield batch
 
     async def settled(self, box: str, ledger: str) -> Mapping[int, Offsets]:  # noqa: ARG002 (they are gone)
         """Settled letters are gone."""

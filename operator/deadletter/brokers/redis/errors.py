@@ -61,6 +61,8 @@ def _meaning(error: Exception) -> tuple[type[BrokerError], str]:
     words = (word for word in _BY_WORD if text == word or text.startswith(f"{word} "))
     kinds = (word for kind, word in _BY_KIND if isinstance(error, kind))
     word = next(words, None) or next(kinds, None) or next((w for w, part in _SENTENCES if part in text), None)
+    if word == "NOBOX":  # our own script's word, and the name we gave it
+        return BoxMissing, f"{text.partition(' ')[2]}: it does not exist; create it first"
     if word is not None:
         return _BY_WORD[word]
     if sentence := refusal(error):

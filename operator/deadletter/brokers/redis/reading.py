@@ -1,7 +1,7 @@
 """Ranged reads of a stream: bounded batches, the next one fetched while the last is worked on."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from typing import Any
 
 from deadletter.brokers.redis.encoding import message_of
@@ -25,7 +25,7 @@ def taken(box: str, entry: list[Any]) -> Taken:
     return Taken(place, message_of(entry[1], place.offset >> SEQUENCE_BITS))
 
 
-async def read_span(line: Line, box: str, span: Span) -> AsyncIterator[list[Taken]]:
+async def read_span(line: Line, box: str, span: Span) -> AsyncGenerator[list[Taken], None]:
     """All entries of the span, in order. The size of a batch follows the size of its letters."""
     count, start = _FEWEST, span.start
     ahead: asyncio.Task[Any] | None = None

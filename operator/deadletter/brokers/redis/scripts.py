@@ -68,7 +68,7 @@ for index, start in ipairs(starts) do
       redis.call('HSET', target, id, ARGV[start + 4])
       redis.call('ZADD', KEYS[4], string.format('%.0f', now + wait), id)
     end
-    if not id then return redis.error_reply('NOBOX') end  -- at the first letter, or never
+    if not id then return redis.error_reply('NOBOX ' .. target) end  -- at the first letter, or never
     seen[name], out[index], first, last = true, 1, first or id, id
     fresh[#fresh + 1], fresh[#fresh + 2] = ends, name
   end

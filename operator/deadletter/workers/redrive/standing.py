@@ -8,6 +8,7 @@ import asyncio
 import heapq
 import random
 from collections.abc import Callable, Iterable
+from contextlib import aclosing
 from dataclasses import replace
 
 from deadletter.api.assignments import RedriveAssignment, ReplayAssignment, Target
@@ -160,13 +161,14 @@ class Redriver:
         await self._rounds.refresh()
         for span in fresh:
             done = settled.get(span.partition, ())
-            async for batch in self._broker.read(boxes.dead, [span]):
-                for taken in batch:
-                    if taken.place.offset not in done:
-                        self._consider(read_letter(taken.message, taken.place, *self._reading))
-                    self._next[span.partition] = taken.place.offset + 1
-                if self._stop.is_set() or not self._has_room(span.partition):
-                    return
+            async with aclosing(self._broker.read(boxes.dead, [span])) as batches:
+                async for batch in batches:
+                    for taken in batch:
+                        if taken.place.offset not in done:
+                            self._consider(read_letter(taken.message, taken.place, *self._reading))
+                        self._next[span.partition] = taken.place.offset + 1
+                    if self._stop.is_set() or not self._has_room(span.partition):
+                        return
             self._next[span.partition] = span.end
 
     def _has_room(self, partition: int) -> bool:
@@ -245,6 +247,7 @@ class Redriver:
                 await mover.commit(self._step(tally, outcomes, published, now))
                 self._tide.left(len(published), now)
                 metrics.REDRIVEN.labels(*self._named, str(min(round_, MOST))).inc(len(published))
+                self._log.info("letters went back", letters=len(published), round=round_, partition=span.partition)
         return len(published)
 
     @staticmethod

@@ -5,6 +5,7 @@ the same letters are taken whatever was interrupted in between.
 """
 
 import time
+from contextlib import aclosing
 from typing import NoReturn
 
 from deadletter.brokers.errors import TooLarge
@@ -59,9 +60,10 @@ class Walk:
         if start < end:
             span = Span(self._span.partition, start, end)
             box = self._errand.assignment.boxes.dead
-            async for taken in self._errand.broker.read(box, [span], self._errand.archived):
-                if not await self._take(taken):
-                    return
+            async with aclosing(self._errand.broker.read(box, [span], self._errand.archived)) as batches:
+                async for taken in batches:
+                    if not await self._take(taken):
+                        return
         await self._finish()
 
     def _bounds(self) -> tuple[int, int]:
