@@ -92,14 +92,14 @@ ADOPTED = {"dead": {"name": "x", "adopt": True}, "redrive": {"strategy": "Disabl
         (replay(suspend=True), seen(), ("Unknown", "Suspended")),
         (replay(), seen(tallies=(tally(),)), ("Unknown", "Running")),
         (replay(), seen(tallies=(tally(phase="Verifying"),)), ("Unknown", "Verifying")),
-        (replay(), seen(tallies=(tally(phase="Finished", matched=1),)), ("True", "AllReplayed")),
+        (replay(), seen(tallies=(tally(phase="Finished", matched=1, replayed=1),)), ("True", "AllReplayed")),
         (replay(), seen(tallies=(tally(phase="Finished"),)), ("True", "NothingMatched")),
         (replay(), seen(tallies=(lost(matched=3, replayed=1),)), ("True", "AllReplayed")),
         (replay(), seen(tallies=(lost(matched=2),)), ("False", "OriginUnknown")),
         (replay(mode="DryRun"), seen(tallies=(lost(matched=2),)), ("True", "DryRunFinished")),
         (replay(), seen(tallies=(skipping(TransformError=2, LoopCap=1),)), ("False", "TransformError")),
         (replay(), seen(tallies=(skipping(TransformError=2), skipping(1, replayed=1))), ("True", "AllReplayed")),
-        (replay(), seen(tallies=(skipping(AlreadySettled=2, Expired=1),)), ("True", "AllReplayed")),
+        (replay(), seen(tallies=(skipping(AlreadySettled=2, Expired=1),)), ("True", "NothingMatched")),
         (replay(to={"name": "orders.dead"}), seen(), ("False", "InvalidSpec")),
         (replay(to={"name": "orders.dead.ledger"}), seen(), ("False", "InvalidSpec")),
         (replay(verify={}, to=OTHER), seen(queue=pinned("watermill"), **ELSEWHERE), ("Unknown", "Freezing")),
@@ -147,11 +147,16 @@ def test_why_it_failed_is_in_the_ledger_whatever_became_of_the_pod() -> None:
 def test_letters_that_were_not_taken_are_told_with_what_helps() -> None:
     skipped = skipping(replayed=4, TransformError=2, LoopCap=3, SelectorError=5)
     assert message(replay(), seen(tallies=(skipped,))) == (
-        "3 of 9 letters were replayed as often as spec.maxReplays allows and stay. "
-        "2 of 9 letters cannot be mended by spec.transform and stay as they are. "
-        "spec.select.where cannot be evaluated for 5 more letters, so it does not select them."
+        "4 of 9 letters were replayed; 3 were replayed as often as spec.maxReplays allows and stay; "
+        "2 cannot be mended by spec.transform and stay as they are; "
+        "spec.select.where cannot be evaluated for 5 letters, so it does not select them."
     )
-    assert message(replay(), seen(tallies=(skipping(replayed=4),))) == ""
+    gone = skipping(Expired=2, AlreadySettled=1)
+    assert message(replay(action="Archive"), seen(tallies=(gone,))) == (
+        "0 of 3 letters were archived; 2 are gone or never were; 1 were settled before."
+    )
+    assert message(replay(mode="DryRun"), seen(tallies=(skipping(replayed=4),))) == "4 of 4 letters would be replayed."
+    assert message(replay(), seen(tallies=(skipping(),))) == ""
 
 
 def test_pods_that_end_without_a_step_forward_end_the_replay_and_say_how() -> None:

@@ -72,7 +72,7 @@ class Reason(StrEnum):
     # Replay
     AllReplayed = "AllReplayed", "Every letter that matched was dealt with."
     DryRunFinished = "DryRunFinished", "The preview is complete; nothing was published."
-    NothingMatched = "NothingMatched", "No letter matched the selection."
+    NothingMatched = "NothingMatched", "No letter matched the selection, or all of them were settled before."
     Started = "Started", "The Replay has begun."
     Queued = "Queued", "Another Replay of the same queue is running."
     Freezing = "Freezing", "The window is being frozen."

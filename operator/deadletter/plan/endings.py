@@ -13,12 +13,12 @@ from deadletter.plan.facts import ReplayFacts
 WINDOW = 1000  # partitions told in a status
 STAYS = "What was sent is settled; the other letters are still in the dead box."
 LEFT = {
-    Reason.NoOrigin: "name no origin that exists; set spec.dead.origin of the queue, or spec.to",
+    Reason.NoOrigin: "name no origin that exists (set spec.dead.origin of the queue, or spec.to)",
     Reason.TransformError: "cannot be mended by spec.transform and stay as they are",
     Reason.LoopCap: "were replayed as often as spec.maxReplays allows and stay",
     Reason.TooLarge: "exceed what the target takes and stay",
 }
-SKIPS = LEFT | {Reason.AlreadySettled: "were settled before", Reason.Expired: "are gone"}
+SKIPS = LEFT | {Reason.AlreadySettled: "were settled before", Reason.Expired: "are gone or never were"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,24 +43,27 @@ def ended(replay: Replay, facts: ReplayFacts) -> Ending | None:
 
 
 def _finished(replay: Replay, facts: ReplayFacts) -> Ending:
-    reason = next((tally.reason for tally in facts.tallies if tally.reason), "")
     matched = sum(tally.matched for tally in facts.tallies)
     done = sum(tally.replayed + tally.archived + tally.discarded for tally in facts.tallies)
     skipped = summed(tally.skipped for tally in facts.tallies)
     left = {why: skipped[why] for why in LEFT if why in skipped}
     if left and not done and replay.spec.mode == "Apply":
         most = max(left, key=lambda why: left[why])
-        return Ending(False, Reason.OriginUnknown if most is Reason.NoOrigin else most, _skips(matched, skipped))
-    return Ending(True, _reason(reason, _good(replay, matched)), _skips(matched, skipped))
+        return Ending(False, Reason.OriginUnknown if most is Reason.NoOrigin else most, _deed(replay, matched, skipped))
+    return Ending(True, _good(replay, done), _deed(replay, matched, skipped))
 
 
-def _skips(matched: int, skipped: Mapping[str, int]) -> str:
-    """What became of letters that were not taken, the most frequent reason first."""
-    told = sorted(((skipped[why], text) for why, text in SKIPS.items() if why in skipped), reverse=True)
-    parts = [f"{count} of {matched} letters {text}." for count, text in told]
+def _deed(replay: Replay, matched: int, skipped: Mapping[str, int]) -> str:
+    """What was done, or would be, and what became of the other letters, the most frequent reason first."""
+    left = sorted(((skipped[why], text) for why, text in SKIPS.items() if why in skipped), reverse=True)
+    verb = {"Republish": "replayed", "Archive": "archived"}.get(replay.spec.action, "discarded")
+    form = "would be" if replay.spec.mode == "DryRun" else "were"
+    taken = matched - sum(count for count, _ in left)
+    parts = [f"{taken} of {matched} letters {form} {verb}"] if matched else []
+    parts += [f"{count} {text}" for count, text in left]
     if failed := skipped.get(Reason.SelectorError):
-        parts.append(f"spec.select.where cannot be evaluated for {failed} more letters, so it does not select them.")
-    return " ".join(parts)
+        parts.append(f"spec.select.where cannot be evaluated for {failed} letters, so it does not select them")
+    return f"{'; '.join(parts)}." if parts else ""
 
 
 def _of_job(replay: Replay, facts: ReplayFacts) -> Ending | None:
@@ -68,8 +71,9 @@ def _of_job(replay: Replay, facts: ReplayFacts) -> Ending | None:
     said = words(_last(facts))
     if conditions.get("Complete", {}).get("status") == "True" and said:
         told = counted(said)
-        sentence = _skips(told.get("matched", 0), told.get("skippedBy", {}))
-        return Ending(True, _reason(str(said.get("reason")), _good(replay, told.get("matched", 0))), sentence, told)
+        matched, skipped = told.get("matched", 0), told.get("skippedBy", {})
+        good = _reason(str(said.get("reason")), _good(replay, matched))
+        return Ending(True, good, _deed(replay, matched, skipped), told)
     if conditions.get("Failed", {}).get("status") == "True":
         if conditions["Failed"].get("reason") == "DeadlineExceeded":
             return Ending(False, Reason.DeadlineExceeded, f"It took longer than {replay.spec.active_deadline}. {STAYS}")
@@ -93,10 +97,10 @@ def _last(facts: ReplayFacts) -> str:
     return facts.exits[-1].message if facts.exits else ""
 
 
-def _good(replay: Replay, matched: int) -> Reason:
+def _good(replay: Replay, taken: int) -> Reason:
     if replay.spec.mode == "DryRun":
         return Reason.DryRunFinished
-    return Reason.AllReplayed if matched else Reason.NothingMatched
+    return Reason.AllReplayed if taken else Reason.NothingMatched
 
 
 def _reason(text: str, otherwise: Reason) -> Reason:

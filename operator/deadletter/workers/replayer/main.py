@@ -15,7 +15,7 @@ from deadletter.workers.assignment import AssignmentError, Station
 from deadletter.workers.health import Health, serve
 from deadletter.workers.live import LiveFile
 from deadletter.workers.replayer.carriers import BrokerCarrier, Carrier
-from deadletter.workers.replayer.endings import HUMAN, Ending, of_broker
+from deadletter.workers.replayer.endings import COUNTS, HUMAN, Ending, of_broker
 from deadletter.workers.replayer.replay import replay
 from deadletter.workers.replayer.services import open_service
 
@@ -67,7 +67,8 @@ async def work(stop: asyncio.Event) -> int:
         return HUMAN
     async with serve(Health(registry=metrics.REPLAYS), station.health_port):
         ending = await _replay(assignment, station, stop)
-    log.info("the replay ends", replay=assignment.name, reason=str(ending.reason), code=ending.code)
+    done = {name: count for name, count in ending.counts.items() if name in COUNTS}
+    log.info("the replay ends", replay=assignment.name, reason=str(ending.reason), code=ending.code, **done)
     station.terminate(str(ending.reason), ending.message, **ending.counts)
     return ending.code
 

@@ -32,5 +32,5 @@ class Patience:
         most = OUTAGE_TRIES if isinstance(error, BrokerUnreachable) else TRIES
         if self._tries >= most or (isinstance(error, BrokerError) and not error.heals):
             raise error
-        self._log.warning("going on from the ledger", error=type(error).__name__)
+        self._log.warning("going on from the ledger", error=type(error).__name__, message=str(error))
         return min(LONGEST_WAIT_S, FIRST_WAIT_S * 2.0 ** (self._tries - 1))
