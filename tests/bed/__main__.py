@@ -29,7 +29,11 @@ from tests.dialects import libraries
 
 STANDING = os.environ.get("DLQ_BED_NAME", "main")
 PARTS = ("redis", "kafka", "cluster")
-_BROKER_TOOLS = ("redis-server", "redis-cli", "kcat", "java", "openssl")
+# Within the bed nothing can be installed any more: what a test needs is here.
+TOOLS = (
+    *("redis-server", "redis-cli", "kcat", "java", "openssl"), *node.TOOLS, *image.TOOLS,
+    *("promtool", "prometheus", "nginx", "faketime", "lua5.1"),
+)  # fmt: skip
 
 
 def main(words: Sequence[str]) -> int:
@@ -85,7 +89,7 @@ def prepare() -> Path:
     """Everything that is made once, while there still is a way to the outside; the archive of our image."""
     preflight.root("The test bed")
     preflight.disk()
-    tools.need(*_BROKER_TOOLS, *node.TOOLS, *image.TOOLS, "promtool", "nginx")
+    tools.need(*TOOLS)
     kafka.jars()
     for name in (*binaries.CONTROL, *binaries.NODE, "kind"):
         binaries.path(name)

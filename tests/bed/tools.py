@@ -19,7 +19,6 @@ PACKAGES = {
     "mvn": "maven",
     "go": "golang-go",
     "openssl": "openssl",
-    "gcc": "gcc",
     "containerd": "containerd",
     "ctr": "containerd",
     "runc": "runc",

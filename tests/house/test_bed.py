@@ -3,7 +3,14 @@
 from aiokafka.admin import AIOKafkaAdminClient
 from redis.asyncio import Redis
 
+from tests.bed import __main__ as bed_door
+from tests.bed import tools
 from tests.bed.control import ApiServer
+
+
+def test_every_program_is_there_before_the_way_to_the_outside_is_shut() -> None:
+    builders = {"go", "mvn", "javac"}  # asked for by what is built, before the bed stands
+    assert set(tools.PACKAGES) - builders == set(bed_door.TOOLS)
 
 
 async def test_kafka_answers(kafka: str) -> None:
