@@ -6,10 +6,11 @@ import uuid
 
 import pytest
 
-from deadletter.brokers.base import Broker
+from deadletter.brokers.base import Broker, Desk
 from deadletter.brokers.errors import BoxMissing, BrokerError
 from deadletter.brokers.values import (
     Buried,
+    Claim,
     CourierWord,
     Delivered,
     Discarded,
@@ -33,6 +34,8 @@ from tests.brokers.staging import (
     tally_of,
     values,
 )
+
+LARGE = 300_000
 
 
 class DeskContract:
@@ -158,6 +161,26 @@ class DeskContract:
             await desk.settle(left, Delivered())
         async with broker.desk(boxes.desk()) as desk:
             assert await desk.claim(1) == []
+
+    async def test_no_more_bytes_are_claimed_than_asked_for(self, broker: Broker, fresh: Fresh) -> None:
+        boxes = await make_boxes(broker, fresh("q"))
+        await lay(broker, boxes.source, [Message(b"k", bytes(LARGE)) for _ in range(12)])
+        async with broker.desk(boxes.desk()) as desk:
+            claims = await self.claimed_by_bytes(desk, 12)
+            due, early = now() + 2_000, list[Claim]()
+            await asyncio.gather(*(desk.settle(claim, Parked(claim.message, due)) for claim in claims))
+            while desk.parked < 12 and now() < due:
+                early += await desk.claim(1, 1)
+            await settle_all(desk, early + await self.claimed_by_bytes(desk, 12 - len(early)))
+
+    async def claimed_by_bytes(self, desk: Desk, count: int) -> list[Claim]:
+        claims: list[Claim] = []
+        async with asyncio.timeout(PATIENCE):
+            while len(claims) < count:
+                some = await desk.claim(count, 2 * LARGE)
+                assert len(some) <= 3  # the last one may reach over
+                claims += some
+        return claims
 
     async def test_a_letter_replayed_into_the_retry_box_is_claimed(self, broker: Broker, fresh: Fresh) -> None:
         boxes = await make_boxes(broker, fresh("q"))

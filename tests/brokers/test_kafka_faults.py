@@ -278,7 +278,7 @@ async def test_due_letters_of_one_partition_are_not_forgotten_over_another(
             while desk.parked < 2:
                 await desk.claim(1)
         for work in desk._works.values():  # type: ignore[attr-defined]
-            work._waiting = [(0, offset) for _, offset in getattr(work, "_waiting", ())]  # their time has come
+            work._waiting = [(0, *one[1:]) for one in getattr(work, "_waiting", ())]  # their time has come
         monkeypatch.setattr(RetryPartition, "_messages", failing)
         due = list[Claim]()
         with contextlib.suppress(BrokerUnreachable):
@@ -299,7 +299,7 @@ async def test_a_letter_settled_by_another_is_not_kept(broker: Broker) -> None:
                 await desk.claim(1)
         work = desk._works[TopicPartition(boxes.retry, 0)]  # type: ignore[attr-defined]
         work._settled.add(Why.Delivered, work._open)
-        assert await work.due(now() + 7_200_000, 10) == []
+        assert await work.due(now() + 7_200_000, 10, 1 << 20) == []
         assert (work._kept, work._kept_bytes, len(work._open)) == ({}, 0, 0)
 
 

@@ -11,8 +11,10 @@ from deadletter.brokers.connect import open_broker
 from deadletter.brokers.errors import (
     Fenced,
 )
-from deadletter.brokers.redis import hands
-from deadletter.brokers.values import Buried, Delivered, Parked
+from deadletter.brokers.redis import clerk, hands
+from deadletter.brokers.redis.publishing import publish
+from deadletter.brokers.values import Buried, Claim, Delivered, Parked
+from deadletter.core.letters import Message
 from tests.brokers.opening import LOOPBACK, fresh_name, no_secrets, redis_at
 from tests.brokers.staging import (
     PATIENCE,
@@ -20,6 +22,7 @@ from tests.brokers.staging import (
     lay,
     make_boxes,
     numbered,
+    settle_all,
     values,
 )
 
@@ -93,3 +96,41 @@ async def test_a_cancelled_wait_ends(broker: Broker) -> None:
         await lay(broker, boxes.source, numbered(1))
         (claim,) = await claim_some(desk, 1)
         await desk.settle(claim, Delivered())
+
+
+async def test_large_messages_are_read_a_few_at_a_time(broker: Broker) -> None:
+    boxes = await make_boxes(broker, fresh_name("{large}"))
+    await lay(broker, boxes.source, [Message(None, bytes(2 << 20)) for _ in range(30)])
+    async with broker.desk(boxes.desk()) as desk:
+        claims, waiting = list[Claim](), list[int]()
+        async with asyncio.timeout(PATIENCE):
+            while len(claims) < 30:
+                claims += await desk.claim(128, 4 << 20)
+                waiting.append(sum(claim.message.size for claim in desk._backlog))  # type: ignore[attr-defined]
+        assert max(waiting) <= 8 << 20
+        await settle_all(desk, claims)
+
+
+async def test_a_letter_in_its_box_is_settled_although_nobody_waits_for_it_any_more(
+    broker: Broker, client: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    published, cancelled = asyncio.Event(), asyncio.Event()
+
+    async def publish_slowly(*told) -> dict[int, bool]:
+        outcomes = await publish(*told)
+        published.set()
+        await cancelled.wait()
+        return outcomes
+
+    monkeypatch.setattr(clerk, "publish", publish_slowly)
+    boxes = await make_boxes(broker, fresh_name("{leaving}"))
+    await lay(broker, boxes.source, numbered(1))
+    async with broker.desk(boxes.desk()) as desk:
+        (claim,) = await claim_some(desk, 1)
+        settling = asyncio.ensure_future(desk.settle(claim, Buried(boxes.dead, claim.message)))
+        await published.wait()
+        settling.cancel()  # as a courier does whose time to finish is over
+        await asyncio.wait({settling})
+        cancelled.set()
+    assert await values(broker, boxes.dead) == [b"v0"]
+    assert (await client.xpending(boxes.source, boxes.group))["pending"] == 0

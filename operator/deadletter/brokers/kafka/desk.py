@@ -162,15 +162,16 @@ class KafkaDesk(ConsumerRebalanceListener):  # type: ignore[misc]
         while True:
             if self._failure is not None:
                 raise self._failure
-            claims = await self._due(limit)
-            if len(claims) < limit:
+            claims = await self._due(limit, max_bytes)
+            room = max_bytes - _size(claims)
+            if len(claims) < limit and room > 0:
                 try:
                     wait = 0 if claims else self._longest_wait(deadline)
                     await self._intake.read(self._consumer, limit - len(claims), wait)
                 except BrokerError:
                     if not claims:  # due letters are in hand by now and must not be forgotten
                         raise
-                claims += self._intake.deal(limit - len(claims), max_bytes)
+                claims += self._intake.deal(limit - len(claims), room)
             if claims:
                 return claims
             if time.monotonic() >= deadline:
@@ -189,12 +190,13 @@ class KafkaDesk(ConsumerRebalanceListener):  # type: ignore[misc]
         until_due = min(due) / 1000 - time.time() if due else PATIENCE
         return max(0.01, min(deadline - time.monotonic(), until_due, 0.2))
 
-    async def _due(self, limit: int) -> list[Claim]:
+    async def _due(self, limit: int, max_bytes: int) -> list[Claim]:
         claims: list[Claim] = []
         for work in list(self._works.values()):
             if isinstance(work, RetryPartition) and len(claims) < limit:
+                now, room = time.time_ns() // 1_000_000, max_bytes - _size(claims)
                 try:
-                    claims += await work.due(time.time_ns() // 1_000_000, limit - len(claims))
+                    claims += await work.due(now, limit - len(claims), room)
                 except BrokerError:
                     if not claims:  # those of other partitions are in hand by now and must not be forgotten
                         raise
@@ -226,6 +228,10 @@ class KafkaDesk(ConsumerRebalanceListener):  # type: ignore[misc]
         """Keep this word where the sweep reads it."""
         self._said = True
         await write_word(self._line, self._spec.ledger, word.pod, word)
+
+
+def _size(claims: Iterable[Claim]) -> int:
+    return sum(claim.message.size for claim in claims)
 
 
 @asynccontextmanager

@@ -20,7 +20,7 @@ from deadletter.core.ledger import Key, Settlements
 from deadletter.core.letters import Message, Place
 from deadletter.core.tallies import Why
 
-KEPT_BYTES = 16 << 20  # payloads held a partition; the others are read when they are due
+KEPT_BYTES = 16 << 20  # payloads held in all partitions of ours; the others are read when they are due
 TRIM_AFTER = 60.0
 
 
@@ -31,12 +31,13 @@ class RetryPartition:
         self._line, self._consumer, self._spec, self.tp = line, consumer, spec, tp
         self._room: Room | None = None
         self._settled = Settlements(tp.topic, tp.partition)
-        self._waiting: list[tuple[int, int]] = []
+        self._waiting: list[tuple[int, int, int]] = []  # due time, offset, size
         self._open = BitMap64()
         self.position = 0  # where reading goes on
         self._held: dict[int, Claim] = {}
         self._kept: dict[int, Message] = {}
         self._kept_bytes = 0
+        self._most_kept = KEPT_BYTES // max(1, sum(one.topic == tp.topic for one in consumer.assignment()))
         self._trimmed = asyncio.get_running_loop().time()
         self.committer = Committer(self)
 
@@ -87,8 +88,8 @@ class RetryPartition:
             return
         message = reading.taken(record).message
         self._open.add(record.offset)
-        heapq.heappush(self._waiting, (letters.due_at(message), record.offset))
-        if self._kept_bytes + message.size <= KEPT_BYTES:
+        heapq.heappush(self._waiting, (letters.due_at(message), record.offset, message.size))
+        if self._kept_bytes + message.size <= self._most_kept:
             self._kept[record.offset] = message
             self._kept_bytes += message.size
 
@@ -96,20 +97,21 @@ class RetryPartition:
         """When the next letter is due."""
         return self._waiting[0][0] if self._waiting else None
 
-    async def due(self, now: int, limit: int) -> list[Claim]:
-        """Letters whose time has come."""
-        offsets: list[int] = []
-        while self._waiting and self._waiting[0][0] <= now and len(offsets) < limit:
-            _, offset = heapq.heappop(self._waiting)
+    async def due(self, now: int, limit: int, max_bytes: int) -> list[Claim]:
+        """Letters whose time has come; the last of them may reach over `max_bytes`."""
+        taken: dict[int, int] = {}
+        while self._waiting and self._waiting[0][0] <= now and len(taken) < limit and max_bytes > 0:
+            _, offset, size = heapq.heappop(self._waiting)
             if offset in self._settled:  # by one that had the partition a moment longer than it should
                 self._let_go_of(offset)
             else:
-                offsets.append(offset)
+                taken[offset] = size
+                max_bytes -= size
         try:
-            found = await self._messages(offsets)
+            found = await self._messages(list(taken))
         except BaseException:
-            for offset in offsets:
-                heapq.heappush(self._waiting, (0, offset))
+            for offset, size in taken.items():
+                heapq.heappush(self._waiting, (0, offset, size))
             raise
         claims = [letters.parked_claim(one) for one in found]
         self._held.update((claim.place.offset, claim) for claim in claims)

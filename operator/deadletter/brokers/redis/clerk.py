@@ -97,12 +97,12 @@ class Clerk:
 
     async def _write(self, batch: list[_Wish]) -> None:
         published = await self._publish_all([wish for wish in batch if _target(wish, self._spec.retry)])
-        open_wishes = [wish for wish in batch if not wish.done.done()]
-        await self._try(self._acknowledge, [wish for wish in open_wishes if not wish.claim.parked])
-        await self._try(self._settle_due, [wish for wish in open_wishes if wish.claim.parked])
-        settled = [parcel for wish, parcel in published if _went_well(wish)]
-        if settled:
-            await self._unmark(settled)
+        # Whoever asked may be gone by now; a letter that lies in its box is settled all the same.
+        ready = [*(wish for wish in batch if not _target(wish, self._spec.retry)), *(wish for wish, _ in published)]
+        settled = await self._try(self._acknowledge, [wish for wish in ready if not wish.claim.parked])
+        settled |= await self._try(self._settle_due, [wish for wish in ready if wish.claim.parked])
+        if over := [parcel for wish, parcel in published if wish in settled]:
+            await self._unmark(over)
 
     async def _publish_all(self, wishes: list[_Wish]) -> list[tuple[_Wish, Parcel]]:
         """Box by box: one that refuses keeps no other waiting."""
@@ -110,8 +110,7 @@ class Clerk:
         for parked in (False, True):
             for box in {_target(wish, self._spec.retry) for wish in wishes if wish.claim.parked is parked}:
                 here = [w for w in wishes if w.claim.parked is parked and _target(w, self._spec.retry) == box]
-                pairs = [(wish, self._parcel(wish, box or "")) for wish in here]
-                published += pairs if await self._publish(pairs, parked) else []
+                published += await self._publish([(wish, self._parcel(wish, box or "")) for wish in here], parked)
         return published
 
     def _parcel(self, wish: _Wish, box: str) -> Parcel:
@@ -119,7 +118,7 @@ class Clerk:
         due = wish.how.due_at if isinstance(wish.how, Parked) else None
         return Parcel(box, _letter(wish), f"{self._spec.group}/{place.box}/{place.id}", due, place.id)
 
-    async def _publish(self, pairs: list[tuple[_Wish, Parcel]], parked: bool) -> bool:
+    async def _publish(self, pairs: list[tuple[_Wish, Parcel]], parked: bool) -> list[tuple[_Wish, Parcel]]:
         spec = self._spec
         guard = Guard("claim", spec.source, spec.group, spec.consumer)
         if parked:
@@ -129,28 +128,31 @@ class Clerk:
         except BrokerError as error:
             for wish, _ in pairs:
                 wish.fail(error)
-            return False
+            return []
         for position, (wish, _) in enumerate(pairs):
             if not ours[position]:
                 self._lost(wish)
-        return True
+        return [pair for position, pair in enumerate(pairs) if ours[position]]
 
-    async def _try(self, write: _Writer, wishes: list[_Wish]) -> None:
+    async def _try(self, write: _Writer, wishes: list[_Wish]) -> set[_Wish]:
+        """Those that are settled now."""
         if not wishes:
-            return
+            return set()
         try:
             outcomes = await write(wishes)
         except BrokerError as error:
             for wish in wishes:
                 wish.fail(error)
-            return
-        for wish, outcome in zip(wishes, outcomes, strict=True):
-            if not outcome:
+            return set()
+        settled = {wish for wish, outcome in zip(wishes, outcomes, strict=True) if outcome}
+        for wish in wishes:
+            if wish not in settled:
                 self._lost(wish)
                 continue
             self._hands.let_go(wish.claim)
             if not wish.done.done():
                 wish.done.set_result(None)
+        return settled
 
     async def _acknowledge(self, wishes: Sequence[_Wish]) -> list[int]:
         spec = self._spec
@@ -193,7 +195,3 @@ def _letter(wish: _Wish) -> Message:
     if isinstance(wish.how, Parked):
         return to_park(wish.how.message, wish.claim)
     return wish.how.message if isinstance(wish.how, Buried) else wish.claim.message
-
-
-def _went_well(wish: _Wish) -> bool:
-    return wish.done.done() and not wish.done.cancelled() and wish.done.exception() is None

@@ -18,6 +18,7 @@ from deadletter.core.letters import SEQUENCE_BITS, Place
 
 _BLOCK = 1_000
 _SLICE = 200
+_REPLY = 8 << 20  # bytes of a reply, as far as the messages before tell; Redis itself knows no such bound
 _TICK = 0.5
 _REFRESH_EVERY = 10  # ticks
 _TAKEOVER_EVERY = 5.0
@@ -31,6 +32,7 @@ class RedisDesk:
         self._hands = Hands(line, spec)
         self._clerk = Clerk(line, spec, self._hands)
         self._backlog: list[Claim] = []
+        self._most = 1  # messages of a reply
         self._own: str | None = "0"  # where our own pending messages go on; None: all read
         self._last = "0" if spec.from_earliest else "$"
         self._takeover_at = 0.0
@@ -65,9 +67,10 @@ class RedisDesk:
 
     async def claim(self, limit: int, max_bytes: int = 64 << 20) -> list[Claim]:
         """Due letters, our own pending messages, those abandoned by others, new ones."""
-        if len(self._backlog) < limit:
+        room = max_bytes - _size(self._backlog)
+        if len(self._backlog) < limit and room > 0:
             try:
-                await self._gather(limit - len(self._backlog), max_bytes)
+                await self._gather(limit - len(self._backlog), room)
             except BaseException:
                 self._own = "0"  # what was claimed by a reply we never saw is ours: read it again
                 raise
@@ -78,12 +81,19 @@ class RedisDesk:
         self._backlog = await self._due(count, max_bytes) + self._backlog
         if len(self._backlog) >= count:
             return
+        count = min(count, self._most)
         try:
             found = await self._own_pending(count) or await self._abandoned(count) or await self._fresh(count)
         except BoxMissing:
             await boxes.make_group(self._line, self._spec.source, self._spec.group, self._last)
             return
         self._backlog += found
+        self._learn(found)
+
+    def _learn(self, found: list[Claim]) -> None:
+        if found:
+            average = _size(found) // len(found) + 1
+            self._most = max(1, min(_SLICE, _REPLY // average, self._most * 4))
 
     def _deal(self, limit: int, max_bytes: int) -> list[Claim]:
         dealt: list[Claim] = []
@@ -211,6 +221,10 @@ class RedisDesk:
         told = [dict(zip(group[::2], group[1::2], strict=True)) for group in groups]
         ours = next((group for group in told if group[b"name"] == self._spec.group.encode()), {})
         self.lag = ours.get(b"lag") or 0
+
+
+def _size(claims: list[Claim]) -> int:
+    return sum(claim.message.size for claim in claims)
 
 
 def _parked(retry: str, name: bytes, letter: bytes) -> Claim:
