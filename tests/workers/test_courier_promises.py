@@ -3,8 +3,8 @@
 import asyncio
 from pathlib import Path
 
-import pytest
 from aiohttp import web
+from structlog.testing import capture_logs
 
 from deadletter.brokers.values import Claim
 from deadletter.core.letters import Message, Place
@@ -67,7 +67,7 @@ async def test_bytes_are_bounded_as_well_as_messages():
     assert len(service.received) == 30
 
 
-async def test_what_a_courier_did_stands_in_its_metrics(capsys: pytest.CaptureFixture[str]):
+async def test_what_a_courier_did_stands_in_its_metrics():
     def answer(one: Received) -> web.Response:
         codes = {b"bad": 422, b"flaky": 503 if one.headers["Dlq-Attempt"] == "1" else 200, b"gone": 410}
         asked = {"Dlq-Action": "discard"} if one.body == b"unwanted" else {}
@@ -78,9 +78,11 @@ async def test_what_a_courier_did_stands_in_its_metrics(capsys: pytest.CaptureFi
     bench.send(*(message(name, name) for name in ("good", "bad", "flaky", "gone", "unwanted", "later")))
     async with serving(answer) as service:
         policy = {**QUICK, "retryAfter": {"max": "2h"}}
-        async with bench.courier(assignment(service.url, policy=policy, queue="counted")):
-            await until(lambda: len(bench.parked) == 1 and len(bench.buried()) == 2)
-            await until(lambda: len(service.received) == 7)
+        told = assignment(service.url, policy=policy, queue="counted")
+        with capture_logs() as logs:
+            async with bench.courier(told):
+                await until(lambda: len(bench.parked) == 1 and len(bench.buried()) == 2)
+                await until(lambda: len(service.received) == 7)
     async with serve(Health(), 0, "127.0.0.1") as port:
         _, _, text = await ask(port, "/metrics")
     for name, count, labels in (
@@ -98,4 +100,4 @@ async def test_what_a_courier_did_stands_in_its_metrics(capsys: pytest.CaptureFi
         assert f"{name}{{{line}}} {float(count)}" in text
     for gauge in ("dlq_circuit_open", "dlq_courier_in_flight", "dlq_courier_lag", "dlq_retries_parked"):
         assert f'{gauge}{{namespace="test",queue="counted"}} ' in text
-    assert "a message was discarded" in capsys.readouterr().out
+    assert [one["log_level"] for one in logs if one["event"] == "a message was discarded"] == ["warning"]
