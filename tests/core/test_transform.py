@@ -42,6 +42,8 @@ def test_a_patch_leaves_the_next_message_alone():
         ([{"op": "add", "path": "/a", "value": 1}], b"\xff", "not JSON"),
         ([{"op": "add", "path": "/a", "value": 1}], None, "no value"),
         ([{"op": "add", "path": "/a", "value": 1}], b'{"b": 1e999}', "does not apply"),
+        ([{"op": "add", "path": "/0", "value": 1}], b"[" * 800 + b"]" * 800, "does not apply"),
+        ([{"op": "add", "path": "/0", "value": 1}], b"[" * 8000 + b"]" * 8000, "not JSON"),
         ([{"op": "fly", "path": "/a"}], b"{}", "not valid"),
         ([{"op": "add", "path": "a", "value": 1}], b"{}", "not valid"),
         ([{"op": "add"}], b"{}", "not valid"),

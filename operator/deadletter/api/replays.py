@@ -222,7 +222,9 @@ class ReplaySpec(Model):
     on_too_large: Literal["Skip", "Fail"] = Field("Skip", description="A letter the target does not take.")
     verify: Verify | None = Field(None, description="Watch what comes back. Absent: do not.")
     suspend: Bool = Field(False, description="Stop until it is false again. May be changed.")
-    active_deadline: Duration | None = Field(None, description="Fail after this time. Absent: never.")
+    active_deadline: Duration | None = Field(
+        None, description="Fail after this time; after a suspend it begins anew. Absent: never."
+    )
     ttl_seconds_after_finished: Int | None = Field(
         None,
         ge=0,

@@ -52,5 +52,5 @@ class Transform:
         try:
             changed = patch.apply(document)
             return json.dumps(changed, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
-        except (jsonpatch.JsonPatchException, jsonpatch.JsonPointerException, ValueError, TypeError):
+        except (jsonpatch.JsonPatchException, jsonpatch.JsonPointerException, ValueError, TypeError, RecursionError):
             raise TransformError("the JSON Patch does not apply to this value") from None
