@@ -1,11 +1,13 @@
 """Which letters a replay on the memory broker takes: by selection, by name, by a preview."""
 
+import asyncio
+
 import pytest
 
 from deadletter.brokers.memory import MemoryBroker
 from deadletter.core.letters import Category, Failure
 from deadletter.workers.replayer import endings
-from tests.workers.replaying import Scene, adds_up, letter
+from tests.workers.replaying import Scene, adds_up, letter, number_of
 
 
 @pytest.mark.parametrize(
@@ -115,3 +117,26 @@ async def test_groups_are_counted_by_cause(scene):
     fingerprint = next(name for name, count in tally.groups.items() if count == 1)
     await scene.replay(select={"fingerprint": fingerprint})
     assert await scene.numbers() == [3]
+
+
+async def test_a_limit_takes_the_same_letters_whenever_it_was_interrupted(server, monkeypatch):
+    monkeypatch.setattr("deadletter.workers.replayer.walk.LETTERS", 1)
+    scene = await Scene(MemoryBroker(server), partitions=3).build()
+    for partition in range(3):
+        await scene.bury(*(letter(10 * partition + number) for number in range(4)), partition=partition)
+    arrived = []
+
+    class Interrupted:
+        async def carry(self, outcomes):
+            arrived.extend(number_of(one.publication.message) for one in outcomes if one.publication is not None)
+            if len(arrived) % 2 == 0:
+                stop.set()
+
+    told = scene.assignment(select={"limit": 6}, target={"kind": "Queue", "box": "orders"})
+    code = endings.STOPPED
+    while code == endings.STOPPED:
+        stop = asyncio.Event()
+        code = (await scene.run(told, stop=stop, carrier=Interrupted())).code
+    assert code == endings.FINISHED
+    assert arrived == [0, 1, 2, 3, 10, 11]
+    assert sum(tally.matched for tally in await scene.tallies()) == 6

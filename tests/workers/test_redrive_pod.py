@@ -1,0 +1,44 @@
+"""The redriver in a process of its own, as its Deployment runs it: killed, started again, asked to stop."""
+
+import asyncio
+import os
+import signal
+import sys
+from pathlib import Path
+
+from tests.workers.replaying import Scene
+from tests.workers.test_redrive import Stage
+from tests.workers.test_replay_brokers import LOCAL, PATIENCE, arrived, bury, kind, scene, stack
+
+__all__ = ["kind", "scene", "stack"]  # fixtures
+
+AT_ONCE = {"maxAttempts": 3, "backoff": {"strategy": "Immediate"}}
+
+
+async def start(folder: Path, scene: Scene) -> asyncio.subprocess.Process:
+    told = Stage(scene, allow=LOCAL, policy=AT_ONCE).told
+    (folder / "assignment.json").write_text(told.model_dump_json(by_alias=True))
+    places = {
+        "DLQ_ASSIGNMENT_DIR": str(folder),
+        "DLQ_TERMINATION_LOG": str(folder / "termination"),
+        "DLQ_HEALTH_PORT": "0",
+        "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
+    }
+    words = (sys.executable, "-m", "deadletter", "redrive")
+    log = (folder / "log").open("ab")
+    return await asyncio.create_subprocess_exec(*words, env=os.environ | places, stderr=log, stdout=log)
+
+
+async def test_a_killed_redriver_loses_and_repeats_nothing_and_ends_well_when_asked(scene, tmp_path):
+    await bury(scene, 2_500)  # more than it sends at once
+    process = await start(tmp_path, scene)
+    await arrived(scene, 1, process)
+    process.send_signal(signal.SIGKILL)
+    await asyncio.wait_for(process.wait(), PATIENCE)
+    assert 0 < len(await scene.numbers()) < 2_500
+    process = await start(tmp_path, scene)
+    await arrived(scene, 2_500, process)
+    process.send_signal(signal.SIGTERM)
+    assert await asyncio.wait_for(process.wait(), PATIENCE) == 0, (tmp_path / "log").read_text()[-2_000:]
+    assert sorted(await scene.numbers()) == list(range(2_500))
+    assert await scene.open_letters() == []
