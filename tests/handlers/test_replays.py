@@ -112,7 +112,10 @@ def test_what_a_preview_selected_is_sent_although_preview_and_target_go(
     delivery = {"http": {"url": "http://127.0.0.1:9/"}}
     with driver.Redis.from_url(redis) as client:
         client.xgroup_create(target["name"], "bills", mkstream=True)
-    place.apply("DeadLetterQueue", "other", {"brokerRef": {"name": "broker"}, "source": target, "delivery": delivery})
+    broker, invalid = {"brokerRef": {"name": "broker"}}, f"invalid-{uuid.uuid4().hex[:8]}"
+    place.apply("DeadLetterQueue", "invalid", broker | {"dead": {"name": invalid}})
+    routes = [{"match": "attempts > 3", "queueRef": {"name": "invalid"}}]
+    place.apply("DeadLetterQueue", "other", broker | {"source": target, "delivery": delivery, "routes": routes})
     to = {"queueRef": {"name": "other"}}
     place.apply("Replay", "dry", replay(mode="DryRun", select={"limit": 1}, to=to))
     until("job", lambda: place.get("job", "dry-replay"))
@@ -121,6 +124,8 @@ def test_what_a_preview_selected_is_sent_although_preview_and_target_go(
     assert place.get("rply", "dry")["status"]["estimatedDuration"]
     place.apply("Replay", "back", replay(previewRef={"name": "dry"}, to=to))
     until("job", lambda: place.get("job", "back-replay"))
+    told = json.loads(place.get("configmap", "back-replay")["data"]["assignment.json"])
+    assert told["target"]["watched"] == [f"{{{target['name']}}}.bills.dlq", invalid]
     for gone in ("rply/dry", "dlq/other"):
         place.kubectl("delete", gone)
     place.kubectl("patch", "rply", "back", "--type=merge", "-p", '{"spec":{"rate":{"perSecond":9}}}')

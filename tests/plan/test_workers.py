@@ -196,12 +196,12 @@ def test_where_letters_go(to: dict[str, Any] | None, kind: str, box: str | None)
     assert (made.kind, made.box) == (kind, box)
 
 
-def test_letters_sent_to_another_queue_are_watched_where_they_would_die() -> None:
-    made = lambda queue: target(  # noqa: E731
-        replay(to={"queueRef": {"name": queue.name}}),
-        ReplayFacts(target=queue, target_connection=connection()),
-        delivered(),
-        connection(),
-    )
-    assert made(delivered("other", source={"name": "bills", "group": "shop"})).dead == "bills.shop.dlq"
-    assert made(delivered()).dead is None
+def test_letters_are_watched_where_they_would_die() -> None:
+    other = delivered("other", source={"name": "bills", "group": "shop"})
+    facts, invalid = ReplayFacts(target=other, target_connection=connection()), ("invalid",)
+    made = lambda facts, **to: target(replay(**to), facts, delivered(), connection()).watched  # noqa: E731
+    assert made(facts, to={"queueRef": {"name": "other"}}) == ("bills.shop.dlq",)
+    assert made(replace(facts, routed=invalid), to={"queueRef": {"name": "other"}}) == ("bills.shop.dlq", "invalid")
+    assert made(ReplayFacts()) == ()
+    assert made(ReplayFacts(routed=invalid)) == ("orders.billing.dlq", "invalid")
+    assert made(ReplayFacts(routed=invalid), to={"origin": True}) == ("orders.billing.dlq", "invalid")

@@ -164,7 +164,7 @@ async def test_letters_that_fail_in_another_queue_are_found_in_its_dead_box(scen
     live(monkeypatch, application)
     await other.bury(letter(50, "bills"))  # one that died there before, and not of this Replay
     await scene.bury(*(letter(number) for number in range(4)))
-    target = {"kind": "Queue", "box": "bills", "dead": other.boxes.dead}
+    target = {"kind": "Queue", "box": "bills", "watched": [other.boxes.dead]}
     told = scene.assignment(target=target, verify=VERIFY)
     ending = await scene.run(told, carrier=BrokerCarrier(other.broker, told.uid) if abroad else None)
     assert ending.reason == "AllReplayed"
@@ -176,6 +176,19 @@ async def test_letters_that_fail_in_another_queue_are_found_in_its_dead_box(scen
     ending = await scene.run(told, carrier=BrokerCarrier(other.broker, told.uid) if abroad else None)
     assert (ending.code, ending.reason) == (endings.FAILED, "FailureShareExceeded")
     assert len(await scene.open_letters()) == 1
+
+
+async def test_letters_that_routes_lead_elsewhere_have_failed_again_too(scene, monkeypatch):
+    invalid = await Scene(scene.broker, "invalid").build()
+    routed = Application(scene, {1, 3}, keeps_headers=True)
+    routed.scene = replace(scene)
+    monkeypatch.setattr(routed.scene, "bury", lambda letter, partition: invalid.bury(letter))
+    live(monkeypatch, routed)
+    await scene.bury(*(letter(number) for number in range(4)))
+    target = {"kind": "Origin", "watched": [scene.boxes.dead, invalid.boxes.dead, "not-made-yet"]}
+    ending = await scene.replay(target=target, canary={"steps": [4], "wait": "1ms", "maxFailureShare": 25})
+    assert ending.reason == "FailureShareExceeded"
+    assert sum(tally.failed_again for tally in await scene.tallies()) == 2
 
 
 async def test_nothing_is_waited_for_where_nothing_was_sent(scene, monkeypatch):

@@ -61,7 +61,7 @@ class Target(Told):
     box: str | None = None
     url: str | None = None
     broker: BrokerConnectionSpec | None = None
-    dead: str | None = None  # where letters that fail there end, unless that is the queue's own dead box
+    watched: tuple[str, ...] = ()  # dead boxes where letters that fail there end; none: the queue's own
 
 
 class ReplayAssignment(Told):

@@ -17,6 +17,7 @@ from deadletter.plan.facts import ReplayFacts
 from deadletter.plan.findings import first
 from deadletter.plan.jobs import plan_replay
 from deadletter.plan.pods import ASSIGNMENT
+from deadletter.plan.references import targets
 from deadletter.plan.replays import REPLAY_CHECKS, is_finished, replay_status
 
 RESULTS = ("matched", "replayed", "archived", "discarded", "skipped", "failedAgain")
@@ -61,6 +62,7 @@ async def gather_replay(operation: Operation, replay: Replay, confirm: bool = Tr
         preview=preview,
         target=target,
         target_connection=await _connection(operation, target, confirm),
+        routed=await _routed(operation, target or queue, confirm),
         services=await existing(operation, where, services),
         ahead=ahead_of(operation, replay),
         tallies=reading.tallies.get(replay.uid, ()) if reading else (),
@@ -68,6 +70,14 @@ async def gather_replay(operation: Operation, replay: Replay, confirm: bool = Tr
         told=_told(operation, replay),
         now=now_ms(),
     )
+
+
+async def _routed(operation: Operation, queue: DeadLetterQueue | None, confirm: bool) -> tuple[str, ...]:
+    connection = await _connection(operation, queue, confirm)
+    if queue is None or connection is None:
+        return ()
+    found = [await find(operation, DeadLetterQueue, QUEUES, queue.namespace, name, confirm) for name in targets(queue)]
+    return tuple(one.boxes(connection.spec.is_redis).dead for one in found if one)
 
 
 async def _connection(operation: Operation, queue: DeadLetterQueue | None, confirm: bool) -> BrokerConnection | None:

@@ -118,6 +118,7 @@ class ReplayFacts:
     preview: Replay | None = None
     target: DeadLetterQueue | None = None
     target_connection: BrokerConnection | None = None
+    routed: tuple[str, ...] = ()  # dead boxes that routes of the queue that gets the letters lead to
     services: Mapping[str, bool] = field(default_factory=dict)
     ahead: str | None = None  # the Apply of the same queue that runs or waits before this one
     tallies: tuple[Tally, ...] = ()

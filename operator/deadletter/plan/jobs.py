@@ -1,6 +1,6 @@
 """The children of a Replay: a ConfigMap, a ServiceAccount without a token, and one Job of one pod."""
 
-from typing import Any
+from typing import Any, Literal
 
 from deadletter.api.assignments import Live, ReplayAssignment, Target
 from deadletter.api.brokerconnections import BrokerConnection
@@ -69,18 +69,20 @@ def assign(
 def target(replay: Replay, facts: ReplayFacts, queue: DeadLetterQueue, connection: BrokerConnection) -> Target:
     """Where the letters go: as asked, else the queue's own retry box, else each letter's origin."""
     to, boxes = replay.spec.to, queue.boxes(connection.spec.is_redis)
+    watched = (boxes.dead, *facts.routed) if facts.routed else ()
     if to is None:
-        return Target(kind="Retry", box=boxes.retry) if boxes.retry else Target(kind="Origin")
+        kind: Literal["Retry", "Origin"] = "Retry" if boxes.retry else "Origin"
+        return Target(kind=kind, box=boxes.retry, watched=watched)
     if to.name is not None:
-        return Target(kind="Box", box=to.name)
+        return Target(kind="Box", box=to.name, watched=watched)
     if to.service_ref is not None:
         return Target(kind="Service", url=to.service_ref.url(replay.namespace))
     if to.queue_ref is not None and facts.target and facts.target.spec.source and facts.target_connection:
         elsewhere = facts.target_connection.name != connection.name
         broker = facts.target_connection.spec if elsewhere else None
-        dead = facts.target.boxes(facts.target_connection.spec.is_redis).dead if facts.target.uid != queue.uid else None
-        return Target(kind="Queue", box=facts.target.spec.source.name, broker=broker, dead=dead)
-    return Target(kind="Origin")
+        dead = facts.target.boxes(facts.target_connection.spec.is_redis).dead
+        return Target(kind="Queue", box=facts.target.spec.source.name, broker=broker, watched=(dead, *facts.routed))
+    return Target(kind="Origin", watched=watched)
 
 
 def _http(replay: Replay, queue: DeadLetterQueue) -> Any:

@@ -1,10 +1,11 @@
 """Which letters failed again: those in the dead box beyond the window that this Replay had sent."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from deadletter.api.assignments import ReplayAssignment
 from deadletter.brokers.base import Broker, Produced
-from deadletter.brokers.values import Taken
+from deadletter.brokers.errors import BoxMissing
 from deadletter.core.dialects import read_letter
 from deadletter.core.letters import Envelope
 from deadletter.core.tallies import Span
@@ -25,9 +26,10 @@ def lies_in(envelope: Envelope, produced: Produced) -> bool:
 
 
 class Returns:
-    """Counts returns per partition of the dead box, each letter once; `starts`: where the frozen windows end.
+    """Counts returns by partition, each letter once; `starts`: where the frozen windows of the dead box end.
 
-    What was sent to another queue dies in that one's dead box, on the broker `there`, and in our own dialect.
+    Letters that routes lead elsewhere, or that were sent to another queue, die in other boxes, written by us; what
+    crossed to the broker `there` is looked for there.
     """
 
     def __init__(
@@ -35,35 +37,40 @@ class Returns:
     ) -> None:
         self._broker, self._there = broker, there or broker
         self._ledger, self._uid = assignment.boxes.ledger, assignment.uid
-        elsewhere = assignment.target.dead
-        self._box = elsewhere or assignment.boxes.dead
-        own = (assignment.dialect, assignment.read_values, assignment.origin)
-        self._reading = ("Auto", False, None) if elsewhere else own
-        self._next = {} if elsewhere else dict(starts)
+        self._boxes = assignment.target.watched or (assignment.boxes.dead,)
+        self._own = assignment.boxes.dead if there is None else None
+        self._dialect = (assignment.dialect, assignment.read_values, assignment.origin)
+        self._next = {(self._own, partition): start for partition, start in starts.items()}
         self._counts: dict[int, int] = {}
 
     async def count(self) -> dict[int, int]:
         """How many came back so far, by partition."""
-        window = await self._there.window(self._box)
-        fresh = (Span(one.partition, max(self._next.get(one.partition, 0), one.start), one.end) for one in window)
-        spans = [span for span in fresh if span.start < span.end]
-        if spans:
-            found = await self._read(spans)
+        for box in self._boxes:
+            spans = await self._fresh(box)
+            found = await self._read(box, spans) if spans else {}
             for partition, letters in found.items():
                 self._counts[partition] = self._counts.get(partition, 0) + letters
-            self._next |= {span.partition: span.end for span in spans}
+            self._next |= {(box, span.partition): span.end for span in spans}
         return self._counts
 
-    async def _read(self, spans: list[Span]) -> dict[int, int]:
+    async def _fresh(self, box: str) -> list[Span]:
+        try:
+            window = await self._there.window(box)
+        except BoxMissing:
+            if box == self._own:
+                raise
+            return []  # nothing can have ended there
+        fresh = (replace(one, start=max(self._next.get((box, one.partition), 0), one.start)) for one in window)
+        return [span for span in fresh if span.start < span.end]
+
+    async def _read(self, box: str, spans: list[Span]) -> dict[int, int]:
         # After the window's end is known: what returned by then was noted as produced before.
         produced = await self._broker.produced(self._ledger, self._uid)
+        dialect = self._dialect if box == self._own else ("Auto", False, None)
         found: dict[int, int] = {}
-        async for batch in self._there.read(self._box, spans):
+        async for batch in self._there.read(box, spans):
             for taken in batch:
-                if self._is_return(taken, produced):
+                letter = read_letter(taken.message, taken.place, *dialect)
+                if was_sent(letter.envelope, self._uid, produced):
                     found[taken.place.partition] = found.get(taken.place.partition, 0) + 1
         return found
-
-    def _is_return(self, taken: Taken, produced: Produced) -> bool:
-        letter = read_letter(taken.message, taken.place, *self._reading)
-        return was_sent(letter.envelope, self._uid, produced)
