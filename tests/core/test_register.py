@@ -5,6 +5,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from deadletter.core.register import OTHER, Group, Register
+from deadletter.core.times import bounded
 
 SMALL = st.integers(0, 200_000)
 
@@ -18,10 +19,10 @@ class RegisterModel(RuleBasedStateMachine):
         self.letters: dict[int, tuple[str, int]] = {}
         self.settled: set[int] = set()
 
-    @rule(offset=SMALL, group=st.sampled_from("abcd"), when=st.integers(0, 2**50))
+    @rule(offset=SMALL, group=st.sampled_from("abcd"), when=st.integers(-(2**63), 2**64))
     def add(self, offset, group, when):
         self.register.add(offset, group, f"T{group}", "Transient", when)
-        self.letters.setdefault(offset, (group, when))
+        self.letters.setdefault(offset, (group, bounded(when)))
 
     @rule(offsets=st.lists(SMALL, max_size=5))
     def settle(self, offsets):

@@ -85,8 +85,14 @@ def test_whole_seconds_are_written_without_a_fraction():
 def test_what_is_no_time():
     with pytest.raises(ValueError, match="ISO-8601"):
         times.parse("yesterday")
-    with pytest.raises(ValueError, match="years 1 and 9999"):
-        times.render(times.LAST + 1)
+
+
+@pytest.mark.parametrize(
+    ("ms", "text"),
+    [(-(2**63), "0001-01-01T00:00:00Z"), (2**64, "9999-12-31T23:59:59.999Z"), (-1, "1969-12-31T23:59:59.999Z")],
+)
+def test_a_time_that_nobody_lives_to_see_is_written_as_the_nearest(ms, text):
+    assert times.render(ms) == text
 
 
 def test_boxes_are_named_after_their_source():

@@ -113,7 +113,7 @@ def _offset_text(offset: int | None) -> str | None:
 
 
 def _moment(ms: int | None) -> str | None:
-    return None if ms is None else times.render(min(max(ms, times.FIRST), times.LAST))
+    return None if ms is None else times.render(ms)
 
 
 def read_ours(message: Message) -> Envelope | None:

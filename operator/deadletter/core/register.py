@@ -8,6 +8,7 @@ from itertools import islice
 from pyroaring import BitMap64
 
 from deadletter.core.records import CHUNK_BITS
+from deadletter.core.times import bounded
 
 OTHER = "other"
 MAX_GROUPS = 100
@@ -42,14 +43,16 @@ class _Times:
     __slots__ = ("base", "deltas", "offsets")
 
     def __init__(self, base: int) -> None:
-        self.base = base
+        self.base = bounded(base)
         self.offsets = BitMap64()
         self.deltas: array[int] = array("I")
 
     def put(self, offset: int, when: int) -> None:
         delta = when - self.base
-        if not 0 <= delta < 1 << 32 and self.deltas.typecode == "I":
-            self.deltas = array("q", self.deltas)
+        if not 0 <= delta < 1 << 32:
+            delta = bounded(when) - self.base
+            if self.deltas.typecode == "I":
+                self.deltas = array("q", self.deltas)
         self.deltas.insert(self.offsets.rank(offset), delta)
         self.offsets.add(offset)
 

@@ -20,10 +20,13 @@ def parse(text: str) -> int:
     return (past.days * 86_400 + past.seconds) * 1_000 + past.microseconds // 1_000
 
 
+def bounded(ms: int) -> int:
+    """The nearest time between the years 1 and 9999: whoever writes a letter may claim any."""
+    return min(max(ms, FIRST), LAST)
+
+
 def render(ms: int) -> str:
-    """`2026-11-16T00:00:00Z`; milliseconds are kept as `.123` when they are not whole seconds."""
-    if not FIRST <= ms <= LAST:
-        raise ValueError("a time lies between the years 1 and 9999")
-    seconds, rest = divmod(ms, 1_000)
+    """`2026-11-16T00:00:00Z`, bounded; milliseconds are kept as `.123` when they are not whole seconds."""
+    seconds, rest = divmod(bounded(ms), 1_000)
     moment = _NAIVE + timedelta(0, seconds, rest * 1_000)
     return moment.isoformat(timespec="milliseconds" if rest else "seconds") + "Z"

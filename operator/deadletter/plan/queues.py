@@ -133,7 +133,7 @@ def numbers(queue: DeadLetterQueue, facts: QueueFacts) -> dict[str, Any]:
 
 def second(moment: int) -> str:
     """A time cut to its second."""
-    return times.render(moment // 1000 * 1000)
+    return times.render(times.bounded(moment) // 1000 * 1000)
 
 
 def groups(reading: Reading) -> list[dict[str, Any]]:

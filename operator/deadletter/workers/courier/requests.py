@@ -75,7 +75,7 @@ class Requests:
         text = (
             f"Dlq-Topic: {UNSAFE.sub('', origin.box)}\r\n"
             f"Dlq-Partition: {origin.partition}\r\nDlq-Offset: {_offset(origin)}\r\n"
-            f"Dlq-Timestamp: {_moment(message.timestamp)}\r\nDlq-Attempt: {waybill.attempt}\r\n"
+            f"Dlq-Timestamp: {times.render(message.timestamp)}\r\nDlq-Attempt: {waybill.attempt}\r\n"
             f"Idempotency-Key: {UNSAFE.sub('', waybill.id)}\r\nContent-Length: {len(message.value or b'')}\r\n"
         )
         return b"".join((self._start, text.encode("utf-8", "replace"), _key(message), self._headers(message), b"\r\n"))
@@ -122,10 +122,6 @@ class Requests:
 
 def _token(name: str) -> bool:
     return TOKEN.fullmatch(name) is not None
-
-
-def _moment(ms: int) -> str:
-    return times.render(min(max(ms, times.FIRST), times.LAST))
 
 
 def _offset(place: Place) -> str:
