@@ -26,7 +26,8 @@ WATCH_SECONDS = 240
 SILENCE_SECONDS = 70  # without bookmarks in this time the watch counts as dead
 PAGE = 500
 GONE = 410
-TROUBLES = (aiohttp.ClientError, OSError, ssl.SSLError, TimeoutError, asyncio.IncompleteReadError)
+# A proxy's page in place of an answer is no answer either.
+TROUBLES = (aiohttp.ClientError, OSError, ssl.SSLError, TimeoutError, asyncio.IncompleteReadError, msgspec.DecodeError)
 
 
 class Resource(NamedTuple):

@@ -117,6 +117,8 @@ class Proxy:
         if self.refuse:
             self.refused += 1
             wait = {"Retry-After": str(self.retry_after)}
+            if self.refuse == web.HTTPOk.status_code:
+                return web.Response(text="<html>not now</html>", content_type="text/html")
             return web.json_response({"message": "not now"}, status=self.refuse, headers=wait)
         headers = {name: value for name, value in request.headers.items() if name.lower() not in HOP}
         url = f"{self._server.server}{request.path_qs}"

@@ -1,5 +1,6 @@
 """A broker that goes and comes back; boxes that are kept or deleted; letters that are counted."""
 
+import re
 import subprocess
 import sys
 import time
@@ -71,6 +72,7 @@ def test_an_outage_is_told_and_heals(place: Place, operator: Operator, redis: st
     place.until_condition("dlq", "orders", "Ready", "False", "BrokerUnreachable")
     place.until_condition("bkc", "broker", "Ready", "False", "BrokerUnreachable")
     until("no reading is not nought", lambda: "dlq_letters{" not in operator.metrics())
+    assert re.search(r'^dlq_sweeps_failed_total{.*queue="orders"} [1-9]', operator.metrics(), re.MULTILINE)
     wire.mend()
     place.until_condition("dlq", "orders", "Ready", "True")
     place.until_condition("bkc", "broker", "Ready", "True")
@@ -125,6 +127,40 @@ def test_what_an_older_queue_owns_is_not_deleted_with_a_younger(place: Place, op
     place.kubectl("delete", "dlq", "younger", "--timeout=60s")
     with driver.Redis.from_url(redis) as client:
         assert client.exists(dead)
+
+
+def test_what_shall_be_kept_is_kept_although_it_once_was_to_be_deleted(
+    place: Place, operator: Operator, redis: str
+) -> None:
+    """The finalizer is of the time before, and a missing policy keeps the operator from taking it off."""
+    dead = f"dead-{uuid.uuid4().hex[:8]}"
+    place.redis(redis)
+    place.apply("RetryPolicy", "standard", {})
+    spec = queue(dead, retryPolicyRef={"name": "standard"}, deletionPolicy="Delete")
+    place.apply("DeadLetterQueue", "orders", spec)
+    place.until_condition("dlq", "orders", "Ready", "True")
+    place.kubectl("delete", "rtp", "standard")
+    place.until_condition("dlq", "orders", "Ready", "False", "RetryPolicyNotFound")
+    with driver.Redis.from_url(redis) as client:
+        client.xadd(dead, {"value": b"x"})
+        place.apply("DeadLetterQueue", "orders", spec | {"deletionPolicy": "Retain"})
+        assert place.get("dlq", "orders")["metadata"]["finalizers"] == ["deadletter.dev/boxes"]
+        place.kubectl("delete", "dlq", "orders", "--timeout=60s")
+        assert client.xlen(dead) == 1
+
+
+def test_a_letter_from_the_end_of_time_is_counted(place: Place, operator: Operator, redis: str) -> None:
+    """Anybody may write any id into a stream: one letter must not end the operator, nor the sweep of the others."""
+    dead = f"dead-{uuid.uuid4().hex[:8]}"
+    place.redis(redis)
+    place.apply("DeadLetterQueue", "orders", queue(dead))
+    place.until_condition("dlq", "orders", "Ready", "True")
+    with driver.Redis.from_url(redis) as client:
+        client.xadd(dead, {"value": b"x"}, id=f"{2**64 - 1}-1")
+    until("depth", lambda: place.get("dlq", "orders")["status"].get("depth") == 1)
+    assert place.get("dlq", "orders")["status"]["oldestLetterTime"] == "9999-12-31T23:59:59Z"
+    assert operator.process is not None
+    assert operator.process.poll() is None
 
 
 def created(place: Place, name: str) -> float:

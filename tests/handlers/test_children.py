@@ -4,6 +4,8 @@ import json
 import uuid
 from typing import Any
 
+import redis as driver
+
 from tests.handlers.operators import Operator, Place, until
 
 
@@ -96,6 +98,21 @@ def test_the_last_good_policy_is_kept_and_a_pause_still_works(place: Place, oper
     assert assignment(place)["policy"]["max_attempts"] == 4
     assert digest(place) == before
     assert place.get("dlq", "orders")["status"]["policy"]["name"] == "standard"
+
+
+def test_a_full_box_shuts_the_gate_and_an_emptied_one_opens_it(place: Place, operator: Operator, redis: str) -> None:
+    dead = f"dead-{uuid.uuid4().hex[:8]}"
+    spec = delivered(place, redis) | {"dead": {"name": dead}, "capacity": {"maxLetters": 2}}
+    place.apply("DeadLetterQueue", "orders", spec)
+    until("courier", lambda: place.get("deployment", "orders-courier"))
+    before = digest(place)
+    with driver.Redis.from_url(redis) as client:
+        first, _ = (client.xadd(dead, {"value": b"x"}) for _ in range(2))
+        until("shut", lambda: live(place)["paused"] == "CapacityReached")
+        place.until_condition("dlq", "orders", "Degraded", "True", "CapacityReached")
+        client.xdel(dead, first)
+        until("open", lambda: not live(place).get("paused"))
+    assert digest(place) == before, "no pod is rolled"
 
 
 def test_an_automatic_queue_gets_a_redrive(place: Place, operator: Operator, redis: str) -> None:

@@ -2,6 +2,9 @@
 
 import json
 import uuid
+from collections.abc import Callable
+
+import pytest
 
 from tests.handlers.operators import Operator, Place, until
 
@@ -31,6 +34,21 @@ def test_a_plain_queue_on_redis_becomes_ready_and_is_forgotten(place: Place, ope
     until("gauge", lambda: series in operator.metrics())
     place.kubectl("delete", "dlq", "orders")
     until("gauge gone", lambda: 'queue="orders"' not in operator.metrics())
+
+
+@pytest.mark.parametrize(("level", "told"), [("debug", {"debug", "info"}), ("warning", set())])
+def test_the_log_says_as_much_as_it_is_asked_for(
+    place: Place, start: Callable[..., Operator], level: str, told: set[str]
+) -> None:
+    operator = start(DLQ_LOG_LEVEL=level).until_ready()
+    place.apply("RetryPolicy", "standard", {})
+    place.until_condition("rtp", "standard", "Ready", "True")
+    assert operator.stop() == 0
+    lines = [json.loads(line) for line in operator.log.read_text().splitlines()]
+    assert {line["level"] for line in lines} - {"warning", "error"} == told
+    passes = [line for line in lines if line["event"] == "pass"]
+    known = {"kind": "RetryPolicy", "namespace": place.namespace, "name": "standard", "generation": 1}
+    assert [line.items() >= known.items() for line in passes[:1]] == [True] * ("debug" in told)
 
 
 def test_a_plain_queue_on_kafka_and_its_clocks(place: Place, operator: Operator, kafka: str) -> None:

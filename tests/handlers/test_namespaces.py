@@ -15,11 +15,18 @@ from tests.handlers.wires import Wire
 
 
 @pytest.fixture(params=["all", "some"])
-def home(request: pytest.FixtureRequest, crds: ApiServer, namespace: str, tmp_path: Path) -> Iterator[Path]:
+def manifests(request: pytest.FixtureRequest, namespace: str) -> str:
     """The chart's rights for all namespaces, or for this one by Roles in it; held in a namespace that stays."""
-    name = f"home-{uuid.uuid4().hex[:8]}"
+    chosen = (f"watchNamespaces={{{namespace}}}",) if request.param == "some" else ()
+    return roles(f"home-{uuid.uuid4().hex[:8]}", *chosen)
+
+
+@pytest.fixture
+def home(crds: ApiServer, manifests: str, tmp_path: Path) -> Iterator[Path]:
+    """A kubeconfig with these rights."""
+    account = next(one for one in yaml.safe_load_all(manifests) if one and one["kind"] == "ServiceAccount")
+    name = account["metadata"]["namespace"]
     crds.kubectl("create", "namespace", name)
-    manifests = roles(name, *((f"watchNamespaces={{{namespace}}}",) if request.param == "some" else ()))
     crds.kubectl("apply", "-f", "-", stdin=manifests)
     yield kubeconfig_of(crds, manifests, name, tmp_path)
     for one in yaml.safe_load_all(manifests):
@@ -29,7 +36,9 @@ def home(request: pytest.FixtureRequest, crds: ApiServer, namespace: str, tmp_pa
 
 
 @pytest.mark.parametrize("reachable", [True, False])
-def test_a_namespace_never_hangs(place: Place, home: Path, redis: str, tmp_path: Path, reachable: bool) -> None:
+def test_a_namespace_never_hangs_and_may_come_back(
+    place: Place, home: Path, manifests: str, redis: str, tmp_path: Path, reachable: bool
+) -> None:
     parts, dead = urlsplit(redis), f"dead-{uuid.uuid4().hex[:8]}"
     wire = Wire(parts.hostname or "", parts.port or 0).mend()
     with running(home, place.namespace, tmp_path / "operator.log") as operator:
@@ -46,6 +55,11 @@ def test_a_namespace_never_hangs(place: Place, home: Path, redis: str, tmp_path:
             place.server.kubectl("delete", "namespace", place.namespace, "--wait=false")
             until("it is gone", lambda: not is_there(place))
             assert client.exists(dead) == (0 if reachable else 1)
+        place.server.kubectl("create", "namespace", place.namespace)
+        place.server.kubectl("apply", "-f", "-", stdin=manifests)
+        place.redis(redis)
+        place.apply("DeadLetterQueue", "orders", spec)
+        place.until_condition("dlq", "orders", "Ready", "True")
     wire.cut()
 
 

@@ -1,13 +1,20 @@
 """What a broker or the API server refuses is said by its own reason."""
 
+import asyncio
 import json
 import uuid
 
 import pytest
+import redis as driver
 
 from deadletter.brokers import errors
+from deadletter.brokers.connect import open_broker
+from deadletter.brokers.values import BoxSpec
 from deadletter.core.reasons import Reason
 from deadletter.handlers.boxes import finding
+from tests.brokers.opening import LOOPBACK, fresh_name, kafka_at, no_secrets
+from tests.brokers.staging import lay, named, numbered
+from tests.brokers.test_kafka_faults import replay_all
 from tests.handlers.operators import Operator, Place, until
 
 
@@ -36,6 +43,45 @@ def test_an_address_that_must_not_be_dialled_is_said_so(place: Place, operator: 
     place.redis("redis://169.254.169.254:6379/0")
     found = place.until_condition("bkc", "broker", "Ready", "False", "AddressForbidden")
     assert "allowAddresses" in found["message"]
+
+
+def test_a_ledger_that_cannot_be_read_is_said_and_a_mended_one_too(
+    place: Place, operator: Operator, redis: str
+) -> None:
+    dead = f"dead-{uuid.uuid4().hex[:8]}"
+    place.redis(redis)
+    place.apply("DeadLetterQueue", "orders", {"brokerRef": {"name": "broker"}, "dead": {"name": dead}})
+    place.until_condition("dlq", "orders", "Ready", "True")
+    with driver.Redis.from_url(redis) as client:
+        client.hset(f"{dead}.ledger", "tally/uid-1/0", b"\x01nonsense")
+        found = place.until_condition("dlq", "orders", "BoxesReady", "False", "LedgerCorrupt")
+        assert "tally/uid-1/0" in found["message"]
+        assert place.condition("dlq", "orders", "Stalled")["status"] == "True"
+        place.apply("Replay", "back", {"queueRef": {"name": "orders"}})
+        place.until_condition("rply", "back", "Succeeded", "Unknown", "QueueNotReady")
+        client.hdel(f"{dead}.ledger", "tally/uid-1/0")
+    place.until_condition("dlq", "orders", "Ready", "True")
+
+
+def test_a_box_that_was_made_anew_waits_for_a_human(place: Place, operator: Operator, kafka: str) -> None:
+    boxes = named(fresh_name("anew"))
+    place.kafka(kafka)
+    place.apply("DeadLetterQueue", "orders", {"brokerRef": {"name": "broker"}, "dead": {"name": boxes.dead}})
+    place.until_condition("dlq", "orders", "Ready", "True")
+
+    async def settle_and_drop() -> None:
+        async with open_broker(kafka_at(kafka), no_secrets, LOOPBACK) as broker:
+            await broker.ensure(BoxSpec(boxes.target, 1))
+            await lay(broker, boxes.dead, numbered(3))
+            await replay_all(broker, boxes)
+            await broker.drop([boxes.dead])
+
+    asyncio.run(settle_and_drop())
+    found = place.until_condition("dlq", "orders", "BoxesReady", "False", "BoxRecreated")
+    assert "was made anew" in found["message"]
+    place.kubectl("annotate", "dlq", "orders", "deadletter.dev/reset-ledger=true")
+    place.until_condition("dlq", "orders", "Ready", "True")
+    assert "deadletter.dev/reset-ledger" not in place.get("dlq", "orders")["metadata"].get("annotations", {})
 
 
 def test_what_is_not_built_yet_is_said(place: Place, operator: Operator, redis: str) -> None:

@@ -1,18 +1,17 @@
 """Boxes: look, make, bring back, drop; what a broker objects to becomes a finding."""
 
 import time
+from contextlib import suppress
 from dataclasses import asdict, replace
 
 from deadletter.api.brokerconnections import BrokerConnection
 from deadletter.api.deadletterqueues import DeadLetterQueue
-from deadletter.brokers.errors import BoxConflict, BoxMissing, BrokerError
+from deadletter.brokers.errors import BoxConflict, BoxMissing, BrokerError, BrokerUnreachable
 from deadletter.brokers.values import BoxSpec, BoxState
-from deadletter.cluster import CONNECTIONS, QUEUES, Body
 from deadletter.core.reasons import Reason
-from deadletter.handlers.gathering import age, age_of, read
-from deadletter.handlers.neighbours import DEAD, named
+from deadletter.handlers.gathering import broker_of, older
 from deadletter.handlers.operation import Operation, Survey
-from deadletter.handlers.pool import Line, within
+from deadletter.handlers.pool import Line, identities, within
 from deadletter.plan.boxes import PlannedBox, owned_boxes, plan_boxes
 from deadletter.plan.findings import BOXES, Finding
 
@@ -31,11 +30,19 @@ def finding(error: BrokerError) -> Finding:
     return Finding(reason, SENTENCES.get(reason) or str(error)[:1024] or reason.meaning, error.heals, BOXES)
 
 
+def objection(operation: Operation, queue: DeadLetterQueue) -> Finding | None:
+    """What the sweep found and a look from outside cannot see: such a box is there, and not to be used."""
+    error = operation.objections.get((queue.namespace, queue.name))
+    return finding(error) if error else None
+
+
 async def bring_about(operation: Operation, queue: DeadLetterQueue, connection: BrokerConnection) -> Finding | None:
     """Every box of the queue is there as asked. What was seen a moment ago is believed."""
     key, planned = (queue.namespace, queue.name), plan_boxes(queue, connection.spec)
     known = operation.surveys.get(key)
     line = await operation.pool.line(connection)
+    if isinstance(line.trouble, BrokerUnreachable):  # its connection's pass asks again; a thousand queues need not
+        return finding(line.trouble)
     fresh = known is not None and time.monotonic() - known.at < operation.settings.rejudge_seconds / 2
     if known and known.planned == planned and fresh and not line.trouble:
         return None
@@ -82,27 +89,24 @@ def _fitting(box: PlannedBox, source: str | None, states: dict[str, BoxState]) -
     return BoxSpec(**asdict(replace(box, partitions=partitions)))
 
 
+async def meet_rivals(operation: Operation, queue: DeadLetterQueue, redis: bool) -> list[BrokerConnection]:
+    """The brokers of older queues whose dead box has the same name, asked who they are: it may be the same one."""
+    rivals = [one for body in older(operation, queue, redis) if (one := broker_of(operation, body))]
+    for connection in rivals:
+        for name in connection.spec.secret_names:
+            await operation.secrets.fact(connection.namespace, name)
+        with suppress(BrokerError):  # then it is told by where it is
+            await operation.pool.meet(connection)
+    return rivals
+
+
 async def _is_anothers(operation: Operation, queue: DeadLetterQueue, line: Line) -> bool:
     """Does an older queue have the same dead box, by another connection perhaps? Then it is not ours to delete."""
-    mine = await operation.pool.who(line)
-    for body in operation.snapshots[QUEUES].by(DEAD, queue.boxes(line.spec.is_redis).dead):
-        if age(body) < age_of(queue) and await _who(operation, body) == mine.id:
-            return True
-    return False
-
-
-async def _who(operation: Operation, body: Body) -> str:
-    """The identity of a queue's broker; nothing when it does not tell."""
-    namespace = body["metadata"]["namespace"]
-    connection = read(BrokerConnection, operation.snapshots[CONNECTIONS].get(namespace, named(body, "brokerRef")))
-    if connection is None:
-        return ""
-    for name in connection.spec.secret_names:
-        await operation.secrets.fact(namespace, name)
-    try:
-        return (await operation.pool.who(await operation.pool.line(connection))).id
-    except BrokerError:
-        return ""
+    rivals = await meet_rivals(operation, queue, line.spec.is_redis)
+    if rivals and line.server is None:
+        line.server = await within(line.broker.server())
+    mine = identities(line.spec, line.server)
+    return any(mine & operation.pool.identities(one) for one in rivals)
 
 
 async def drop(operation: Operation, queue: DeadLetterQueue, connection: BrokerConnection | None) -> Finding | None:
@@ -113,6 +117,8 @@ async def drop(operation: Operation, queue: DeadLetterQueue, connection: BrokerC
         if line is None:
             sentence = f"BrokerConnection {broker} is gone, so its boxes cannot be deleted."
             return Finding(Reason.DeletionBlocked, sentence, True, BOXES)
+        if connection is not None and isinstance(line.trouble, BrokerUnreachable):
+            raise line.trouble
         if await _is_anothers(operation, queue, line):
             return None
         await within(line.broker.drop(owned_boxes(queue, line.spec.is_redis)))

@@ -13,14 +13,16 @@ from deadletter.handlers.gathering import read
 from deadletter.handlers.neighbours import QUEUE, named
 from deadletter.handlers.operation import Operation, Thing
 from deadletter.handlers.pool import within
+from deadletter.handlers.snapshots import same
 from deadletter.plan.couriers import secrets_of
 
 EVERY_SECONDS = 10.0
+FORBIDDEN = 403  # our rights went with the namespace
 log = structlog.stdlib.get_logger("cleaning")
 
 
 async def clean_for_ever(operation: Operation) -> None:
-    """Look now and then."""
+    """Forget Replays that went, now and then."""
     while True:
         await asyncio.sleep(EVERY_SECONDS)
         gone, operation.gone = operation.gone, []
@@ -29,6 +31,12 @@ async def clean_for_ever(operation: Operation) -> None:
                 operation.gone.append(body)
             else:
                 await forget_replay(operation, body)
+
+
+async def read_for_ever(operation: Operation) -> None:
+    """Look at the Secrets now and then; a task of its own, because no broker may keep it waiting."""
+    while True:
+        await asyncio.sleep(EVERY_SECONDS)
         used = used_secrets(operation)
         operation.secrets.forget_unused(used.keys())
         for (namespace, name), users in used.items():
@@ -66,9 +74,18 @@ async def forget_replay(operation: Operation, body: Body) -> None:
     if queue.spec.redrive.strategy == "Disabled":
         return
     try:
-        await within(line.broker.forget(queue.boxes(line.spec.is_redis).ledger, uid))
+        if not await is_there(operation, body):
+            await within(line.broker.forget(queue.boxes(line.spec.is_redis).ledger, uid))
+    except ApiError as error:
+        operation.gone += [body] if error.status != FORBIDDEN else []
     except BrokerError as error:
         log.info("traces of a Replay stay in the ledger", namespace=namespace, reason=type(error).__name__)
+
+
+async def is_there(operation: Operation, body: Body) -> bool:
+    """Nothing is destroyed by hearsay: what we may not see for a while looks as if it were deleted."""
+    live = await operation.cluster.get(REPLAYS, body["metadata"]["namespace"], body["metadata"]["name"])
+    return live is not None and same(live, body)
 
 
 def used_secrets(operation: Operation) -> dict[tuple[str, str], list[Thing]]:

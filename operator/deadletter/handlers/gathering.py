@@ -23,7 +23,7 @@ from deadletter.cluster import (
     Resource,
 )
 from deadletter.core import names
-from deadletter.handlers.neighbours import DEAD, ROUTES
+from deadletter.handlers.neighbours import DEAD, ROUTES, named
 from deadletter.handlers.operation import Operation
 from deadletter.handlers.snapshots import key_of
 from deadletter.plan.couriers import role_of, secrets_of
@@ -64,7 +64,7 @@ async def find(
     return read(model, body)
 
 
-async def confirm(operation: Operation, queue: DeadLetterQueue) -> None:
+async def confirm(operation: Operation, queue: DeadLetterQueue) -> Body:
     """Nothing is destroyed by hearsay: is the queue still the one we judged? ApiError: it is not, look again."""
     snapshot = operation.snapshots[QUEUES]
     live = await operation.cluster.get(QUEUES, queue.namespace, queue.name)
@@ -74,6 +74,7 @@ async def confirm(operation: Operation, queue: DeadLetterQueue) -> None:
     snapshot.take(live)
     if (live["metadata"]["uid"], live["metadata"]["generation"]) != (queue.uid, queue.generation):
         raise ApiError(409, "the queue is another one now")
+    return live
 
 
 async def gather_queue(operation: Operation, queue: DeadLetterQueue, confirm: bool = True) -> QueueFacts:
@@ -115,24 +116,25 @@ def owner_of(operation: Operation, queue: DeadLetterQueue, connection: BrokerCon
     """An older queue with the same dead box on the same broker."""
     if connection is None:
         return None
-    mine = operation.pool.identity(queue.namespace, connection)
-    box = queue.boxes(connection.spec.is_redis).dead
-    rivals = [body for body in operation.snapshots[QUEUES].by(DEAD, box) if not _is(body, queue)]
-    older = [body for body in rivals if age(body) < age_of(queue) and _broker(operation, body) == mine]
-    if not older:
+    mine = operation.pool.identities(connection)
+    rivals = older(operation, queue, connection.spec.is_redis)
+    same = [body for body in rivals if mine & operation.pool.identities(broker_of(operation, body))]
+    if not same:
         return None
-    first = min(older, key=age)["metadata"]
+    first = min(same, key=age)["metadata"]
     return Owner(first["name"], first["namespace"] != queue.namespace)
 
 
-def _is(body: Body, queue: DeadLetterQueue) -> bool:
-    return bool((body["metadata"]["namespace"], body["metadata"]["name"]) == (queue.namespace, queue.name))
+def older(operation: Operation, queue: DeadLetterQueue, redis: bool) -> list[Body]:
+    """Older queues whose dead box has the same name, on whichever broker."""
+    return [body for body in operation.snapshots[QUEUES].by(DEAD, queue.boxes(redis).dead) if age(body) < age_of(queue)]
 
 
-def _broker(operation: Operation, body: Body) -> str:
-    namespace, name = body["metadata"]["namespace"], body["spec"]["brokerRef"]["name"]
-    connection = read(BrokerConnection, operation.snapshots[CONNECTIONS].get(namespace, name))
-    return operation.pool.identity(namespace, connection)
+def broker_of(operation: Operation, body: Body) -> BrokerConnection | None:
+    """The connection that a queue names, as last seen."""
+    return read(
+        BrokerConnection, operation.snapshots[CONNECTIONS].get(body["metadata"]["namespace"], named(body, "brokerRef"))
+    )
 
 
 def age(body: Body) -> tuple[str, str, str]:

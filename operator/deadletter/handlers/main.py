@@ -88,7 +88,8 @@ async def run(settings: Settings, stop: asyncio.Event) -> None:
 
 def _start(operation: Operation, stop: asyncio.Event) -> list[asyncio.Task[None]]:
     workers = [operation.work.run(partial(passes.look, operation)) for _ in range(operation.settings.concurrency)]
-    others = [sweep.sweep_for_ever(operation), rejudge(operation), cleaning.clean_for_ever(operation)]
+    others = [sweep.sweep_for_ever(operation), rejudge(operation)]
+    others += [cleaning.clean_for_ever(operation), cleaning.read_for_ever(operation)]
     others += [namespaces.look_for_ever(operation)] if operation.settings.namespaces else []
     return [asyncio.create_task(one) for one in [*workers, *others, _listen(operation, stop)]]
 

@@ -13,25 +13,25 @@ LOOK_SECONDS = 2.0
 
 
 async def look_for_ever(operation: Operation) -> None:
-    """Ask again and again for the namespaces that a finalizer of ours would hold."""
+    """Ask again and again for the namespaces that a finalizer of ours would hold, and for those that went."""
     while True:
         await asyncio.sleep(LOOK_SECONDS)
-        for namespace in held(operation):
+        for namespace in held(operation) | operation.going:
             if await goes(operation, namespace):
                 operation.going.add(namespace)
                 wake(operation, namespace)
-            else:
+            elif namespace in operation.going:  # another of its name: what is in it was left alone until now
                 operation.going.discard(namespace)
+                wake(operation, namespace)
 
 
-def held(operation: Operation) -> list[str]:
+def held(operation: Operation) -> set[str]:
     """Namespaces with a queue that carries our finalizer."""
-    guarded = [
+    return {
         body["metadata"]["namespace"]
         for body in operation.snapshots[QUEUES].all()
         if FINALIZER in body["metadata"].get("finalizers", ())
-    ]
-    return sorted(set(guarded))
+    }
 
 
 async def goes(operation: Operation, namespace: str) -> bool:

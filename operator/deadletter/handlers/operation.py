@@ -4,6 +4,7 @@ import time
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from deadletter.brokers.errors import BrokerError
 from deadletter.brokers.values import BoxState, Reading
 from deadletter.cluster import (
     ACCOUNTS,
@@ -76,6 +77,7 @@ class Operation:
         self.pulse = Pulse()
         self.snapshots = Snapshots(watched(settings), settings.namespaces, self.changed)
         self.readings: dict[tuple[str, str], Reading] = {}
+        self.objections: dict[tuple[str, str], BrokerError] = {}  # what only reading a box shows
         self.surveys: dict[tuple[str, str], Survey] = {}
         self.written_at: dict[Thing, float] = {}
         self.applied: dict[tuple[str, str, str], tuple[str, Any]] = {}

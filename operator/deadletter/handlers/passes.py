@@ -104,8 +104,8 @@ async def forget(operation: Operation, thing: Thing) -> None:
     operation.written_at.pop(thing, None)
     key = (thing.namespace, thing.name)
     if thing.resource is QUEUES:
-        operation.readings.pop(key, None)
-        operation.surveys.pop(key, None)
+        for known in (operation.readings, operation.objections, operation.surveys):
+            known.pop(key, None)
         metrics.forget_queue(*key)
         await close_unused(operation)
     elif thing.resource is REPLAYS:

@@ -51,7 +51,7 @@ class Line:
             asked, self.asked = self.asked, {}
             try:
                 found = await within(self.broker.describe(list(asked)))
-            except BrokerError as error:
+            except Exception as error:  # noqa: BLE001 - whatever it is, those who asked must hear of it
                 for future in asked.values():
                     future.set_exception(error)
                     future.exception()  # somebody may have given up waiting
@@ -67,6 +67,12 @@ async def within(asking: Awaitable[Got]) -> Got:
             return await asking
     except TimeoutError as error:
         raise BrokerUnreachable("the broker does not answer in time") from error
+
+
+def identities(spec: BrokerConnectionSpec, server: Server | None) -> frozenset[str]:
+    """Two that have one of these in common are the same broker."""
+    where = sorted(spec.kafka.bootstrap_servers) if spec.kafka else spec.redis.url if spec.redis else ""
+    return frozenset({f"at:{where}", *([f"id:{server.id}"] if server else [])})
 
 
 class Pool:
@@ -100,21 +106,13 @@ class Pool:
             self._lines[key] = Line(connection.spec, opened, broker, broker.registers())
             return self._lines[key]
 
-    def identity(self, namespace: str, connection: BrokerConnection | None) -> str:
-        """What tells one broker from another: the cluster's id, or where it is as long as that is unknown."""
+    def identities(self, connection: BrokerConnection | None) -> frozenset[str]:
+        """What tells one broker from another: where it is, and the cluster's id once that is known."""
         if connection is None:
-            return ""
-        line = self.known(namespace, connection.name)
-        if line is not None and line.server is not None and line.spec == connection.spec:
-            return f"id:{line.server.id}"
-        kafka, redis = connection.spec.kafka, connection.spec.redis
-        return f"at:{sorted(kafka.bootstrap_servers)}" if kafka else f"at:{redis.url if redis else ''}"
-
-    async def who(self, line: Line) -> Server:
-        """Who answers there; asked once."""
-        if line.server is None:
-            line.server = await within(line.broker.server())
-        return line.server
+            return frozenset()
+        line = self.known(connection.namespace, connection.name)
+        known = line is not None and line.spec == connection.spec
+        return identities(connection.spec, line.server if line is not None and known else None)
 
     async def probe(self, connection: BrokerConnection) -> Server:
         """Ask the broker who it is."""

@@ -9,7 +9,7 @@ import structlog
 from deadletter import metrics
 from deadletter.api.deadletterqueues import DeadLetterQueue
 from deadletter.brokers.errors import BrokerError
-from deadletter.cluster import CONFIG_MAPS, QUEUES, Body
+from deadletter.cluster import CONFIG_MAPS, CONNECTIONS, QUEUES, Body
 from deadletter.core.reasons import Reason
 from deadletter.handlers import boxes, children, statuses
 from deadletter.handlers.gathering import confirm, gather_outside, gather_queue, now_ms, owner_of
@@ -19,7 +19,6 @@ from deadletter.handlers.operation import FINALIZER, Operation, Thing
 from deadletter.handlers.pool import within
 from deadletter.handlers.running import running_replay
 from deadletter.handlers.termination import pods_of_queue, trouble
-from deadletter.plan.boxes import owned_boxes
 from deadletter.plan.couriers import plan_children, role_of
 from deadletter.plan.degradation import loss_warning
 from deadletter.plan.facts import QueueFacts
@@ -67,7 +66,9 @@ async def _judge(operation: Operation, queue: DeadLetterQueue, facts: QueueFacts
     try:
         await operation.pool.meet(facts.connection)
     except BrokerError as error:
+        operation.work.wake(Thing(CONNECTIONS, queue.namespace, facts.connection.name))
         return facts, boxes.finding(error)
+    await boxes.meet_rivals(operation, queue, facts.connection.spec.is_redis)
     facts = replace(facts, owner=owner_of(operation, queue, facts.connection))
     return facts, box_is_free(queue, facts)
 
@@ -83,15 +84,19 @@ async def _carry_out(operation: Operation, queue: DeadLetterQueue, facts: QueueF
     wanted = plan_children(queue, facts, operation.workers, redriving)
     found = await children.keep(operation, wanted)
     await children.prune(operation, queue, wanted)
-    return found or await _reset(operation, queue, facts)
+    return found or await _reset(operation, queue, facts) or boxes.objection(operation, queue)
 
 
 async def _guard(operation: Operation, queue: DeadLetterQueue, body: Body) -> None:
     """A finalizer where boxes are to be deleted, and nowhere else."""
-    has = FINALIZER in queue.metadata.finalizers
-    needs = queue.spec.deletion_policy == "Delete" and not queue.spec.dead.adopt
+    has, needs = FINALIZER in queue.metadata.finalizers, _drops(queue)
     if has != needs and not (needs and _is_released(queue)):
         await _finalizers(operation, queue, body, FINALIZER if needs else None)
+
+
+def _drops(queue: DeadLetterQueue) -> bool:
+    """Are there boxes to delete with it? By what is asked for now: the finalizer may be of another time."""
+    return queue.spec.deletion_policy == "Delete" and not queue.spec.dead.adopt
 
 
 def _is_released(queue: DeadLetterQueue) -> bool:
@@ -116,14 +121,19 @@ async def _reset(operation: Operation, queue: DeadLetterQueue, facts: QueueFacts
     """A human decided that the ledger of a recreated box is worth nothing."""
     if queue.metadata.annotations.get(RESET) != "true" or facts.connection is None:
         return None
+    live = await confirm(operation, queue)
+    if (live["metadata"].get("annotations") or {}).get(RESET) != "true":
+        return None  # it was done already
     names = queue.boxes(facts.connection.spec.is_redis)
     try:
         line = await operation.pool.line(facts.connection)
         await within(line.broker.reset_ledger(names.dead, names.ledger))
     except BrokerError as error:
         return boxes.finding(error)
+    operation.objections.pop((queue.namespace, queue.name), None)
     meta: dict[str, Any] = {"uid": queue.uid, "annotations": {RESET: None}}
-    await operation.cluster.patch(QUEUES, queue.namespace, queue.name, {"metadata": meta})
+    written = await operation.cluster.patch(QUEUES, queue.namespace, queue.name, {"metadata": meta})
+    operation.snapshots[QUEUES].take(written)
     return None
 
 
@@ -133,7 +143,7 @@ async def _release(operation: Operation, thing: Thing, queue: DeadLetterQueue, f
         return False
     forced = queue.metadata.annotations.get(FORCE) == "true"
     found = None
-    if not forced and owned_boxes(queue, redis=False):
+    if not forced and _drops(queue):
         await confirm(operation, queue)
         found = await _drop_in_time(operation, queue, facts)
     if found is None or await _namespace_goes(operation, queue):

@@ -33,8 +33,8 @@ async def write(operation: Operation, thing: Thing, kind: Kind, body: Body, stat
     patch = difference(body.get("status") or {}, status)
     if not patch:
         return
-    if patch.keys() <= SLOW and (wait := _wait(operation, thing)) > 0:
-        operation.work.wake_in(thing, wait)
+    if patch.keys() <= SLOW and (left := wait(operation, thing)) > 0:
+        operation.work.wake_in(thing, left)
         return
     whole = {"metadata": {"uid": kind.uid}, "status": patch}
     written = await operation.cluster.patch(thing.resource, thing.namespace, thing.name, whole, "status")
@@ -45,7 +45,8 @@ async def write(operation: Operation, thing: Thing, kind: Kind, body: Body, stat
     await tell(operation, thing, kind, turned(conditions_of(body.get("status") or {}), conditions_of(status)))
 
 
-def _wait(operation: Operation, thing: Thing) -> float:
+def wait(operation: Operation, thing: Thing) -> float:
+    """Seconds until numbers alone may be written again."""
     last = operation.written_at.get(thing)
     return 0.0 if last is None else last + operation.settings.status_seconds - time.monotonic()
 

@@ -10,9 +10,17 @@ from prometheus_client import Gauge
 from deadletter import metrics
 from deadletter.api.brokerconnections import BrokerConnection
 from deadletter.api.deadletterqueues import DeadLetterQueue
-from deadletter.brokers.errors import BrokerError
+from deadletter.brokers.errors import (
+    BoxConflict,
+    BoxRecreated,
+    BrokerError,
+    LedgerCorrupt,
+    NotAuthorised,
+    NotSupported,
+)
 from deadletter.brokers.values import Reading, Watched
 from deadletter.cluster import CONNECTIONS, QUEUES, REPLAYS
+from deadletter.handlers import statuses
 from deadletter.handlers.gathering import now_ms, read
 from deadletter.handlers.neighbours import BROKER, QUEUE
 from deadletter.handlers.operation import Operation, Thing
@@ -24,6 +32,7 @@ from deadletter.plan.queues import NUMBERS, numbers
 SWEEP_SECONDS = 120.0
 TOP = 10
 BREATH = 20  # queues between two turns of the event loop
+READING = (BoxConflict, BoxRecreated, LedgerCorrupt, NotAuthorised, NotSupported)  # what only a reading shows
 log = structlog.stdlib.get_logger("sweep")
 
 
@@ -81,12 +90,18 @@ async def sweep_line(operation: Operation, key: Key, line: Line) -> None:
     metrics.SWEEP_SECONDS.observe(time.monotonic() - began)
     for count, (dead, (queue, _)) in enumerate(watched.items()):
         await _breathe(count)
-        answer = answers.get(dead)
+        answer = answers.get(dead) if _is_there(operation, queue) else None
         if isinstance(answer, Reading):
             take(operation, queue, answer)
         elif answer is not None:
             fail(operation, queue, answer)
     operation.pulse.swept_at = time.monotonic()
+
+
+def _is_there(operation: Operation, queue: DeadLetterQueue) -> bool:
+    """A sweep takes its time: nothing is kept or shown of a queue that went meanwhile."""
+    body = operation.snapshots[QUEUES].get(queue.namespace, queue.name)
+    return body is not None and body["metadata"]["uid"] == queue.uid
 
 
 def fail(operation: Operation, queue: DeadLetterQueue, error: BrokerError) -> None:
@@ -95,7 +110,12 @@ def fail(operation: Operation, queue: DeadLetterQueue, error: BrokerError) -> No
     metrics.forget_reading(*key)
     metrics.SWEEPS_FAILED.labels(*key).inc()
     operation.readings.pop(key, None)
-    if operation.surveys.pop(key, None) is not None:
+    if isinstance(error, READING):
+        known, operation.objections[key] = operation.objections.get(key), error
+        news = type(known) is not type(error)
+    else:
+        news = operation.surveys.pop(key, None) is not None
+    if news:
         log.warning("a reading failed", namespace=key[0], queue=key[1], reason=type(error).__name__)
         operation.work.wake(Thing(QUEUES, *key))
         operation.work.wake(Thing(CONNECTIONS, key[0], queue.spec.broker_ref.name))
@@ -108,8 +128,11 @@ def take(operation: Operation, queue: DeadLetterQueue, reading: Reading) -> None
     operation.readings[key] = reading
     facts = facts_of(operation, queue, reading)
     show(queue, facts, reading)
-    if _is_news(queue, facts, before):
-        operation.work.wake(Thing(QUEUES, *key))
+    thing = Thing(QUEUES, *key)
+    if operation.objections.pop(key, None) or _turns(queue, facts, before):
+        operation.work.wake(thing)
+    elif _is_news(queue, facts):
+        operation.work.wake_in(thing, max(0.0, statuses.wait(operation, thing)))
     if before is None or before.tallies != reading.tallies:
         for body in operation.snapshots[REPLAYS].by(QUEUE, queue.namespace, queue.name):
             if not (body.get("status") or {}).get("completionTime"):
@@ -124,13 +147,18 @@ def facts_of(operation: Operation, queue: DeadLetterQueue, reading: Reading) -> 
     return QueueFacts(reading=reading, retention_ms=state.retention_ms if state else None, now=now_ms())
 
 
-def _is_news(queue: DeadLetterQueue, facts: QueueFacts, before: Reading | None) -> bool:
-    told = queue.status.to_wire()
+def _turns(queue: DeadLetterQueue, facts: QueueFacts, before: Reading | None) -> bool:
+    """Does a condition turn, or the gate? That is told at once."""
     said, now = queue.status.condition("Degraded"), degraded(queue, facts)
     turned = said is None or (said.status, said.reason) != (now.status, now.reason.value)
-    shut = facts.reading is not None and gate(queue, facts.reading) != gate(queue, before)
-    before_told = {name: told[name] for name in NUMBERS if name in told}
-    return turned or shut or before_told != {"groups": []} | numbers(queue, facts)
+    return turned or gate(queue, facts.reading) != gate(queue, before)
+
+
+def _is_news(queue: DeadLetterQueue, facts: QueueFacts) -> bool:
+    """Are the numbers others than those in the status? They are told when their time has come."""
+    told = queue.status.to_wire()
+    before = {name: told[name] for name in NUMBERS if name in told}
+    return before != {"groups": []} | numbers(queue, facts)
 
 
 def show(queue: DeadLetterQueue, facts: QueueFacts, reading: Reading) -> None:

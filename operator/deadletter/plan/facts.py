@@ -11,7 +11,6 @@ from deadletter.api.deadletterqueues import DeadLetterQueue
 from deadletter.api.replays import Replay
 from deadletter.api.retrypolicies import RetryPolicy
 from deadletter.core.tallies import Tally
-from deadletter.plan.findings import Finding
 
 
 class Group(Protocol):
@@ -91,7 +90,6 @@ class QueueFacts:
     owner: Owner | None = None  # an older queue with the same dead box
     secrets: Mapping[str, SecretFact] = field(default_factory=dict)
     services: Mapping[str, bool] = field(default_factory=dict)  # name -> does it exist
-    broker: Finding | None = None  # what the broker objects to
     reading: Reading | None = None
     retention_ms: int | None = None
     deployment: Mapping[str, Any] | None = None
