@@ -3,6 +3,7 @@
 import base64
 import json
 import uuid
+from collections.abc import Callable
 from typing import Any
 
 from tests.handlers.operators import Operator, Place
@@ -78,3 +79,13 @@ def test_secrets_and_services(place: Place, operator: Operator, redis: str) -> N
     place.until_condition("dlq", "told", "ReferencesResolved", "False", "ServiceNotFound")
     place.kubectl("create", "service", "clusterip", "billing", "--tcp=8080:8080")
     place.until_condition("dlq", "told", "Ready", "False", "WaitingForCourier")
+
+
+def test_a_secret_without_its_label_is_not_read(place: Place, start: Callable[..., Operator], redis: str) -> None:
+    start(DLQ_SECRETS_REQUIRE_LABEL="true").until_ready()
+    place.kubectl("create", "secret", "generic", "login", "--from-literal=password=x")
+    place.apply("BrokerConnection", "broker", {"redis": {"url": redis, "secretRef": {"name": "login"}}})
+    found = place.until_condition("bkc", "broker", "Ready", "False", "SecretNotReadable")
+    assert "deadletter.dev/readable=true" in found["message"]
+    place.kubectl("label", "secret", "login", "deadletter.dev/readable=true")
+    place.until_condition("bkc", "broker", "Ready", "False", "AuthenticationFailed")

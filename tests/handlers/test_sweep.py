@@ -77,6 +77,14 @@ async def test_a_queue_that_went_during_a_sweep_leaves_nothing_behind(answer: An
     assert (operation.readings, operation.objections) == ({}, {})
 
 
+async def test_a_new_queue_of_an_old_name_begins_with_nothing() -> None:
+    operation = operating(capacity={"maxLetters": 3})
+    await swept(operation, Reading(3, NOW))
+    body = operation.snapshots[QUEUES].get(*KEY) or {}
+    operation.snapshots[QUEUES].take({**body, "metadata": meta("orders", resourceVersion="2", uid="another")})
+    assert (operation.readings, operation.surveys) == ({}, {})
+
+
 async def test_an_age_grows_while_nothing_happens(monkeypatch: pytest.MonkeyPatch) -> None:
     operation = operating()
     for later in (1_000, 61_000):
@@ -90,8 +98,9 @@ async def test_no_reading_is_not_nought() -> None:
     operation = operating(
         source={"name": "orders", "group": "billing"}, delivery={"http": {"url": "http://billing.example/"}}
     )
-    await swept(operation, Reading(2, NOW, couriers=(CourierWord("pod", circuit="Open", at=NOW),)))
-    assert (shown()["dlq_letters"], shown()["dlq_queue_circuit_open"]) == (2, 1)
+    for circuit, is_open in (("Closed", 0), ("Open", 1), ("HalfOpen", 1)):
+        await swept(operation, Reading(2, NOW, couriers=(CourierWord("pod", circuit=circuit, at=NOW),)))
+        assert (shown()["dlq_letters"], shown()["dlq_queue_circuit_open"]) == (2, is_open)
     await swept(operation, errors.BrokerUnreachable("away"))
     assert shown() == {"dlq_sweeps_failed_total": 1}
 

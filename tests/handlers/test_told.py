@@ -94,7 +94,7 @@ async def test_an_event_tells_what_turned_and_nothing_else() -> None:
 
 async def test_a_secret_is_read_again_after_its_time_and_sooner_when_it_is_missing() -> None:
     server: Any = Server()
-    store = SecretStore(server, 60, require_label=False)
+    store = SecretStore(server, 60, require_label=False, grant="")
 
     async def facts(*passed: float) -> list[bool]:
         """Is it there, after so many seconds since it was read?"""

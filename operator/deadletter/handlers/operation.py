@@ -24,7 +24,7 @@ from deadletter.cluster import (
 from deadletter.handlers.neighbours import OF_CHILDREN, OF_QUEUES, OF_REPLAYS, concerned
 from deadletter.handlers.pool import Pool
 from deadletter.handlers.secrets import SecretStore
-from deadletter.handlers.snapshots import Followed, Snapshots
+from deadletter.handlers.snapshots import Followed, Snapshots, same
 from deadletter.handlers.work import Work
 from deadletter.plan.boxes import PlannedBox
 from deadletter.plan.couriers import Workers
@@ -100,6 +100,8 @@ class Operation:
             self._wake_owner(body)
             return
         meta = body["metadata"]
+        if resource is QUEUES and old is not None and (new is None or not same(old, new)):
+            self.forget(meta["namespace"], meta["name"])  # another of its name has other letters
         turned = asks(old) != asks(new)
         if turned:
             self.work.wake(Thing(resource, meta["namespace"], meta["name"]))
@@ -109,6 +111,11 @@ class Operation:
                 self.work.wake(Thing(plural, where, name))
         if new is None and resource is REPLAYS:
             self.gone.append(body)
+
+    def forget(self, namespace: str, queue: str) -> None:
+        """What was read and seen of a queue that is gone."""
+        for known in (self.readings, self.objections, self.surveys):
+            known.pop((namespace, queue), None)
 
     def _wake_owner(self, body: Body) -> None:
         for owner in body["metadata"].get("ownerReferences", ()):

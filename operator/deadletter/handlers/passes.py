@@ -104,8 +104,7 @@ async def forget(operation: Operation, thing: Thing) -> None:
     operation.written_at.pop(thing, None)
     key = (thing.namespace, thing.name)
     if thing.resource is QUEUES:
-        for known in (operation.readings, operation.objections, operation.surveys):
-            known.pop(key, None)
+        operation.forget(*key)
         metrics.forget_queue(*key)
         await close_unused(operation)
     elif thing.resource is REPLAYS:

@@ -176,8 +176,8 @@ def show(queue: DeadLetterQueue, facts: QueueFacts, reading: Reading) -> None:
     capacity = queue.spec.capacity
     _or_remove(metrics.CAPACITY, where, reading.depth / capacity.max_letters if capacity and used is not None else None)
     if queue.spec.delivery:
-        open_now = any(word.circuit == "Open" for word in reading.couriers)
-        metrics.CIRCUIT.labels(*where).set(open_now)
+        # A probe that is under way closes nothing; an alert that waits must not begin anew with each.
+        metrics.CIRCUIT.labels(*where).set(any(word.circuit != "Closed" for word in reading.couriers))
     _groups(where, reading)
 
 

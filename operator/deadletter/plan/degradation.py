@@ -70,7 +70,7 @@ def _troubles(queue: DeadLetterQueue, facts: QueueFacts) -> Iterator[tuple[Reaso
         paused = Reason.__members__.get(word.paused)
         if paused is not None and paused is not Reason.Suspended:
             yield paused, word.message or paused.meaning
-        if word.circuit == "Open":
+        if word.circuit != "Closed":
             yield Reason.CircuitOpen, word.message or "Deliveries fail; the source is paused until a probe succeeds."
     reading = facts.reading
     if reading is None or not reading.caught_up:
