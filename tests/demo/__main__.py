@@ -68,7 +68,8 @@ def tell(broker: str) -> int:
     bed = beds.Bed(beds.home() / bed_door.STANDING)
     cluster = bed.cluster()
     stage = Stage(cluster, f"shop-{broker}")
-    stage.say("    $ helm install dlq charts/dlq-operator --namespace dlq-system --create-namespace --wait")
+    stage.say("    $ helm upgrade --install dlq charts/dlq-operator --namespace dlq-system --wait")
+    stage.say("    (which here looks at queues every 2 s instead of every 10, so that the story is short)")
     story.install(cluster)
     # Told before in this cluster? Finished Replays never run again, and its boxes hold what became of their letters.
     cluster.kubectl("delete", "namespace", stage.namespace, "--ignore-not-found", "--timeout=180s")
