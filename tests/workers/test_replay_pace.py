@@ -2,6 +2,8 @@
 
 import asyncio
 
+import pytest
+
 from deadletter.workers.replayer.pace import Pace
 
 
@@ -57,3 +59,15 @@ async def test_a_stop_ends_the_waiting():
     stop = asyncio.Event()
     stop.set()
     assert await Pace(lambda: 1, stop).take(5) == 0
+
+
+@pytest.mark.parametrize("before", [None, 10_000])
+async def test_a_lower_rate_holds_at_once_whatever_was_granted_and_not_used_before(monkeypatch, before):
+    rates = [before]
+    pace, clock = paced(lambda: rates[0], monkeypatch)
+    for _ in range(50):  # few letters of many are selected
+        pace.give_back(await pace.take(2_000) - 10)
+    rates[0], begun, granted = 20, clock.now, 0
+    while clock.now < begun + 10:
+        granted += await pace.take(2_000)
+    assert granted <= 20 * (clock.now - begun) + 20

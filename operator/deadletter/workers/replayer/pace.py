@@ -24,6 +24,7 @@ class Pace:
         while not self._stop.is_set():
             rate = self._rate()
             if rate is None:
+                self._tokens, self._filled = 0.0, self._clock()
                 return wanted
             self._fill(rate)
             enough = min(wanted, max(1.0, rate * GATHER_S))
@@ -35,11 +36,12 @@ class Pace:
         return 0
 
     def give_back(self, tokens: int) -> None:
-        """Tokens that were not used."""
-        self._tokens += tokens
+        """Tokens that were not used; without a rate they were none."""
+        if self._rate() is not None:
+            self._tokens += tokens
 
     def _fill(self, rate: int) -> None:
+        """At most what a second brings: a rate that was lowered holds at once."""
         now = self._clock()
-        brought = (now - self._filled) * rate
-        self._tokens = min(max(1.0, float(rate), self._tokens), self._tokens + brought)
+        self._tokens = min(max(1.0, float(rate)), self._tokens + (now - self._filled) * rate)
         self._filled = now
