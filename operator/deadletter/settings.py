@@ -42,7 +42,7 @@ class Settings(BaseSettings):
     rejudge_seconds: float = Field(300.0, gt=0, description="Within this time everything is judged again.")
     secrets_seconds: float = Field(60.0, gt=0, description="How long a Secret's content is trusted.")
     status_seconds: float = Field(30.0, ge=0, description="Numbers in a status are written at most this often.")
-    retry_seconds: float = Field(15.0, gt=0, description="Longest wait before something that heals is tried again.")
+    retry_seconds: float = Field(15.0, gt=0, description="Longest wait for what heals, unless over 300 wait.")
     api_rate: float = Field(100.0, gt=0, description="Requests a second to the API server.")
     api_burst: int = Field(200, gt=0, description="Requests to the API server at once.")
     concurrency: int = Field(32, gt=0, description="Objects reconciled at once.")

@@ -59,8 +59,7 @@ def shown() -> dict[str, float]:
 
 
 @pytest.fixture(autouse=True)
-def _nothing_is_shown() -> Any:
-    yield
+def _nothing_is_shown() -> None:
     metrics.forget_queue(*KEY)
 
 

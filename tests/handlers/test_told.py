@@ -1,14 +1,17 @@
 """What is written to the API server, and when: statuses, Events, and nothing by hearsay."""
 
+import asyncio
 import time
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
-from deadletter.cluster import EVENTS, QUEUES, REPLAYS, ApiError, Body
+from deadletter.api.brokerconnections import BrokerConnectionSpec
+from deadletter.api.deadletterqueues import DeadLetterQueue
+from deadletter.cluster import CONNECTIONS, EVENTS, QUEUES, REPLAYS, ApiError, Body
 from deadletter.core.reasons import Reason
-from deadletter.handlers import cleaning, statuses
+from deadletter.handlers import cleaning, passes, queues, statuses
 from deadletter.handlers.operation import Operation, Thing
 from deadletter.handlers.pool import Line
 from deadletter.handlers.secrets import SecretStore
@@ -17,7 +20,7 @@ from deadletter.plan.facts import QueueFacts
 from deadletter.plan.findings import BOXES, Finding
 from deadletter.plan.queues import queue_status
 from deadletter.settings import Settings
-from tests.plan.things import NOW, connection, meta, plain, reading
+from tests.plan.things import NOW, connection, delivered, meta, plain, reading
 
 ORDERS = Thing(QUEUES, "shop", "orders")
 AWAY = Finding(Reason.BrokerUnreachable, "away", True, BOXES)
@@ -109,6 +112,47 @@ async def test_a_secret_is_read_again_after_its_time_and_sooner_when_it_is_missi
     assert await facts(4, 2) == [False, True]
     server.there = None
     assert await facts(58, 3) == [True, False]
+
+
+async def test_a_secret_is_kept_as_long_as_a_line_needs_it() -> None:
+    operation = Operation(Settings(), cast("Any", Server()))
+    spec = BrokerConnectionSpec.model_validate({"redis": {"url": "redis://r:6379/0", "secretRef": {"name": "login"}}})
+    operation.pool._lines["shop", "broker"] = Line(spec, None, None, None)  # type: ignore[arg-type]
+    assert cleaning.used_secrets(operation).keys() == {("shop", "login")}
+
+
+@pytest.mark.parametrize(
+    ("queue", "reason", "asks_again"),
+    [
+        (plain(brokerRef={"name": "elsewhere"}), "BrokerConnectionNotFound", False),
+        (plain(retryPolicyRef={"name": "slow"}), "RetryPolicyNotFound", False),
+        (delivered(), "ServiceNotFound", True),
+    ],
+)
+async def test_what_a_snapshot_will_tell_is_not_asked_for_again_and_again(
+    queue: DeadLetterQueue, reason: str, asks_again: bool
+) -> None:
+    server: Any = Server()
+    operation = Operation(Settings(), server)
+    broker = {"metadata": meta("broker", resourceVersion="1"), "spec": connection().spec.to_wire()}
+    operation.snapshots[CONNECTIONS].take(broker)
+    body = {"metadata": meta("orders", resourceVersion="1"), "spec": queue.spec.to_wire()}
+    assert await queues.reconcile(operation, ORDERS, queue, body) is asks_again
+    assert server.statuses[0]["conditions"][0]["reason"] == reason
+
+
+async def test_many_that_wait_ask_together_at_most_twenty_times_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
+    operation = Operation(Settings(), cast("Any", Server()))
+    body = {"metadata": meta("orders", resourceVersion="1"), "spec": plain().spec.to_wire()}
+    operation.snapshots[QUEUES].take(body)
+    monkeypatch.setattr(passes, "_judge", lambda *_: asyncio.sleep(0, result=True))
+    for many, seconds in ((10, 15), (2_000, 100)):
+        operation.work = Work()
+        for number in range(many - 1):
+            operation.work._tries[ORDERS._replace(name=f"q-{number}")] = 1
+        operation.work._tries[ORDERS] = 9
+        await passes.look(operation, ORDERS)
+        assert operation.work._timers[ORDERS].when() - time.monotonic() == pytest.approx(seconds, abs=1)
 
 
 def replay(uid: str = "uid-back") -> Body:

@@ -89,13 +89,15 @@ async def is_there(operation: Operation, body: Body) -> bool:
 
 
 def used_secrets(operation: Operation) -> dict[tuple[str, str], list[Thing]]:
-    """Every Secret that a connection or a delivery names, and who does."""
+    """Every Secret that a connection, its open line or a delivery names, and who does."""
     used: dict[tuple[str, str], list[Thing]] = {}
 
     def use(thing: Thing, names: Iterable[str]) -> None:
         for name in names:
             used.setdefault((thing.namespace, name), []).append(thing)
 
+    for key, line in operation.pool.all():  # a queue may still drop its boxes when the connection is gone
+        use(Thing(CONNECTIONS, *key), line.spec.secret_names)
     for body in operation.snapshots[CONNECTIONS].all():
         if connection := read(BrokerConnection, body):
             use(Thing(CONNECTIONS, connection.namespace, connection.name), connection.spec.secret_names)

@@ -20,6 +20,7 @@ from deadletter.handlers.operation import Operation, Thing
 from deadletter.plan.conditions import claim, put
 
 log = structlog.stdlib.get_logger("reconcile")
+TOGETHER = 20  # passes a second over things that only time heals, however many there are
 RECONCILE: dict[Resource, Callable[..., Awaitable[bool]]] = {
     CONNECTIONS: references.reconcile_connection,
     POLICIES: references.reconcile_policy,
@@ -36,7 +37,7 @@ async def look(operation: Operation, thing: Thing) -> None:
         if body is None:
             await forget(operation, thing)
         elif await _judge(operation, thing, body):
-            operation.work.backoff(thing, operation.settings.retry_seconds)
+            operation.work.backoff(thing, max(operation.settings.retry_seconds, operation.work.troubled / TOGETHER))
         else:
             operation.work.went_well(thing)
     except ApiError as error:

@@ -34,6 +34,8 @@ RELEASED_MS = 600_000
 HASTE_SECONDS = 1.5
 WAITING_SECONDS = 30.0
 RESET = "deadletter.dev/reset-ledger"
+# A snapshot tells when these come into being; nobody has to ask for them again and again.
+HEARD = (Reason.BrokerConnectionNotFound, Reason.RetryPolicyNotFound, Reason.QueueNotFound)
 
 
 async def reconcile(operation: Operation, thing: Thing, queue: DeadLetterQueue, body: Body) -> bool:
@@ -51,7 +53,7 @@ async def reconcile(operation: Operation, thing: Thing, queue: DeadLetterQueue, 
     status = queue_status(queue, facts, found)
     await statuses.write(operation, thing, queue, body, status)
     _show(queue, facts, status)
-    return found is not None and found.heals
+    return found is not None and found.heals and found.reason not in HEARD
 
 
 async def _judge(operation: Operation, queue: DeadLetterQueue, facts: QueueFacts) -> tuple[QueueFacts, Finding | None]:

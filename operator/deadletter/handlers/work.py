@@ -25,6 +25,11 @@ class Work(Generic[Thing]):
         """How many wait."""
         return len(self._waiting)
 
+    @property
+    def troubled(self) -> int:
+        """How many did not go well when they were last looked at."""
+        return len(self._tries)
+
     def wake(self, thing: Thing) -> None:
         """Look at it soon."""
         if (timer := self._timers.pop(thing, None)) is not None:
