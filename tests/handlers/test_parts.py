@@ -2,13 +2,15 @@
 
 import asyncio
 import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from deadletter.cluster import QUEUES, REPLAYS, Body, Bucket
-from deadletter.handlers import cleaning, sweep
+from deadletter.handlers import cleaning, main, sweep
 from deadletter.handlers.health import not_live
 from deadletter.handlers.neighbours import BROKER, DEAD, OF_QUEUES, OF_REPLAYS, ROUTES
 from deadletter.handlers.snapshots import Followed, Snapshot
@@ -125,6 +127,22 @@ def test_the_probes_tell_what_is_stuck() -> None:
     assert "no pass" in not_live(operation(1000, 1000, 0, 5), 1000)
     assert "no sweep" in not_live(operation(0, 1000, 1000, 0), 1000)
     assert "judged" in not_live(operation(1000, 0, 1000, 0), 1000)
+
+
+async def test_a_watch_that_ends_before_everything_is_listed_ends_the_operator(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is started again then; else it would wait for ever for what nobody lists."""
+
+    @asynccontextmanager
+    async def connect(*_: Any) -> AsyncIterator[Any]:
+        async def lists(*_: Any) -> Any:
+            raise KeyError("what nobody thought of")
+
+        yield SimpleNamespace(list=lists)
+
+    monkeypatch.setattr(main, "connect", connect)
+    async with asyncio.timeout(60):
+        with pytest.raises(RuntimeError, match="snapshot-"):
+            await main.run(Settings(health_port=0), asyncio.Event())
 
 
 async def test_a_broker_that_does_not_answer_holds_back_no_other(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -74,16 +74,15 @@ async def run(settings: Settings, stop: asyncio.Event) -> None:
         operation = Operation(settings, cluster)
         runner = await health.serve(operation, settings.health_port)
         tasks = operation.snapshots.follow(cluster, settings.relist_seconds)
-        leaving = asyncio.create_task(stop.wait())
+        leaving, listed = asyncio.create_task(stop.wait()), asyncio.create_task(_listed(operation))
         try:
-            listed = asyncio.create_task(_listed(operation))
-            await asyncio.wait([listed, leaving], return_when=asyncio.FIRST_COMPLETED)
-            tasks += [listed, *_start(operation, stop)]
-            if not stop.is_set():
+            await asyncio.wait([*tasks, listed, leaving], return_when=asyncio.FIRST_COMPLETED)
+            if listed.done() and not stop.is_set():
                 log.info("everything is listed", queues=len(operation.snapshots[KINDS[2]]))
-                await _until_told(tasks, leaving)
+                tasks += _start(operation, stop)
+            await _until_told(tasks, leaving)
         finally:
-            await _end(operation, tasks, runner)
+            await _end(operation, [*tasks, listed], runner)
 
 
 def _start(operation: Operation, stop: asyncio.Event) -> list[asyncio.Task[None]]:
@@ -123,8 +122,7 @@ async def _kopf(operation: Operation, stop: asyncio.Event) -> None:
 
 async def _until_told(tasks: list[asyncio.Task[None]], leaving: asyncio.Task[bool]) -> None:
     """A task of ours that ends before we are told to is a fault: end, and be started again."""
-    lasting = [task for task in tasks if not task.done()]
-    done, _ = await asyncio.wait([*lasting, leaving], return_when=asyncio.FIRST_COMPLETED)
+    done, _ = await asyncio.wait([*tasks, leaving], return_when=asyncio.FIRST_COMPLETED)
     for task in done:
         if task is not leaving and not leaving.done():
             raise RuntimeError(f"{task.get_name()} ended") from task.exception()
