@@ -1,11 +1,13 @@
 """A broker that goes and comes back; boxes that are kept or deleted; letters that are counted."""
 
+import json
 import re
+import socket
 import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import datetime
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -80,6 +82,24 @@ def test_an_outage_is_told_and_heals(place: Place, operator: Operator, redis: st
     told = operator.log.read_text() + operator.metrics() + place.kubectl("get", "dlq,bkc,events", "-o", "yaml")
     assert "canary-payload" not in told
     assert operator.stop() == 0
+
+
+def test_a_broker_that_swallows_all_words_keeps_no_other_waiting(
+    place: Place, start: Callable[..., Operator], redis: str
+) -> None:
+    start(DLQ_CONCURRENCY="4").until_ready()
+    with socket.create_server(("127.0.0.1", 0), backlog=1024) as silent:
+        place.redis(f"redis://127.0.0.1:{silent.getsockname()[1]}/0", "silent")
+        many = [
+            {"apiVersion": "deadletter.dev/v1alpha1", "kind": "DeadLetterQueue", "metadata": {"name": f"q-{n}"}}
+            | {"spec": queue(f"dead-{n}", brokerRef={"name": "silent"})}
+            for n in range(40)
+        ]
+        place.kubectl("apply", "-f", "-", stdin="\n---\n".join(json.dumps(one) for one in many))
+        until("all say so", lambda: place.kubectl("get", "dlq").count(" BrokerUnreachable") == len(many))
+        place.redis(redis)
+        place.apply("DeadLetterQueue", "well", queue(f"dead-{uuid.uuid4().hex[:8]}"))
+        until("no queue of another broker waits", lambda: place.condition("dlq", "well", "Ready"), patience=15)
 
 
 def test_boxes_are_kept_or_deleted_as_asked(place: Place, operator: Operator, redis: str, wire: Wire) -> None:
