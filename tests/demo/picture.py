@@ -4,6 +4,7 @@ import io
 import json
 import re
 import time
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -19,6 +20,7 @@ SHOWN = (
 UNITS = {"s": "seconds", "ops": "a second", "short": ""}
 # A story of a minute is told in shorter steps than a day of operation.
 WINDOW = "10s"
+CROWDED = 2.5  # seconds between two chapters whose numbers would touch
 BLUE, GREEN, RED, ORANGE, GREY = "#2563eb", "#16a34a", "#dc2626", "#ea580c", "#64748b"
 # By a word of the legend, the first that fits.
 COLOURS = {
@@ -84,9 +86,10 @@ def plot(seen: Prometheus, chapters: list[tuple[float, str]], namespace: str, pa
     mpl.rcParams.update(LOOKS)
     figure, axes = plt.subplots(2, 3, figsize=(11, 5.4), sharex=True)
     known = panels()
-    marks = [(at - seen.begun, number) for at, number in chapters]
+    begin = chapters[0][0]
+    marks = [(at - begin, number) for at, number in chapters]
     for axis, title in zip(axes.flat, SHOWN, strict=True):
-        _draw(axis, seen, known[title], namespace)
+        _draw(axis, seen, known[title], namespace, begin)
         axis.set_title(title, loc="left", fontweight="bold", fontsize=9.5, pad=14)
         axis.set_ylabel(UNITS[known[title]["fieldConfig"]["defaults"]["unit"]])
         _mark(axis, marks)
@@ -98,12 +101,13 @@ def plot(seen: Prometheus, chapters: list[tuple[float, str]], namespace: str, pa
     plt.close(figure)
 
 
-def _draw(axis: Any, seen: Prometheus, panel: dict[str, Any], namespace: str) -> None:
+def _draw(axis: Any, seen: Prometheus, panel: dict[str, Any], namespace: str, begin: float) -> None:
     highest = 0.0
     for target in panel["targets"]:
         for series in seen.over_time(asked(target["expr"], namespace)):
-            times = [float(at) - seen.begun for at, _ in series["values"]]
-            values = [float(value) for _, value in series["values"]]
+            # An earlier telling in the same cluster may still be seen before the first chapter.
+            points = [(float(at) - begin, float(value)) for at, value in series["values"] if float(at) >= begin]
+            times, values = [at for at, _ in points], [value for _, value in points]
             name = legend(target["legendFormat"], series["metric"])
             # An alert that is hours away would leave nothing of the minute to be seen.
             if any(values) and not (name.endswith("alert") and max(values) > 5 * highest):
@@ -123,8 +127,8 @@ def _line(axis: Any, times: list[float], values: list[float], name: str) -> None
 
 
 def _mark(axis: Any, marks: list[tuple[float, str]]) -> None:
-    for at, number in marks:
+    for (at, number), (after, _) in pairwise([*marks, (float("inf"), "")]):
         axis.axvline(at, color="#cbd5e1", linewidth=0.8, zorder=0.5)
-        axis.text(at, 1.02, number, transform=axis.get_xaxis_transform(), ha="center", fontsize=7, color="#64748b")
-    if marks:
-        axis.set_xlim(left=marks[0][0] - 2)
+        side = "right" if after - at < CROWDED else "center"
+        axis.text(at, 1.02, number, transform=axis.get_xaxis_transform(), ha=side, fontsize=7, color="#64748b")
+    axis.set_xlim(left=-2)
