@@ -1,5 +1,6 @@
 """What a sweep keeps, shows and wakes, without a cluster and without a broker."""
 
+import asyncio
 import time
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -14,7 +15,7 @@ from deadletter.api.deadletterqueues import DeadLetterQueue
 from deadletter.brokers import errors
 from deadletter.brokers.values import BoxState, CourierWord, Reading, Server
 from deadletter.cluster import CONNECTIONS, QUEUES
-from deadletter.handlers import boxes, health, queues, sweep
+from deadletter.handlers import boxes, health, passes, queues, sweep
 from deadletter.handlers.gathering import gather_queue
 from deadletter.handlers.operation import Operation, Survey, Thing
 from deadletter.handlers.pool import Line
@@ -147,6 +148,21 @@ async def test_who_asks_for_a_box_hears_whatever_went_wrong() -> None:
     asked = Line(connection().spec, None, line(breaks).broker, None)  # type: ignore[arg-type]
     with pytest.raises(RuntimeError):
         await asked.describe([DEAD])
+
+
+async def test_one_pass_meets_a_broker_and_no_other_waits_for_it() -> None:
+    operation, broker = operating(), connection()
+    operation.work = type(operation.work)()
+    opened, silent = await operation.pool.line(broker), asyncio.Event()
+    opened.broker = SimpleNamespace(server=silent.wait)
+    meeting = asyncio.create_task(operation.pool.meet(broker))
+    await asyncio.sleep(0)
+    async with asyncio.timeout(10):
+        await passes.look(operation, ORDERS)
+    assert ORDERS in operation.work._timers, "it is looked at again soon"
+    assert KEY in operation.surveys, "nothing was said or forgotten"
+    meeting.cancel()
+    await operation.pool.close_all()
 
 
 async def test_queues_of_a_broker_that_is_away_do_not_wait_for_it() -> None:

@@ -17,6 +17,7 @@ from deadletter.handlers import queues, references, replays, statuses
 from deadletter.handlers.gathering import MODELS, now_ms
 from deadletter.handlers.neighbours import BROKER
 from deadletter.handlers.operation import Operation, Thing
+from deadletter.handlers.pool import Meeting
 from deadletter.plan.conditions import claim, put
 
 log = structlog.stdlib.get_logger("reconcile")
@@ -45,6 +46,9 @@ async def look(operation: Operation, thing: Thing) -> None:
             operation.work.backoff(thing, operation.settings.retry_seconds)
             return
         _trouble(operation, thing, f"Api{error.status}", error.message)
+    except Meeting:
+        operation.work.backoff(thing, operation.settings.retry_seconds)
+        return
     except BrokerError as error:
         _trouble(operation, thing, type(error).__name__, "")
     except Exception as error:  # noqa: BLE001 - one object must never end the operator; the text may hold a secret

@@ -22,6 +22,10 @@ ASK_SECONDS = 60.0
 log = structlog.stdlib.get_logger("brokers")
 
 
+class Meeting(Exception):
+    """A broker is being asked who it is: no error, look again in a moment."""
+
+
 @dataclass(slots=True)
 class Line:
     """One open broker, what it said of itself, and its registers."""
@@ -126,11 +130,14 @@ class Pool:
         return line.server
 
     async def meet(self, connection: BrokerConnection) -> None:
-        """Know who the broker is before anything is asked of it; many may wait for one answer."""
+        """Know who the broker is before anything is asked of it. Meeting: another pass asks, and may wait for long."""
         line = await self.line(connection)
+        if line.server is not None or line.trouble is not None:
+            return
+        if line.meeting.locked():
+            raise Meeting
         async with line.meeting:
-            if line.server is None and line.trouble is None:
-                await self.probe(connection)
+            await self.probe(connection)
 
     async def close(self, namespace: str, name: str) -> None:
         """The connection is gone."""
