@@ -64,7 +64,7 @@ class Stage:
         while not self._held(holds):
             if time.monotonic() > ending:
                 raise BedError(f"Waited {patience:.0f} s in vain: {what}.")
-            self._passing(f"{done() if done else 'waiting'} for {what}, {time.monotonic() - begun:.0f} s")
+            self._passing(f"{done() if done else f'waiting for {what}'}, {time.monotonic() - begun:.0f} s")
             time.sleep(0.5)
         self._passing("")
 

@@ -137,13 +137,13 @@ class Story:
         self.stage.say(f"    applying tests/demo/manifests/{name}.yaml")
         self.stage.apply(name)
         self.stage.until(f"replay {name} to end", lambda: self._ended(name), done=lambda: self._back(name))
-        self.stage.say(f"    {self._back(name)} letters sent back")
+        self.stage.say(f"    {self._back(name)}")
         self.stage.show("get", f"rply/{name}")
         found = self.stage.condition(f"rply/{name}", "Succeeded")
         assert (found["status"], found["reason"]) == (status, reason), found
 
     def _back(self, name: str) -> str:
-        return bar(self.stage.get(f"rply/{name}").get("status", {}).get("replayed", 0), BAD)
+        return f"{bar(self.stage.get(f'rply/{name}').get('status', {}).get('replayed', 0), BAD)} letters sent back"
 
     def _metric(self, name: str, label: str = "") -> float:
         """What the operator exports of this queue."""
