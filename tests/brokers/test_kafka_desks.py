@@ -1,5 +1,7 @@
 """A desk on Kafka: what it does with the time, the memory and the metadata it has."""
 
+import asyncio
+import contextlib
 import time
 from types import SimpleNamespace
 
@@ -7,9 +9,9 @@ import pytest
 
 from deadletter.brokers.base import Broker
 from deadletter.brokers.kafka import desk as kafka_desk
-from deadletter.brokers.values import Delivered
+from deadletter.brokers.values import BoxSpec, Delivered
 from tests.brokers.opening import fresh_name
-from tests.brokers.staging import claim_some, lay, make_boxes, now, numbered
+from tests.brokers.staging import PATIENCE, claim_some, lay, make_boxes, now, numbered, settle_all
 
 BROKER = "kafka"
 MOST_IN_HAND = 2 * 256  # of a courier with the highest concurrency
@@ -42,3 +44,55 @@ async def test_hundreds_of_messages_that_failed_fit_beside_the_offset_of_their_g
         again = await claim_some(desk, MOST_IN_HAND)
         assert {claim.message.value for claim in again} == {claim.message.value for claim in claims[1:]}
         assert {claim.attempts for claim in again} == {3}
+
+
+async def test_who_claims_nothing_still_sees_the_source_grow(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kafka_desk, "LOOK_EVERY", 0.1)
+    boxes = await make_boxes(broker, fresh_name("growing"))
+    async with broker.desk(boxes.desk()) as desk, asyncio.timeout(PATIENCE):
+        for lag in (5, 10, 15):  # the driver reads ahead once
+            await lay(broker, boxes.source, numbered(5))
+            while desk.lag < lag:
+                await asyncio.sleep(0.05)
+        await settle_all(desk, await claim_some(desk, 15))
+        assert desk.lag == 0
+
+
+@pytest.mark.parametrize("is_taken_over", [False, True])
+async def test_a_source_made_anew_under_an_open_desk_is_read_from_its_beginning(
+    broker: Broker, is_taken_over: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kafka_desk, "METADATA_MS", 1_000)
+    boxes = await make_boxes(broker, fresh_name("anew"))
+    await lay(broker, boxes.source, numbered(20))
+    async with contextlib.AsyncExitStack() as stack:
+        desk = await stack.enter_async_context(broker.desk(boxes.desk()))
+        await settle_all(desk, await claim_some(desk, 20))
+        if is_taken_over:
+            await stack.aclose()
+            desk = await stack.enter_async_context(broker.desk(boxes.desk("pod-1")))
+            assert await desk.claim(1) == []
+        await broker.drop([boxes.source])
+        await make_boxes(broker, boxes.source)
+        await lay(broker, boxes.source, numbered(10, 100))
+        claims = await claim_some(desk, 10)
+        assert [claim.message.value for claim in claims] == [one.value for one in numbered(10, 100)]
+        await settle_all(desk, claims)
+    await lay(broker, boxes.source, numbered(10, 200))
+    async with broker.desk(boxes.desk("pod-2")) as desk:
+        claims = await claim_some(desk, 10)
+        assert [claim.message.value for claim in claims] == [one.value for one in numbered(10, 200)]
+
+
+async def test_a_partition_added_to_the_source_is_read_from_its_beginning(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kafka_desk, "METADATA_MS", 1_000)
+    boxes = await make_boxes(broker, fresh_name("grown"))
+    await lay(broker, boxes.source, numbered(3))
+    async with broker.desk(boxes.desk(from_earliest=False)) as desk:
+        assert await desk.claim(1) == []
+        await broker.ensure(BoxSpec(boxes.source, 2))
+        await lay(broker, boxes.source, numbered(5, 10), 1)
+        claims = await claim_some(desk, 5)
+        assert [claim.message.value for claim in claims] == [one.value for one in numbered(5, 10)]

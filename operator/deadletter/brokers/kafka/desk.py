@@ -10,6 +10,7 @@ from aiokafka import AIOKafkaConsumer, ConsumerRebalanceListener, TopicPartition
 
 from deadletter.brokers.errors import BoxMissing, BrokerError, Fenced
 from deadletter.brokers.kafka import boxes, membership
+from deadletter.brokers.kafka.beginnings import begin_at_the_end
 from deadletter.brokers.kafka.commits import Attempt
 from deadletter.brokers.kafka.errors import translate, translated
 from deadletter.brokers.kafka.intake import Intake, Partition
@@ -22,6 +23,8 @@ from deadletter.brokers.values import Claim, CourierWord, DeskSpec, Settlement
 PATIENCE = 1.0
 BACKOFF = 1.0
 JOIN_TIMEOUT = 90.0
+METADATA_MS = 30_000  # until a new partition of the source is heard of
+LOOK_EVERY = 5.0  # seconds; who is paused reads nothing, and would not see the source grow
 
 
 class KafkaDesk(ConsumerRebalanceListener):  # type: ignore[misc]
@@ -34,10 +37,12 @@ class KafkaDesk(ConsumerRebalanceListener):  # type: ignore[misc]
         self._openings: set[asyncio.Task[None]] = set()
         self._failure: BrokerError | None = None
         self._shut: dict[TopicPartition, BrokerError] = {}  # partitions of ours that do not open yet, and why
-        self._intake = Intake(line, spec.group, self._works, self._shut)
+        self._intake = Intake(line, spec.group, self._works, self._shut, self._begin_anew)
         self._said = False
         self._closing = False
         self._joined = asyncio.Event()
+        self._ends: dict[int, int] = {}
+        self._looking: asyncio.Task[None] | None = None
 
     async def open(self) -> None:
         """Check the boxes, then join the group."""
@@ -47,7 +52,10 @@ class KafkaDesk(ConsumerRebalanceListener):  # type: ignore[misc]
             if name not in found:
                 raise BoxMissing(f"{name}: it does not exist")
         await boxes.ensure_ledger(self._line, self._spec.ledger)
+        if not self._spec.from_earliest:
+            await begin_at_the_end(self._line, self._spec.group, self._spec.source)
         await self._join()
+        self._looking = asyncio.ensure_future(self._look())
 
     async def _join(self) -> None:
         self._joined.clear()
@@ -55,6 +63,7 @@ class KafkaDesk(ConsumerRebalanceListener):  # type: ignore[misc]
             group_id=self._spec.group,
             max_poll_interval_ms=2**31 - 1,
             heartbeat_interval_ms=membership.HEARTBEAT_MS,
+            metadata_max_age_ms=METADATA_MS,
         )
         self._consumer.subscribe([self._spec.source, self._spec.retry], listener=self)
         await self._settle_in()
@@ -75,6 +84,8 @@ class KafkaDesk(ConsumerRebalanceListener):  # type: ignore[misc]
     async def close(self) -> None:
         """Write what is gathered, leave the group, take our word back."""
         self._closing = True
+        if self._looking is not None:
+            await _end({self._looking})
         await self._let_go()
         if self._consumer is not None:
             await self._consumer.stop()
@@ -88,10 +99,7 @@ class KafkaDesk(ConsumerRebalanceListener):  # type: ignore[misc]
         await self._let_go()
 
     async def _let_go(self) -> None:
-        while self._openings:  # a driver may swallow a cancellation that meets its own timeout
-            for task in self._openings:
-                task.cancel()
-            await asyncio.wait(self._openings, timeout=1.0)
+        await _end(self._openings)
         works = list(self._works.values())
         self._works.clear()
         self._intake.clear()
@@ -101,27 +109,37 @@ class KafkaDesk(ConsumerRebalanceListener):  # type: ignore[misc]
     async def on_partitions_assigned(self, assigned: Iterable[TopicPartition]) -> None:
         """Nothing is fetched before the partition's work is open."""
         for tp in assigned if not self._closing else ():
-            self._consumer.pause(tp)
-            self._consumer.seek(tp, 0)  # a position of ours, so that the driver does not look for one
-            task = asyncio.ensure_future(self._begin(tp))
-            self._openings.add(task)
-            task.add_done_callback(self._begun)
+            self._start(tp)
         self._joined.set()
+
+    def _start(self, tp: TopicPartition, past: SourcePartition | None = None) -> None:
+        self._consumer.pause(tp)
+        self._consumer.seek(tp, 0)  # a position of ours, so that the driver does not look for one
+        task = asyncio.ensure_future(self._begin(tp, past))
+        self._openings.add(task)
+        task.add_done_callback(self._begun)
+
+    def _begin_anew(self, tp: TopicPartition, past: SourcePartition) -> None:
+        """All that we know and hold of a source is of a log that was deleted and made again."""
+        del self._works[tp]
+        self._start(tp, past)
 
     def _begun(self, task: "asyncio.Task[None]") -> None:
         self._openings.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             self._failure = translate(error, "a partition could not be opened")
 
-    async def _begin(self, tp: TopicPartition) -> None:
+    async def _begin(self, tp: TopicPartition, past: SourcePartition | None) -> None:
+        if past is not None:
+            await asyncio.shield(past.close(flush=False))
         while True:
-            if await self._opened(tp):
+            if await self._opened(tp, is_anew=past is not None):
                 return
             await asyncio.sleep(BACKOFF)
 
-    async def _opened(self, tp: TopicPartition) -> bool:
+    async def _opened(self, tp: TopicPartition, is_anew: bool) -> bool:
         """Is it open, or nothing that we could open? False: try again."""
-        work = self._work(tp)
+        work = self._work(tp, is_anew)
         try:
             start = await work.open()
             with translated(tp.topic):
@@ -139,17 +157,26 @@ class KafkaDesk(ConsumerRebalanceListener):  # type: ignore[misc]
             raise
         return True
 
-    def _work(self, tp: TopicPartition) -> Partition:
+    def _work(self, tp: TopicPartition, is_anew: bool) -> Partition:
         if tp.topic == self._spec.retry:
             return RetryPartition(self._line, self._consumer, self._spec, tp)
-        return SourcePartition(self._line, self._consumer, self._spec, tp)
+        return SourcePartition(self._line, self._consumer, self._spec, tp, is_anew)
 
     @property
     def lag(self) -> int:
         """Messages of the source not yet claimed, as far as known."""
         sources = ((tp, work) for tp, work in self._works.items() if isinstance(work, SourcePartition))
-        ends = ((self._consumer.highwater(tp) or 0, work.progress.highest) for tp, work in sources)
-        return sum(max(0, end - highest - 1) for end, highest in ends)
+        return sum(max(0, self._end(tp) - work.progress.highest - 1) for tp, work in sources)
+
+    def _end(self, tp: TopicPartition) -> int:
+        return max(self._consumer.highwater(tp) or 0, self._ends.get(tp.partition, 0))
+
+    async def _look(self) -> None:
+        while True:
+            await asyncio.sleep(LOOK_EVERY)
+            ours = [tp.partition for tp, work in self._works.items() if isinstance(work, SourcePartition)]
+            with contextlib.suppress(BrokerError):  # the next claim or settlement says it
+                self._ends = await self._line.ends(self._spec.source, ours) if ours else {}
 
     @property
     def parked(self) -> int:
@@ -228,6 +255,13 @@ class KafkaDesk(ConsumerRebalanceListener):  # type: ignore[misc]
         """Keep this word where the sweep reads it."""
         self._said = True
         await write_word(self._line, self._spec.ledger, word.pod, word)
+
+
+async def _end(tasks: "set[asyncio.Task[None]]") -> None:
+    while under_way := [task for task in tasks if not task.done()]:
+        for task in under_way:
+            task.cancel()  # again and again: a driver may swallow one that meets its own timeout
+        await asyncio.wait(under_way, timeout=1.0)
 
 
 def _size(claims: Iterable[Claim]) -> int:

@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 from collections import deque
-from collections.abc import Mapping, MutableMapping
+from collections.abc import Callable, Mapping, MutableMapping
 
 from aiokafka import AIOKafkaConsumer, ConsumerRecord, TopicPartition
 
@@ -19,7 +19,10 @@ Partition = SourcePartition | RetryPartition
 
 
 class Intake:
-    """Claims that were read and not yet dealt out. `works`: the partitions; `shut`: why some of them stand still."""
+    """Claims that were read and not yet dealt out. `works`: the partitions; `shut`: why some of them stand still.
+
+    `begin_anew` is told of a source whose log is not the one we know.
+    """
 
     def __init__(
         self,
@@ -27,8 +30,10 @@ class Intake:
         group: str,
         works: Mapping[TopicPartition, Partition],
         shut: MutableMapping[TopicPartition, BrokerError],
+        begin_anew: Callable[[TopicPartition, SourcePartition], None],
     ) -> None:
         self._line, self._group, self._works, self._shut = line, group, works, shut
+        self._begin_anew = begin_anew
         self._left: deque[Claim] = deque()
 
     def clear(self) -> None:
@@ -54,7 +59,7 @@ class Intake:
                 async with asyncio.timeout(wait + 0.5):
                     records = await consumer.getmany(timeout_ms=int(wait * 1000), max_records=limit)
                     for tp, found in records.items():
-                        self._lay_out(self._works.get(tp), found)
+                        self._look_over(tp, self._works.get(tp), found)
         except Exception as error:
             is_passed = batches.is_about_content(error) and await self._read_around(consumer)
             if not is_passed:
@@ -70,6 +75,13 @@ class Intake:
                     (consumer.resume if room else consumer.pause)(tp)
                 limit = room or limit
         return limit
+
+    def _look_over(self, tp: TopicPartition, work: Partition | None, records: "list[ConsumerRecord]") -> None:
+        # The driver goes to the first message of a log that ends before the one it asks for.
+        if isinstance(work, SourcePartition) and records[0].offset < work.position:
+            self._begin_anew(tp, work)
+        else:
+            self._lay_out(work, records)
 
     def _lay_out(self, work: Partition | None, records: "list[ConsumerRecord]") -> None:
         for record in records:

@@ -20,8 +20,11 @@ from deadletter.core.letters import Message, Place
 class SourcePartition:
     """Opened on assignment: producer first, which fences the owner before us, then the committed offset."""
 
-    def __init__(self, line: Line, consumer: AIOKafkaConsumer, spec: DeskSpec, tp: TopicPartition) -> None:
+    def __init__(
+        self, line: Line, consumer: AIOKafkaConsumer, spec: DeskSpec, tp: TopicPartition, is_anew: bool = False
+    ) -> None:
         self._line, self._consumer, self._spec, self.tp = line, consumer, spec, tp
+        self._is_anew = is_anew  # the group's offset is of a log that is gone
         self._room: Room | None = None
         self.progress = Progress(0)
         self.position = 0  # where reading goes on
@@ -51,16 +54,15 @@ class SourcePartition:
         admin = await self._line.admin()
         with translated(self._spec.group):
             found = await admin.list_consumer_group_offsets(self._spec.group, partitions=[self.tp])
-        first = (await self._line.ends(self.tp.topic, [self.tp.partition], EARLIEST))[self.tp.partition]
-        end = (await self._line.ends(self.tp.topic, [self.tp.partition]))[self.tp.partition]
         committed = found.get(self.tp)
-        if committed is not None and 0 <= committed.offset <= end:
+        end = (await self._line.ends(self.tp.topic, [self.tp.partition]))[self.tp.partition]
+        if committed is not None and 0 <= committed.offset <= end and not self._is_anew:
             return committed.offset, committed.metadata or ""
-        # An offset beyond the end speaks of a topic that was deleted and made again: all of the new one is new.
-        is_new = committed is None or committed.offset < 0
-        start = end if is_new and not self._spec.from_earliest else first
-        # Said at once: else a restart before the first settlement would begin at another end.
+        # A partition that the group has no offset of was added, and one that ends before it was deleted and made again:
+        # all of it is new. Said at once: else a restart before the first settlement might begin elsewhere.
+        start = (await self._line.ends(self.tp.topic, [self.tp.partition], EARLIEST))[self.tp.partition]
         await self._commit(start, "")
+        self._is_anew = False
         return start, ""
 
     @property
