@@ -29,6 +29,12 @@ def grace(place: Place) -> int:
     return int(place.get("deployment", "orders-courier")["spec"]["template"]["spec"]["terminationGracePeriodSeconds"])
 
 
+def scale(place: Place) -> dict[str, Any]:
+    """What an autoscaler reads."""
+    path = f"/apis/deadletter.dev/v1alpha1/namespaces/{place.namespace}/deadletterqueues/orders/scale"
+    return json.loads(place.kubectl("get", "--raw", path))
+
+
 def digest(place: Place) -> str:
     template = place.get("deployment", "orders-courier")["spec"]["template"]
     return str(template["metadata"]["annotations"]["deadletter.dev/assignment"])
@@ -81,6 +87,10 @@ def test_a_courier_is_deployed_and_kept(place: Place, operator: Operator, redis:
         "-p",
         '{"status":{"replicas":3,"readyReplicas":2,"availableReplicas":2}}',
     )
+    until("told to an autoscaler", lambda: scale(place)["status"].get("replicas") == 3)
+    asked = dict(pair.split("=") for pair in scale(place)["status"]["selector"].split(","))
+    pods = place.get("deployment", "orders-courier")["spec"]["template"]["metadata"]["labels"]
+    assert asked.items() <= pods.items()
     place.kubectl("delete", "dlq", "orders")
     until("collected", lambda: not place.get("deployment", "orders-courier"))
 

@@ -1,10 +1,13 @@
 """Conditions and numbers of a queue."""
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
+from deadletter.api.deadletterqueues import DeadLetterQueue
 from deadletter.brokers.values import CourierWord, GroupReading
 from deadletter.core.reasons import Reason
 from deadletter.plan.conditions import turned
@@ -15,6 +18,7 @@ from deadletter.plan.queues import conditions_of, queue_status
 from tests.plan.things import NOW, connection, delivered, plain, reading
 
 HOUR = 3_600_000
+ROOT = Path(__file__).parents[2]
 SEEN = QueueFacts(connection=connection(), now=NOW)
 
 
@@ -95,6 +99,14 @@ def test_degraded_says_the_worst(spec: dict[str, Any], seen: Any, reason: str | 
     status = said(queue_status(plain(**spec), replace(SEEN, reading=seen), None))
     assert status["Degraded"] == (("True", reason) if reason else ("False", "AsExpected"))
     assert status["Ready"][0] == "True"
+
+
+@pytest.mark.parametrize(("depth", "degraded"), [(99, ("False", "AsExpected")), (100, ("True", "DepthHigh"))])
+def test_weakincentives_is_degraded_from_a_hundred_letters_on(depth: int, degraded: tuple[str, str]) -> None:
+    documents = yaml.safe_load_all((ROOT / "examples/weakincentives.yaml").read_text())
+    body = next(one for one in documents if one["kind"] == "DeadLetterQueue")
+    queue = DeadLetterQueue.from_body(body)
+    assert said(queue_status(queue, replace(SEEN, reading=reading(depth)), None))["Degraded"] == degraded
 
 
 def test_retention_that_comes_near() -> None:

@@ -101,6 +101,8 @@ async def test_a_letter_without_a_timestamp_of_its_own_is_delivered():
 async def test_success_may_be_other_statuses():
     bench = await buried_with(status(409), http={"success": ["200-299", 409]})
     assert not bench.buried()
+    (envelope,) = (await buried_with(status(202), http={"success": ["200-201"]})).envelopes()
+    assert (envelope.failure.status, envelope.attempts) == (202, 1)
 
 
 async def test_compat_headers_are_written_beside_ours():

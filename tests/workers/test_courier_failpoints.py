@@ -15,14 +15,14 @@ from tests.workers.wires import Wire
 
 COUNT = 30
 TIMES = "2"  # every step is taken at least so often: few are in flight at once, so settlements come in several batches
-BAD, PUT_OFF = status(422), status(503)
+BAD, ODD, PUT_OFF = status(422), status(409), status(503)
 POLICY = {**QUICK, "maxAttempts": 3, "backoff": {"strategy": "Fixed", "initial": "300ms"}}
 
 
 def answer(one: Received):
     number = int(one.body.split()[1])
     if number % 3 == 0:
-        return BAD(one)
+        return ODD(one) if number % 2 else BAD(one)
     return PUT_OFF(one) if number % 3 == 1 and one.headers["Dlq-Attempt"] != "3" else status(200)(one)
 
 
@@ -31,7 +31,9 @@ async def walk(wire: Wire, service: Service, folder: Path, kind: str, step: str)
     own = Wire(wire.broker, wire.spec, wire.prefix.replace(".", f"-{step}."))
     await own.make()
     await own.send(*(message(f"{step} {number}", f"k{number}") for number in range(COUNT)))
-    told = own.assignment(service.url, policy=POLICY, delivery={"inlineLimit": "0s", "concurrency": 4})
+    routes = [{"match": "error.status == 409", "box": f"{own.prefix}other"}]
+    slowly = {"inlineLimit": "0s", "concurrency": 4}
+    told = own.assignment(service.url, policy=POLICY, delivery=slowly, routes=routes)
     dying = Pod(folder / f"{step}-dying", told, "tests.workers.failpoints", kind, step, TIMES)
     await dying.start()
     assert dying.process is not None
@@ -39,12 +41,14 @@ async def walk(wire: Wire, service: Service, folder: Path, kind: str, step: str)
     pod = Pod(folder / step, told)
     await pod.start()
     try:
-        await own.until_buried(COUNT // 3)
+        await own.until_buried(COUNT // 6)
+        await own.until_buried(COUNT // 6, "other")
         await until(lambda: done(service, step) == {n for n in range(COUNT) if n % 3}, 180)
     finally:
         await pod.end(signal.SIGKILL)
-    letters = Counter(taken.message.value for taken in await own.buried())
-    assert letters == Counter(f"{step} {number}".encode() for number in range(0, COUNT, 3)), step
+    for box, first in (("dead", 0), ("other", 3)):
+        letters = Counter(taken.message.value for taken in await own.buried(box))
+        assert letters == Counter(f"{step} {number}".encode() for number in range(first, COUNT, 6)), step
 
 
 def done(service: Service, step: str) -> set[int]:

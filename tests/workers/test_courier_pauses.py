@@ -4,10 +4,21 @@ import asyncio
 
 import pytest
 from aiohttp import web
+from prometheus_client import REGISTRY
 
 from deadletter.brokers.errors import BoxRefused
 from tests.workers.couriers import QUICK, Bench, assignment, message
 from tests.workers.services import Received, serving, status, until
+
+QUEUE = {"namespace": "test", "queue": "orders"}
+
+
+def circuit() -> float | None:
+    return REGISTRY.get_sample_value("dlq_circuit_open", QUEUE)
+
+
+def paused(reason: str) -> float | None:
+    return REGISTRY.get_sample_value("dlq_courier_paused", QUEUE | {"reason": reason})
 
 
 async def test_an_outage_pauses_and_buries_nothing():
@@ -31,9 +42,11 @@ async def test_an_outage_pauses_and_buries_nothing():
                 before = courier.gate.breaker.opens_until
                 await until(lambda before=before: courier.gate.breaker.opens_until > before)
             assert not bench.buried()
+            assert (circuit(), paused("CircuitOpen")) == (1, 1)
             is_down = False
             await until(lambda: bench.is_settled)
             await until(lambda: bench.words == [""])
+            assert (circuit(), paused("CircuitOpen")) == (0, 0)
     assert len(taken) == 100
     assert not bench.buried()
 

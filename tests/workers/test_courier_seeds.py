@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any
 
+import pytest
 import yaml
 from aiohttp import web
 
@@ -87,11 +88,14 @@ async def test_querator_moves_an_item_past_its_deadline_whatever_its_attempts():
     assert [one.reason for one in bench.envelopes()] == ["Expired"]
 
 
-async def test_querator_without_a_dead_queue_deletes_with_a_warning():
+async def test_querator_without_a_dead_queue_deletes_with_a_warning(capsys: pytest.CaptureFixture[str]):
     told = policy("querator", backoff=SHORT, onExhausted="Discard")
     bench, received = await settled(lambda _: web.Response(status=500), told)
     assert len(received) == 5
     assert not bench.buried()
+    (line,) = (line for line in capsys.readouterr().out.splitlines() if "a message was discarded" in line)
+    assert "orders/0/0" in line
+    assert "AttemptsExhausted" in line
 
 
 async def test_querator_deletes_the_item_only_after_the_letter_is_written():

@@ -31,9 +31,9 @@ class Wire:
         spans = await self.broker.window(self.prefix + box)
         return [taken async for batch in self.broker.read(self.prefix + box, spans) for taken in batch]
 
-    async def until_buried(self, count: int) -> list[Taken]:
+    async def until_buried(self, count: int, box: str = "dead") -> list[Taken]:
         async with asyncio.timeout(120):
-            while len(found := await self.buried()) < count:
+            while len(found := await self.buried(box)) < count:
                 await asyncio.sleep(0.1)
         return found
 

@@ -1,0 +1,73 @@
+"""Times a courier keeps: when a parked letter is due, and when its own time is over."""
+
+import asyncio
+import time
+from statistics import median
+
+from aiohttp import web
+
+from deadletter.brokers.kafka import committer
+from deadletter.plan import pods
+from deadletter.workers.courier.courier import GRACE_S, Courier
+from deadletter.workers.courier.deliveries import Deliverer
+from deadletter.workers.courier.main import desk_spec
+from tests.workers.couriers import QUICK, message, no_secret
+from tests.workers.services import Received, serving, until
+from tests.workers.wires import Wire
+
+WAIT_S = 3.0
+LATE_S = 2.0
+TAKEN_OVER_S = 15.0
+
+
+async def test_parked_letters_are_delivered_within_two_seconds_of_their_time(wire: Wire):
+    seen: dict[bytes, list[float]] = {}
+
+    def answer(one: Received) -> web.Response:
+        times = seen.setdefault(one.body, [])
+        times.append(time.monotonic())
+        return web.Response(status=200 if len(times) > 1 else 503)
+
+    policy = {**QUICK, "backoff": {"strategy": "Fixed", "initial": f"{WAIT_S:.0f}s"}}
+    await wire.send(*(message(f"m{n}", f"k{n}") for n in range(20)))
+    async with serving(answer) as service:
+        told = wire.assignment(service.url, policy=policy, delivery={"inlineLimit": "0s"})
+        async with wire.courier(told):
+            await until(lambda: len(seen) == 20 and all(len(times) == 2 for times in seen.values()))
+    late = [again - first - WAIT_S for first, again in seen.values()]
+    assert min(late) >= 0
+    assert median(late) <= LATE_S  # a machine that is busy may hold back some
+
+
+async def test_what_does_not_end_in_time_is_handed_back_and_the_next_courier_has_it_soon(wire: Wire):
+    over = asyncio.Event()
+
+    async def hanging_at_first(_: Received) -> web.Response:
+        if len(service.received) == 1:
+            await over.wait()
+        return web.Response()
+
+    async with serving(hanging_at_first) as service:
+        told = wire.assignment(service.url)
+        stop, deliverer = asyncio.Event(), Deliverer(told, no_secret)
+        async with wire.broker.desk(desk_spec(told, "pod-0")) as desk:
+            working = asyncio.ensure_future(Courier(told, desk, deliverer).run(stop, grace=0.5))
+            await wire.send(message())
+            await until(lambda: len(service.received) == 1)
+            stop.set()
+            await asyncio.wait_for(working, 60)
+        await deliverer.close()
+        stopped = time.monotonic()
+        async with wire.courier(told, "pod-1"):
+            await until(lambda: len(service.received) == 2)
+            assert time.monotonic() - stopped < TAKEN_OVER_S
+        over.set()
+    assert len({one.id for one in service.received}) == 1
+    assert {one.headers["Dlq-Attempt"] for one in service.received} == {"1"}
+    assert not await wire.buried()
+
+
+def test_a_pod_has_more_time_to_end_than_its_courier_takes():
+    made = pods.pod("courier", "orders-courier", "default", (), pods.Image("dlq-operator", "Always"))
+    leaving = committer.FLUSH + 10  # what is written is awaited, then the group is left
+    assert GRACE_S + leaving < made["terminationGracePeriodSeconds"]
