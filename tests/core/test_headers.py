@@ -144,4 +144,5 @@ def test_forged_headers_are_moved_aside_and_the_replay_count_stays():
 
 def test_a_replay_is_stamped_once():
     message = Message(b"k", b"v", (("dlq-replays", b"1"), ("user", b"x"), ("dlq-replay", b"old")))
-    assert stamp_replay(message, "new", 2).headers == (("user", b"x"), ("dlq-replays", b"2"), ("dlq-replay", b"new"))
+    sent = (("dlq-id", b"name"), ("dlq-replays", b"2"), ("dlq-replay", b"new"))
+    assert stamp_replay(message, "name", "new", 2).headers == (("user", b"x"), *sent)

@@ -100,7 +100,7 @@ async def test_a_parked_letter_keeps_its_name_attempts_and_origin():
 
 async def test_a_replayed_letter_starts_again_at_no_attempts_and_keeps_its_replay():
     bench = Bench()
-    sent = stamp_replay(message(), "replay-uid", 1)
+    sent = stamp_replay(message(), "name", "replay-uid", 1)
     bench.server.boxes["retry"].park(sent, 0)
     async with serving(status(503)) as service, bench.courier(assignment(service.url)):
         await until(lambda: bench.is_settled)

@@ -21,16 +21,19 @@ _VARYING = re.compile(
 _JAVA_FRAME = re.compile(r"^\s*at\s+([^\s(]+)", re.MULTILINE)
 _PYTHON_FRAME = re.compile(r'^\s*File "([^"\n]*)", line [0-9]+, in (\S+)', re.MULTILINE)
 _DIGITS = re.compile(r"[0-9]+")
+_NOUGHTS = bytes.maketrans(b"123456789", b"000000000")
 
 
 def fingerprint(failure: Failure) -> str:
     """Eight hex digits that stay the same across ids, numbers, times and line numbers."""
-    return _fingerprint(failure.type, failure.message, failure.stack)
+    # Which digit it is changes nothing in the end, so messages that differ in digits alone are looked at once.
+    message = failure.message[:_MESSAGE_LIMIT].encode("utf-8", "replace").translate(_NOUGHTS)
+    return _fingerprint(failure.type, message, failure.stack)
 
 
 @lru_cache(maxsize=2_048)
-def _fingerprint(kind: str, message: str, stack: str) -> str:
-    cause = "\0".join((kind, " ".join(_VARYING.sub("#", message[:_MESSAGE_LIMIT]).split()), top_frame(stack)))
+def _fingerprint(kind: str, message: bytes, stack: str) -> str:
+    cause = "\0".join((kind, " ".join(_VARYING.sub("#", message.decode()).split()), top_frame(stack)))
     return blake2b(cause.encode("utf-8", "replace"), digest_size=4).hexdigest()
 
 

@@ -69,6 +69,7 @@ _ENTRY_ID = re.compile(rb"[0-9]{1,20}-[0-9]{1,20}")
 _OURS = frozenset(OUR_HEADERS)
 _CATEGORIES = {category.value: category for category in Category}
 _FORGEABLE = _OURS - set(REPLAY_HEADERS)
+_SENT = frozenset((ID, *REPLAY_HEADERS))
 
 
 def stamp(message: Message, envelope: Envelope, compat: Sequence[str] = ()) -> Message:
@@ -149,10 +150,11 @@ def read_fields(fields: dict[str, bytes | None]) -> Envelope:
 
 
 def glance(fields: dict[str, bytes | None]) -> Envelope:
-    """Of the envelope in these headers only the origin's topic, the failure's words and the replays."""
-    origin = Origin(_text(fields, ORIGIN_TOPIC))
+    """Of the envelope in these headers only the id, the origin's place, the failure's words and the replays."""
+    origin = Origin(_text(fields, ORIGIN_TOPIC), position(fields.get(ORIGIN_PARTITION)), _offset(fields))
     failure = Failure(_text(fields, ERROR_TYPE) or "", _text(fields, ERROR_MESSAGE) or "")
-    return Envelope("ours", Confidence.Certain, origin, origin, failure=failure, replays=read_replays(fields))
+    replays = read_replays(fields)
+    return Envelope("ours", Confidence.Certain, origin, origin, failure=failure, replays=replays, id=_text(fields, ID))
 
 
 def _failure(fields: dict[str, bytes | None]) -> Failure:
@@ -177,7 +179,7 @@ def _text(fields: dict[str, bytes | None], name: str) -> str | None:
 
 def _offset(fields: dict[str, bytes | None]) -> int | None:
     raw = fields.get(ORIGIN_OFFSET)
-    if raw and _ENTRY_ID.fullmatch(raw):
+    if raw and b"-" in raw and _ENTRY_ID.fullmatch(raw):
         return Place.of_entry("", raw.decode()).offset
     return position(raw)
 
@@ -198,8 +200,8 @@ def unforge(message: Message) -> Message:
     return replace(message, headers=renamed)
 
 
-def stamp_replay(message: Message, uid: str, replays: int) -> Message:
-    """The message with the id of the Replay that sends it and how often it was sent."""
-    kept = [header for header in message.headers if header[0] not in REPLAY_HEADERS]
-    sent = (*kept, (REPLAYS, b"%d" % replays), (REPLAY, clip_bytes(uid, _LIMITS[REPLAY])))
-    return Message(message.key, message.value, sent, message.timestamp)
+def stamp_replay(message: Message, name: str, uid: str, replays: int) -> Message:
+    """The message with its own name, the id of the Replay that sends it and how often it was sent."""
+    kept = [header for header in message.headers if header[0] not in _SENT]
+    sent = ((ID, clip_bytes(name, _LIMITS[ID])), (REPLAYS, b"%d" % replays), (REPLAY, clip_bytes(uid, _LIMITS[REPLAY])))
+    return Message(message.key, message.value, (*kept, *sent), message.timestamp)

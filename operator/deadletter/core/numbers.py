@@ -17,6 +17,8 @@ def number(raw: bytes | None) -> int | None:
     """
     if not raw:
         return None
+    if raw.isdigit() and len(raw) < 19:  # the usual one, without asking further
+        return int(raw)
     if _DECIMAL.fullmatch(raw):
         value = int(raw)
     elif len(raw) == 1:

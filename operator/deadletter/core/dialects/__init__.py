@@ -50,7 +50,10 @@ def read_envelope(
 def glance(
     message: Message, place: Place, dialect: str = AUTO, read_values: bool = False, origin: str | None = None
 ) -> Letter:
-    """As `read_letter`, but only dialect, origin's topic, failure's words and replays are right: enough to count it."""
+    """As `read_letter`, but only dialect, id, origin's place, failure's words and replays are right.
+
+    Enough to count the letter and to send it back, at half the price.
+    """
     return Letter(message, place, _envelope(Fields(message, place), dialect, read_values, origin, _glance))
 
 

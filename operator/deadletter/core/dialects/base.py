@@ -124,27 +124,32 @@ class Dialect:
         return envelope
 
     def glance(self, fields: Fields) -> Envelope:
-        """As `read`, but only the origin's topic, the failure and the replays are right."""
-        hop = Origin(fields.text(self.topic) if self.topic else None)
+        """As `read`, but only the id, the origin's place, the failure and the replays are right."""
+        hop = self._place(fields.last)
         envelope = Envelope(
             dialect=self.name,
             confidence=self.confidence,
-            origin=Origin(text_in(fields.first, self.topic)) if fields.repeated else hop,
+            origin=self._place(fields.first) if fields.repeated else hop,
             hop=hop,
             failure=self._failure(fields),
             replays=max(fields.number(self.replays) or 0, 0) if self.replays else 0,
+            id=fields.text(self.id) if self.id else None,
         )
         if self.polish:
             self.polish(fields, envelope)
         return envelope
 
-    def _origin(self, values: dict[str, bytes | None]) -> Origin:
+    def _place(self, values: dict[str, bytes | None]) -> Origin:
         return Origin(
             text_in(values, self.topic) if self.topic else None,
             _found(values, self.partition, position) if self.partition else None,
             _found(values, self.offset, position) if self.offset else None,
-            _found(values, self.timestamp, moment) if self.timestamp else None,
         )
+
+    def _origin(self, values: dict[str, bytes | None]) -> Origin:
+        origin = self._place(values)
+        origin.timestamp = _found(values, self.timestamp, moment) if self.timestamp else None
+        return origin
 
     def _failure(self, fields: Fields) -> Failure:
         kind = (fields.text(self.type) or "") if self.type else ""

@@ -62,10 +62,7 @@ class Target:
         """The publication of a letter whose message is mended."""
         if self.kind == "Retry":
             return Publication(to, headers.stamp(mended, self._fresh(letter, now)), letter.place, due_at=now)
-        replays = letter.envelope.replays + 1
-        named = (headers.ID, identity(letter).encode())
-        plain = Message(mended.key, mended.value, (*mended.headers, named), mended.timestamp)
-        stamped = headers.stamp_replay(plain, self.uid, replays)
+        stamped = headers.stamp_replay(mended, identity(letter), self.uid, letter.envelope.replays + 1)
         return Publication(to, stamped, letter.place, self._partition(to, letter, partitions))
 
     def _partition(self, to: str, letter: Letter, partitions: Mapping[str, int | None]) -> int | None:

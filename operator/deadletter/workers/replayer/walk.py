@@ -49,7 +49,8 @@ class Walk:
         self._reading = (told.dialect, told.read_values, told.origin)
         self._needs_origin = errand.publishes and told.spec.on_missing_origin == "Fail"
         self._takes_all = errand.selection.takes_all
-        self._read = glance if errand.selection.takes_a_glance and not errand.publishes else read_letter
+        needs_times = errand.publishes and (told.target.kind == "Retry" or told.spec.timestamp == "Original")
+        self._read = glance if errand.selection.takes_a_glance and not needs_times else read_letter
 
     async def go(self) -> None:
         """Until the window's end, the quota's end or the stop."""
