@@ -78,16 +78,8 @@ def test_a_courier_is_deployed_and_kept(place: Place, operator: Operator, redis:
     until("back", lambda: place.get("configmap", "orders-courier"))
     place.kubectl("scale", "dlq", "orders", "--replicas=3")
     until("scaled", lambda: place.get("deployment", "orders-courier")["spec"]["replicas"] == 3)
-    place.kubectl(
-        "patch",
-        "deployment",
-        "orders-courier",
-        "--subresource=status",
-        "--type=merge",
-        "-p",
-        '{"status":{"replicas":3,"readyReplicas":2,"availableReplicas":2}}',
-    )
-    until("told to an autoscaler", lambda: scale(place)["status"].get("replicas") == 3)
+    counted = lambda: place.get("deployment", "orders-courier")["status"].get("replicas", 0)  # noqa: E731
+    until("told to an autoscaler", lambda: scale(place)["status"].get("replicas") == counted() >= 3)
     asked = dict(pair.split("=") for pair in scale(place)["status"]["selector"].split(","))
     pods = place.get("deployment", "orders-courier")["spec"]["template"]["metadata"]["labels"]
     assert asked.items() <= pods.items()
