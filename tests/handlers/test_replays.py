@@ -66,7 +66,7 @@ def test_one_replay_at_a_time_and_its_counts(place: Place, operator: Operator, r
     place.apply("Replay", "preview", replay(mode="DryRun"))
     place.until_condition("rply", "preview", "Succeeded", "Unknown", "Queued")
     told = json.loads(place.get("configmap", "first-replay")["data"]["assignment.json"])
-    assert (told["boxes"]["dead"], told["target"]) == (dead, {"kind": "Box", "box": target})
+    assert (told["boxes"]["dead"], told["target"]["kind"], told["target"]["box"]) == (dead, "Box", target)
     assert work(place, "first", tmp_path / "first") == 0
     place.until_condition("rply", "first", "Succeeded", "True", "AllReplayed")
     status = place.get("rply", "first")["status"]

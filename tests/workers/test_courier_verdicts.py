@@ -37,6 +37,13 @@ async def test_attempts_run_out_and_the_letter_says_why():
     assert envelope.id == "orders/0/0"
 
 
+async def test_the_retention_of_a_dead_box_counts_from_the_failure_not_from_when_the_message_was_sent():
+    bench = await buried_with(status(422))
+    (letter,), (envelope,) = bench.buried(), bench.envelopes()
+    assert letter.timestamp == envelope.failed_at
+    assert envelope.origin.timestamp == message().timestamp < letter.timestamp
+
+
 @pytest.mark.parametrize("code", [301, 302, 307, 400, 401, 404, 422])
 async def test_what_time_does_not_heal_is_buried_at_once(code: int):
     bench = await buried_with(status(code, Location="http://127.0.0.1:1/"))

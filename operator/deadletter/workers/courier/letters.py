@@ -60,8 +60,9 @@ def to_park(letter: Letter, due_at: int) -> Message:
 
 
 def to_bury(letter: Letter, reason: str, compat: tuple[str, ...] = ()) -> Message:
-    """How it lies in a dead box."""
-    return stamp(letter.message, replace(letter.envelope, reason=reason), compat)
+    """How it lies in a dead box: as of its failure, for that is from when the box's retention counts."""
+    written = stamp(letter.message, replace(letter.envelope, reason=reason), compat)
+    return replace(written, timestamp=letter.envelope.failed_at or written.timestamp)
 
 
 def slim(letter: Letter) -> Letter:
