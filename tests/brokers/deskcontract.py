@@ -7,7 +7,7 @@ import uuid
 import pytest
 
 from deadletter.brokers.base import Broker, Desk
-from deadletter.brokers.errors import BoxMissing, BrokerError
+from deadletter.brokers.errors import BoxMissing, BrokerError, BrokerUnreachable
 from deadletter.brokers.values import (
     Buried,
     Claim,
@@ -50,8 +50,10 @@ class DeskContract:
         deadline = time.monotonic() + PATIENCE
         while True:
             found = (await registers.sweep([boxes.watched], now()))[boxes.dead]
-            if isinstance(found, BrokerError):
-                raise found
+            if isinstance(found, BrokerError):  # a partition just made may have no leader yet; the next sweep tells
+                if not isinstance(found, BrokerUnreachable) or time.monotonic() > deadline:
+                    raise found
+                continue
             if found.caught_up and found.depth == depth:
                 return found
             assert time.monotonic() < deadline, f"depth {found.depth}, wanted {depth}"
