@@ -50,13 +50,11 @@ class DeskContract:
         deadline = time.monotonic() + PATIENCE
         while True:
             found = (await registers.sweep([boxes.watched], now()))[boxes.dead]
-            if isinstance(found, BrokerError):  # a partition just made may have no leader yet; the next sweep tells
-                if not isinstance(found, BrokerUnreachable) or time.monotonic() > deadline:
-                    raise found
-                continue
-            if found.caught_up and found.depth == depth:
+            if isinstance(found, BrokerError) and not isinstance(found, BrokerUnreachable):
+                raise found  # but a partition just made may have no leader yet: the next sweep tells
+            if not isinstance(found, BrokerError) and found.caught_up and found.depth == depth:
                 return found
-            assert time.monotonic() < deadline, f"depth {found.depth}, wanted {depth}"
+            assert time.monotonic() < deadline, f"{found!r}, wanted depth {depth}"
             await asyncio.sleep(0.1)
 
     async def test_what_was_delivered_is_not_claimed_again(self, broker: Broker, fresh: Fresh) -> None:
