@@ -54,6 +54,12 @@ def test_a_letter_is_described():
     assert (told["attempts"], told["failedAt"], len(told["fingerprint"])) == (0, None, 8)
 
 
+def test_an_origin_on_redis_is_told_by_its_entry():
+    headers = [("dlq-origin-topic", b"orders"), ("dlq-origin-offset", b"1794990614608-5"), ("dlq-id", b"o")]
+    told = decode.describe(_line(headers))
+    assert orjson.loads(orjson.dumps(told))["origin"]["offset"] == "1794990614608-5"
+
+
 @pytest.mark.parametrize("sample", [s for s in SAMPLES if not s.pinned and s.place.offset < 1 << 64], ids=str)
 def test_every_dialect_is_told(sample):
     told = decode.describe(_of_sample(sample))

@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from deadletter.brokers.connect import open_broker
-from deadletter.core.letters import Category, Failure
+from deadletter.core.letters import Category, Failure, Place
 from deadletter.doors import letters
 from tests.workers.replaying import Scene, letter
 
@@ -107,6 +107,20 @@ async def test_a_payload_is_shown_only_when_asked_and_redacted(desk, capsys, cap
     _, text, _ = await ask(capsys, "show", last, "--payload", *named[:-2])
     assert "[redacted]" in text
     assert [record.getMessage() for record in caplog.records if record.name == "asyncio"] == []
+
+
+async def test_a_letter_of_a_redis_stream_is_shown_with_the_entry_it_came_from(redis, tmp_path, capsys):
+    told = {"redis": {"url": redis}}
+    scene = Scene(None, f"orders-{uuid.uuid4().hex[:8]}", told)
+    async with open_broker(scene.assignment().broker, lambda *_: b"", ANYWHERE) as broker:
+        scene.broker = broker
+        await scene.build()
+        await scene.bury(letter(Place.of_entry("", "1794990614608-5").offset, scene.name))
+    write(tmp_path, scene, told)
+    _, out, _ = await ask(capsys, "list", "--assignment", tmp_path, "-o", "json")
+    code, out, _ = await ask(capsys, "show", json.loads(out)[0]["id"], "--assignment", tmp_path)
+    assert code == 0
+    assert yaml.safe_load(out)["origin"] == {"topic": scene.name, "partition": 0, "offset": "1794990614608-5"}
 
 
 async def test_what_is_not_there_is_said_plainly(desk, capsys):

@@ -15,7 +15,7 @@ import orjson
 from deadletter.core import times
 from deadletter.core.dialects import NAMES, is_pointer, kept_headers, read_envelope
 from deadletter.core.fingerprint import fingerprint
-from deadletter.core.letters import Envelope, Message, Origin, Place
+from deadletter.core.letters import SEQUENCE_MASK, Envelope, Message, Origin, Place
 
 MALFORMED = "not a letter as JSON; bytes are base64, headers are [name, value] pairs"
 
@@ -74,11 +74,18 @@ def _time(ms: int | None) -> str | None:
     return None if ms is None else times.render(ms)
 
 
+def offset_shown(origin: Origin) -> int | str | None:
+    """A number on Kafka; on Redis the entry's id, whose number is larger than JSON's writers take."""
+    if origin.offset is None or origin.offset <= SEQUENCE_MASK:
+        return origin.offset
+    return Place("", 0, origin.offset).id
+
+
 def _origin(origin: Origin) -> dict[str, Any]:
     return {
         "topic": origin.topic,
         "partition": origin.partition,
-        "offset": origin.offset,
+        "offset": offset_shown(origin),
         "timestamp": _time(origin.timestamp),
     }
 

@@ -40,6 +40,7 @@ from deadletter.core.redaction import redact
 from deadletter.core.selection import PredicateError, Selection, failed_at
 from deadletter.core.tallies import Span
 from deadletter.doors.boxes import Counter, CounterError, find
+from deadletter.doors.decode import offset_shown
 from deadletter.doors.queues import find_queue
 
 COLUMNS = ("ID", "TIME", "ATTEMPTS", "GROUP", "CATEGORY", "ERROR")
@@ -207,7 +208,7 @@ def describe(letter: Letter) -> dict[str, Any]:
     def moment(ms: int | None) -> str | None:
         return None if ms is None else times.render(ms)
 
-    origin = {"topic": known.origin.topic, "partition": known.origin.partition, "offset": known.origin.offset}
+    origin = {"topic": known.origin.topic, "partition": known.origin.partition, "offset": offset_shown(known.origin)}
     return summary(letter) | {
         "box": letter.place.box,
         "dialect": known.dialect,
