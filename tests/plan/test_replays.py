@@ -156,7 +156,10 @@ def test_letters_that_were_not_taken_are_told_with_what_helps() -> None:
         "0 of 3 letters were archived; 2 are gone or never were; 1 were settled before."
     )
     assert message(replay(mode="DryRun"), seen(tallies=(skipping(replayed=4),))) == "4 of 4 letters would be replayed."
-    assert message(replay(), seen(tallies=(skipping(),))) == ""
+    assert message(replay(), seen(tallies=(skipping(),))) == "No letter matched."
+    assert message(replay(mode="DryRun"), seen(tallies=(skipping(SelectorError=5),))) == (
+        "No letter matched; spec.select.where cannot be evaluated for 5 letters, so it does not select them."
+    )
 
 
 def test_pods_that_end_without_a_step_forward_end_the_replay_and_say_how() -> None:

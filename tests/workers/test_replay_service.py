@@ -60,6 +60,7 @@ async def test_what_it_refuses_stays_and_has_failed_again(scene):
     async with serving(lambda service, body: 400 if body == b'{"n": 2}' else 200) as (_, carrier):
         ending = await scene.run(scene.assignment(target=TARGET), carrier=carrier)
     assert (ending.code, ending.reason) == (endings.FAILED, "DeliveryFailed")
+    assert ending.message == "The service did not take 1 of 6 letters; they are still in the dead box."
     assert await scene.open_letters() == [2]
     (tally,) = await scene.tallies()
     assert (tally.replayed, tally.failed_again) == (6, 1)

@@ -59,11 +59,12 @@ def _deed(replay: Replay, matched: int, skipped: Mapping[str, int]) -> str:
     verb = {"Republish": "replayed", "Archive": "archived"}.get(replay.spec.action, "discarded")
     form = "would be" if replay.spec.mode == "DryRun" else "were"
     taken = matched - sum(count for count, _ in left)
-    parts = [f"{taken} of {matched} letters {form} {verb}"] if matched else []
+    parts = [f"{taken} of {matched} letters {form} {verb}"] if matched else ["no letter matched"]
     parts += [f"{count} {text}" for count, text in left]
     if failed := skipped.get(Reason.SelectorError):
         parts.append(f"spec.select.where cannot be evaluated for {failed} letters, so it does not select them")
-    return f"{'; '.join(parts)}." if parts else ""
+    text = "; ".join(parts)
+    return f"{text[0].upper()}{text[1:]}."
 
 
 def _of_job(replay: Replay, facts: ReplayFacts) -> Ending | None:

@@ -70,8 +70,10 @@ class Course:
         self._mind_losses()
         if self._spec.verify is not None and self._errand.publishes:
             await self._watch("Verifying", self._spec.verify.window_ms, self._spec.verify.max_failure_share)
-        elif self._errand.carrier is not None and any(tally.failed_again for tally in self._tallies):
-            raise ReplayFailed(Reason.DeliveryFailed, "The service refused letters; they are still in the dead box.")
+        elif self._errand.carrier is not None and (refused := sum(tally.failed_again for tally in self._tallies)):
+            sent = sum(tally.replayed for tally in self._tallies)
+            sentence = f"The service did not take {refused} of {sent} letters; they are still in the dead box."
+            raise ReplayFailed(Reason.DeliveryFailed, sentence)
 
     async def _freeze(self, seat: Seat, span: Span, now: int) -> None:
         await seat.open()
