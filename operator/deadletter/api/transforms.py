@@ -54,7 +54,9 @@ class Patch(Model):
     op: Literal["add", "remove", "replace", "move", "copy", "test"] = Field(description="What to do.")
     path: Annotated[Pointer, Field(description="Where, as a JSON pointer.")]
     from_: Pointer | None = Field(None, alias="from", description="From where, with move and copy.")
-    value: Annotated[Any, AnyJson()] = Field(None, description="The new value, with add, replace and test; any JSON.")
+    value: Annotated[Any, AnyJson()] = Field(
+        None, description="The new value, with add, replace and test; any JSON. Absent: null."
+    )
 
 
 class TransformSpec(Model):
