@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from deadletter.brokers.errors import LedgerCorrupt
-from deadletter.brokers.kafka.commits import FRESH, MOST, Attempt, decode, encode
+from deadletter.brokers.kafka.commits import FRESH, MOST, Attempt, decode, encode, longest
 from deadletter.brokers.kafka.progress import Progress
 
 OFFSETS = st.integers(0, 1 << 62)
@@ -17,6 +17,14 @@ def test_it_comes_back_as_it_was(base: int, ahead: dict[int, Attempt], more: int
     unfinished = {base + delta: state for delta, state in sorted(ahead.items())}
     highest = max([base - 1, *unfinished]) + more
     assert decode(base, encode(base, highest, unfinished)) == (highest, unfinished)
+
+
+@given(OFFSETS, st.dictionaries(st.integers(0, 100_000), ATTEMPTS, min_size=1, max_size=50))
+def test_no_text_is_longer_than_is_told_before_it_is_written(base: int, ahead: dict[int, Attempt]) -> None:
+    unfinished = {base + delta: state for delta, state in ahead.items()}
+    failed = sum(state != FRESH for state in unfinished.values())
+    lowest, highest = min(unfinished), max(unfinished)
+    assert len(encode(lowest, highest, unfinished)) <= longest(len(unfinished), failed, highest - lowest)
 
 
 @pytest.mark.parametrize("text", ["", "somebody else's", "{}"])

@@ -35,6 +35,12 @@ def encode(offset: int, highest: int, unfinished: Mapping[int, Attempt]) -> str:
     return text if len(text) <= MOST else _render(offset, highest, _shorter(unfinished, len(text) - MOST))
 
 
+def longest(count: int, failed: int, span: int) -> int:
+    """No text for so many offsets within `span`, so many of them failed, has more bytes; told without rendering it."""
+    content = 9 + 2 * count + (span >> 7) + 10 * failed  # a distance takes a byte, and one more for every 128 at most
+    return len(PREFIX) + content * 4 // 3 + 4
+
+
 def _shorter(unfinished: Mapping[int, Attempt], excess: int) -> dict[int, Attempt]:
     timed = [(state.first_failed_at, offset) for offset, state in unfinished.items() if state.first_failed_at]
     youngest = sorted(timed, reverse=True)[: excess // 6 + 2]  # each time is five bytes less, in base64 almost seven

@@ -2,7 +2,7 @@
 
 from collections.abc import Collection
 
-from deadletter.brokers.kafka.commits import FRESH, MOST, Attempt, decode, encode
+from deadletter.brokers.kafka.commits import FRESH, MOST, Attempt, decode, encode, longest
 
 
 class Progress:
@@ -58,5 +58,8 @@ class Progress:
 
     def has_room(self, count: int) -> bool:
         """Would the broker take the metadata with so many more, taken one after the other?"""
-        more = count * 8 // 3 + 4  # two bytes each, in base64
-        return len(self.unfinished) * 16 + more <= MOST or len(self.snapshot()[1]) + more <= MOST
+        failed = len(self.unfinished) - list(self.unfinished.values()).count(FRESH)
+        span = self.highest - next(iter(self.unfinished), self.highest)
+        if longest(len(self.unfinished) + count, failed, span) <= MOST:
+            return True
+        return len(self.snapshot()[1]) + count * 8 // 3 + 4 <= MOST  # two bytes each, in base64
