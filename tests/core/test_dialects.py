@@ -1,5 +1,6 @@
 """Every dialect is read from its own letters, and from no other's."""
 
+import itertools
 from collections import Counter
 from dataclasses import replace
 from operator import attrgetter
@@ -84,10 +85,11 @@ def test_no_other_dialect_steals_the_letter(sample):
 def test_a_glance_sees_the_same_as_a_reading(sample, pin):
     """Repeated headers, replays and a named origin included."""
     dialect = sample.dialect if sample.pinned or pin else "Auto"
-    for more in ((), (("dlq-replays", b"2"), *sample.headers)):
+    added = (("dlq-replays", b"2"), *sample.headers)
+    for more, origin in itertools.product(((), added), ("fallback", None)):
         message = replace(sample.message, headers=(*more, *sample.headers))
-        seen = glance(message, sample.place, dialect, True, "fallback").envelope
-        read = read_envelope(message, sample.place, dialect, True, "fallback")
+        seen = glance(message, sample.place, dialect, True, origin).envelope
+        read = read_envelope(message, sample.place, dialect, True, origin)
         assert (seen.dialect, seen.confidence) == (read.dialect, read.confidence)
         assert fingerprint(seen.failure) == fingerprint(read.failure)
         assert (seen.id, seen.replays) == (read.id, read.replays)

@@ -153,8 +153,12 @@ def glance(fields: dict[str, bytes | None]) -> Envelope:
     """Of the envelope in these headers only the id, the origin's place, the failure's words and the replays."""
     origin = Origin(_text(fields, ORIGIN_TOPIC), position(fields.get(ORIGIN_PARTITION)), _offset(fields))
     failure = Failure(_text(fields, ERROR_TYPE) or "", _text(fields, ERROR_MESSAGE) or "")
-    replays = read_replays(fields)
-    return Envelope("ours", Confidence.Certain, origin, origin, failure=failure, replays=replays, id=_text(fields, ID))
+    envelope = Envelope("ours", Confidence.Certain, origin, origin, None, 0, None, None, failure)
+    if REPLAYS in fields:
+        envelope.replays = read_replays(fields)
+    if ID in fields:
+        envelope.id = _text(fields, ID)
+    return envelope
 
 
 def _failure(fields: dict[str, bytes | None]) -> Failure:
@@ -179,9 +183,9 @@ def _text(fields: dict[str, bytes | None], name: str) -> str | None:
 
 def _offset(fields: dict[str, bytes | None]) -> int | None:
     raw = fields.get(ORIGIN_OFFSET)
-    if raw and b"-" in raw and _ENTRY_ID.fullmatch(raw):
-        return Place.of_entry("", raw.decode()).offset
-    return position(raw)
+    if raw is None or raw.isdigit() or not _ENTRY_ID.fullmatch(raw):
+        return position(raw)
+    return Place.of_entry("", raw.decode()).offset
 
 
 def _time(fields: dict[str, bytes | None], name: str) -> int | None:

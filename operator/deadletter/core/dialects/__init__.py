@@ -54,7 +54,13 @@ def glance(
 
     Enough to count the letter and to send it back, at half the price.
     """
-    return Letter(message, place, _envelope(Fields(message, place), dialect, read_values, origin, _glance))
+    fields = dict(message.headers)
+    if dialect != AUTO or OUR_MARKERS.isdisjoint(fields):
+        return Letter(message, place, _envelope(Fields(message, place), dialect, read_values, origin, _glance))
+    envelope = headers.glance(fields)  # most letters are ours, and nothing else need be asked
+    if origin is not None:
+        _name_origin(envelope, origin)
+    return Letter(message, place, envelope)
 
 
 def _envelope(fields: Fields, dialect: str, read_values: bool, origin: str | None, read: Reader) -> Envelope:

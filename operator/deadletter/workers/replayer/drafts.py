@@ -101,10 +101,11 @@ class Drafter:
             self._transform.apply(original(letter.message, letter.envelope))
 
     def _mend(self, letter: Letter) -> Message:
-        message = original(letter.message, letter.envelope)
+        message = original(letter.message, letter.envelope)  # made just now, so it may be changed
         if self._transform is not None:
             message = self._transform.apply(message)
-        return Message(message.key, message.value, message.headers, self._time(letter))
+        message.timestamp = self._time(letter)
+        return message
 
     def _time(self, letter: Letter) -> int:
         if self._spec.timestamp == "Now":

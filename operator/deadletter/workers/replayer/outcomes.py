@@ -1,6 +1,7 @@
 """What becomes of matched letters, and how a batch of it is added to a tally."""
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from deadletter.brokers.values import Publication
@@ -31,10 +32,13 @@ class Outcome:
         return self.place.offset
 
 
-def _count(names: dict[str, int], name: str) -> None:
-    known = name in names or len(names) - (REST in names) < MOST_NAMES
-    name = name if known else REST
-    names[name] = names.get(name, 0) + 1
+def _counted(names: Mapping[str, int], more: Counter[str]) -> dict[str, int]:
+    after = dict(names)
+    for name, count in more.items():
+        is_known = name in after or len(after) - (REST in after) < MOST_NAMES
+        under = name if is_known else REST
+        after[under] = after.get(under, 0) + count
+    return after
 
 
 def fold(tally: Tally, outcomes: Sequence[Outcome], scanned: int, following: int, verb: str, now: int) -> Tally:
@@ -42,36 +46,23 @@ def fold(tally: Tally, outcomes: Sequence[Outcome], scanned: int, following: int
 
     Every outcome is a matched letter but a SelectorError: an expression that fails never selects.
     """
-    skipped, groups, targets = dict(tally.skipped), dict(tally.groups), dict(tally.targets)
-    samples = list(tally.samples)
-    matched = taken = refused = size = 0
-    for outcome in outcomes:
-        if outcome.skip is not None:
-            skipped[outcome.skip.value] = skipped.get(outcome.skip.value, 0) + 1
-            if outcome.skip is Skip.SelectorError:
-                continue
-        else:
-            taken += 1
-            refused += outcome.refused
-            if outcome.target:
-                _count(targets, outcome.target)
-        matched += 1
-        size += outcome.size
-        if outcome.fingerprint:
-            _count(groups, outcome.fingerprint)
-        if len(samples) < MOST_SAMPLES:
-            samples.append(outcome.place.id)
-    done = {verb: getattr(tally, verb) + taken} if verb else {}
+    taken = [outcome for outcome in outcomes if outcome.skip is None]
+    matched = [outcome for outcome in outcomes if outcome.skip is not Skip.SelectorError]
+    groups = Counter([outcome.fingerprint for outcome in matched if outcome.fingerprint])
+    targets = Counter([outcome.target for outcome in taken if outcome.target])
+    skipped = Counter([outcome.skip.value for outcome in outcomes if outcome.skip is not None])
+    samples = (*tally.samples, *(outcome.place.id for outcome in matched[:MOST_SAMPLES]))
+    done = {verb: getattr(tally, verb) + len(taken)} if verb else {}
     return tally.evolve(
         next=following,
         scanned=tally.scanned + scanned,
-        matched=tally.matched + matched,
-        skipped=skipped,
-        groups=groups,
-        targets=targets,
-        samples=tuple(samples),
-        bytes=tally.bytes + size,
-        failed_again=tally.failed_again + refused,
+        matched=tally.matched + len(matched),
+        skipped=dict(Counter(tally.skipped) + skipped),
+        groups=_counted(tally.groups, groups),
+        targets=_counted(tally.targets, targets),
+        samples=samples[:MOST_SAMPLES],
+        bytes=tally.bytes + sum([outcome.size for outcome in matched]),
+        failed_again=tally.failed_again + sum(outcome.refused for outcome in taken),
         updated_at=now,
         **done,
     )
