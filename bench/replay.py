@@ -5,7 +5,7 @@ bare      the same letters through the same mover in one process, bytes untouche
 start     a Replay of an empty box: operator, Job, image, interpreter, and the status at the end
 preview   a DryRun beside a replay, both in one process
 
-python -m bench.replay [--letters 1000000] [--small 100000] [--rounds 3]
+python -m bench.replay [--letters 1000000] [--small 400000] [--rounds 3]
 """
 
 import argparse
@@ -167,7 +167,7 @@ def main() -> int:
     """Measure and tell, within a bed that has a node."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--letters", type=int, default=1_000_000)
-    parser.add_argument("--small", type=int, default=100_000)
+    parser.add_argument("--small", type=int, default=400_000)
     parser.add_argument("--rounds", type=int, default=3)
     options = parser.parse_args()
     if processes.USED not in os.environ:

@@ -98,6 +98,17 @@ def test_a_glance_sees_the_same_as_a_reading(sample, pin):
 
 
 @pytest.mark.parametrize("sample", SAMPLES, ids=str)
+def test_what_is_only_counted_is_counted_as_if_it_were_read(sample):
+    dialect = sample.dialect if sample.pinned else "Auto"
+    for more, origin in itertools.product(((), (("dlq-replays", b"2"),)), ("fallback", None)):
+        message = replace(sample.message, headers=(*sample.headers, *more))
+        seen = glance(message, sample.place, dialect, True, origin, to_send=False).envelope
+        read = read_envelope(message, sample.place, dialect, True, origin)
+        assert (seen.dialect, seen.replays, seen.origin.topic) == (read.dialect, read.replays, read.origin.topic)
+        assert fingerprint(seen.failure) == fingerprint(read.failure)
+
+
+@pytest.mark.parametrize("sample", SAMPLES, ids=str)
 def test_every_reader_takes_every_letter_without_raising(sample):
     for name in NAMES:
         read_letter(sample.message, sample.place, name, read_values=True, origin="fallback")

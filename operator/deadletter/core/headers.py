@@ -7,9 +7,11 @@ to less.
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from functools import lru_cache
 
 from deadletter.core import times
 from deadletter.core.compat import compat_headers
+from deadletter.core.fingerprint import blurred
 from deadletter.core.letters import (
     SEQUENCE_MASK,
     Category,
@@ -65,6 +67,7 @@ MARKERS = (ORIGIN_TOPIC, ERROR_CATEGORY)  # at least one is in every envelope we
 FORGED_PREFIX = "x-orig-"
 TOTAL_LIMIT = 8_192
 _LIMITS = {ID: 1_024, ORIGIN_TOPIC: 512, GROUP: 512, ERROR_TYPE: 512, ERROR_MESSAGE: 3_072, REASON: 256, REPLAY: 256}
+_LONGEST = max(_LIMITS.values())  # what is longer is not of our hand
 _ENTRY_ID = re.compile(rb"[0-9]{1,20}-[0-9]{1,20}")
 _OURS = frozenset(OUR_HEADERS)
 _CATEGORIES = {category.value: category for category in Category}
@@ -161,6 +164,26 @@ def glance(fields: dict[str, bytes | None]) -> Envelope:
     return envelope
 
 
+def outline(fields: dict[str, bytes | None], origin: str | None) -> Envelope:
+    """Of the envelope in these headers only what is counted: the origin's topic, the failure's cause and the replays.
+
+    Letters that died alike share one, so it must not be changed. `origin`: the topic when they name none.
+    """
+    topic, kind, count = fields.get(ORIGIN_TOPIC), fields.get(ERROR_TYPE), fields.get(REPLAYS)
+    words = blurred(fields.get(ERROR_MESSAGE) or b"")
+    return _outlined(topic and topic[:_LONGEST], kind and kind[:_LONGEST], words, count and count[:_LONGEST], origin)
+
+
+@lru_cache(maxsize=2_048)
+def _outlined(
+    topic: bytes | None, kind: bytes | None, words: bytes, replays: bytes | None, origin: str | None
+) -> Envelope:
+    envelope = glance({ORIGIN_TOPIC: topic, ERROR_TYPE: kind, ERROR_MESSAGE: words, REPLAYS: replays})
+    if envelope.origin.topic is None:
+        envelope.origin.topic = origin
+    return envelope
+
+
 def _failure(fields: dict[str, bytes | None]) -> Failure:
     category = _text(fields, ERROR_CATEGORY) or ""
     return Failure(
@@ -178,7 +201,7 @@ def read_replays(fields: dict[str, bytes | None]) -> int:
 
 def _text(fields: dict[str, bytes | None], name: str) -> str | None:
     raw = fields.get(name)
-    return None if raw is None else raw.decode("utf-8", "replace")
+    return None if raw is None else raw[:_LONGEST].decode("utf-8", "replace")
 
 
 def _offset(fields: dict[str, bytes | None]) -> int | None:

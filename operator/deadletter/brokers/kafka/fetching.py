@@ -22,7 +22,7 @@ from deadletter.brokers.kafka.line import EARLIEST, Line
 from deadletter.brokers.values import Taken
 from deadletter.core.letters import Message, Place
 
-BATCH = 500  # few enough that a batch is dealt with while it is still in the processor's cache
+BATCH = 50  # few enough that they are dealt with while they are still in the processor's nearest cache
 BYTES = 1 << 20  # a fetch; one is in hand and one under way
 STALL = 90.0  # a transaction left open by a dead producer ends after its own time-out
 WAIT_MS, RETRY_S = 500, 0.1

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from deadletter.brokers.values import Taken
 
-KEPT = 20  # batches a partition: as many letters as a settler scans between two commits
+KEPT = 200  # batches a partition: as many letters as a settler scans between two commits
 
 
 class Sightings:

@@ -48,16 +48,24 @@ def read_envelope(
 
 
 def glance(
-    message: Message, place: Place, dialect: str = AUTO, read_values: bool = False, origin: str | None = None
+    message: Message,
+    place: Place,
+    dialect: str = AUTO,
+    read_values: bool = False,
+    origin: str | None = None,
+    to_send: bool = True,
 ) -> Letter:
-    """As `read_letter`, but only dialect, id, origin's place, failure's words and replays are right.
+    """As `read_letter`, but only dialect, origin's topic, failure's words and replays are right.
 
-    Enough to count the letter and to send it back, at half the price.
+    Enough to count the letter, at a third of the price; `to_send`: id and origin's place are right, too.
     """
     fields = dict(message.headers)
     if dialect != AUTO or OUR_MARKERS.isdisjoint(fields):
         return Letter(message, place, _envelope(Fields(message, place), dialect, read_values, origin, _glance))
-    envelope = headers.glance(fields)  # most letters are ours, and nothing else need be asked
+    # Most letters are ours, and nothing else need be asked.
+    if not to_send:
+        return Letter(message, place, headers.outline(fields, origin))
+    envelope = headers.glance(fields)
     if origin is not None:
         _name_origin(envelope, origin)
     return Letter(message, place, envelope)

@@ -5,13 +5,15 @@ the same letters are taken whatever was interrupted in between.
 """
 
 import time
+from collections.abc import Callable
 from contextlib import aclosing
+from functools import partial
 from typing import NoReturn
 
 from deadletter.brokers.errors import TooLarge
 from deadletter.brokers.values import Taken
 from deadletter.core.dialects import glance, read_letter
-from deadletter.core.letters import SEQUENCE_MASK, Letter, Place
+from deadletter.core.letters import SEQUENCE_MASK, Letter, Message, Place
 from deadletter.core.tallies import Skip, Span, Tally
 from deadletter.workers.replayer.batches import BYTES, LETTERS, SCANNED, Batch, step_of
 from deadletter.workers.replayer.endings import ReplayFailed
@@ -46,11 +48,18 @@ class Walk:
         begun = 0 if tally.next == tally.span.start else tally.next  # at first, those before the window are called too
         self._roll = None if named is None else Roll.after(named.get(seat.partition, []), begun)
         told = errand.assignment
-        self._reading = (told.dialect, told.read_values, told.origin)
+        self._read = self._reader(errand)
         self._needs_origin = errand.publishes and told.spec.on_missing_origin == "Fail"
         self._takes_all = errand.selection.takes_all
+
+    @staticmethod
+    def _reader(errand: Errand) -> Callable[[Message, Place], Letter]:
+        """How much of a letter is read: what choosing and sending it need."""
+        told = errand.assignment
         needs_times = errand.publishes and (told.target.kind == "Retry" or told.spec.timestamp == "Original")
-        self._read = glance if errand.selection.takes_a_glance and not needs_times else read_letter
+        takes_a_glance = errand.selection.takes_a_glance and not needs_times
+        reader = partial(glance, to_send=errand.publishes) if takes_a_glance else read_letter
+        return partial(reader, dialect=told.dialect, read_values=told.read_values, origin=told.origin)
 
     async def go(self) -> None:
         """Until the window's end, the quota's end or the stop."""
@@ -108,7 +117,7 @@ class Walk:
             if self._roll is not None:
                 batch.add(Outcome(place, batch.scanned, skip=Skip.AlreadySettled))
             return None
-        letter = self._read(taken.message, place, *self._reading)
+        letter = self._read(taken.message, place)
         chosen = self._takes_all or self._errand.selection.judge(letter, self._now)
         if chosen is None:
             batch.add(Outcome(place, batch.scanned, skip=Skip.SelectorError))
