@@ -17,6 +17,8 @@ from deadletter.workers.http.errors import (
 )
 from tests.workers.rawservers import HEAD, LOOPBACK, OK, ask, nobody, read_request, saying, server
 
+CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
+
 
 @pytest.mark.parametrize(
     ("parts", "status", "body"),
@@ -58,8 +60,7 @@ async def test_an_answer_that_is_none(parts: list[bytes], error: type[HttpError]
 
 
 async def test_an_endless_body_is_cut_and_taken():
-    head = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
-    async with server(saying(head, b"400\r\n" + b"x" * 1024 + b"\r\n", forever=True)) as port:
+    async with server(saying(CHUNKED, b"400\r\n" + b"x" * 1024 + b"\r\n", forever=True)) as port:
         answer = await ask(port)
     assert (answer.status, len(answer.body), answer.is_cut) == (200, BODY_LIMIT, True)
 
@@ -68,6 +69,48 @@ async def test_an_endless_head_is_refused():
     async with server(saying(b"HTTP/1.1 200 OK\r\n", b"X-More: " + b"y" * 1000 + b"\r\n", forever=True)) as port:
         with pytest.raises(BadAnswer):
             await ask(port)
+
+
+@pytest.mark.parametrize(
+    ("begun", "more"),
+    [
+        (CHUNKED + b"0\r\n", b"X-More: " + b"y" * 1000 + b"\r\n"),
+        (CHUNKED + b"0\r\nX-More: ", b"y" * 1000),
+        (CHUNKED + b"2;x=", b"y" * 1000),
+        (CHUNKED, b"1;x=" + b"y" * 1000 + b"\r\nz\r\n"),
+    ],
+    ids=["trailers", "one trailer", "one extension", "extensions"],
+)
+async def test_an_endless_beside_of_a_body_is_refused(begun: bytes, more: bytes):
+    async with server(saying(begun, more, forever=True)) as port:
+        with pytest.raises(BadAnswer):
+            await ask(port, 20)
+
+
+async def test_a_body_in_the_smallest_chunks_is_whole():
+    async with server(saying(CHUNKED, *[b"1\r\nx\r\n" * 1024] * 60, b"0\r\n\r\n")) as port:
+        answer = await ask(port)
+    assert (answer.body, answer.is_cut) == (b"x" * 60 * 1024, False)
+
+
+@pytest.mark.parametrize("size", [1, 1 << 16], ids=["by bytes", "at once"])
+async def test_a_trailer_is_no_header_of_this_answer_nor_of_the_next(size: int):
+    said = CHUNKED + b"2\r\nok\r\n0\r\nDlq-Action: discard\r\n\r\n"
+
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        for answer in (said, OK):
+            await read_request(reader)
+            for start in range(0, len(answer), size):
+                writer.write(answer[start : start + size])
+                await writer.drain()
+                await asyncio.sleep(0)
+
+    async with server(talk) as port:
+        client = Client(Target.parse(f"http://127.0.0.1:{port}/"), Guard(LOOPBACK))
+        answers = [await client.exchange(HEAD, b"body", 60) for _ in range(2)]
+        await client.close()
+    assert [answer.body for answer in answers] == [b"ok", b"ok"]
+    assert [sorted(answer.headers) for answer in answers] == [["transfer-encoding"], ["content-length"]]
 
 
 async def test_a_reset_in_the_middle_of_a_body():

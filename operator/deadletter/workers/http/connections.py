@@ -5,7 +5,7 @@ Every way an answer can end is here:
 - whole (length, chunks): the connection may be used again, if both sides say so
 - closed by the server where neither length nor chunks were named: whole, too
 - over 64 KiB of body: cut and taken; the connection is closed
-- over 64 KiB of head, not HTTP, too many interim answers: BadAnswer
+- over 64 KiB of head, or of trailers and the like beside the body, not HTTP, too many interim answers: BadAnswer
 - reset, or closed before it was whole: Broken
 - not whole in time: TimedOut
 """
@@ -20,6 +20,7 @@ from deadletter.workers.http.answers import BODY_LIMIT, HEAD_LIMIT, INTERIM_LIMI
 from deadletter.workers.http.errors import BadAnswer, Broken, CertificateRefused, HttpError, TimedOut
 
 JOINED_LIMIT = 16 << 10
+FRAME_BYTES = 16  # what a byte of body may cost when it is a chunk of its own
 
 
 class Connection(asyncio.Protocol):
@@ -37,7 +38,7 @@ class Connection(asyncio.Protocol):
         self._headers: dict[str, str] = {}
         self._body: list[bytes] = []
         self._size = 0
-        self._head = 0
+        self._beside = 0  # bytes that brought no body: head, frames of chunks, trailers
         self._interim = 0
         self._in_body = False
 
@@ -90,15 +91,15 @@ class Connection(asyncio.Protocol):
             self.close()
             return
         self.heard = True
-        if not self._in_body:
-            self._head += len(data)
+        size = self._size
         try:
             self._parser.feed_data(data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade):
             self._end(BadAnswer("the answer is not HTTP/1.1"))
             return
-        if not self._in_body and self._head > HEAD_LIMIT:
-            self._end(BadAnswer("the head of the answer is too long"))
+        self._beside = max(self._beside + len(data) - FRAME_BYTES * (self._size - size), 0)
+        if self._beside > HEAD_LIMIT:
+            self._end(BadAnswer("the head or the trailers of the answer are too long"))
 
     def eof_received(self) -> bool:
         """The server sends no more."""
@@ -125,8 +126,9 @@ class Connection(asyncio.Protocol):
             self.close()
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """One header of the answer."""
-        self._headers[name.decode("latin-1").lower()] = value.decode("latin-1")
+        """One header of the answer; a trailer is none, whatever its name."""
+        if not self._in_body:
+            self._headers[name.decode("latin-1").lower()] = value.decode("latin-1")
 
     def on_headers_complete(self) -> None:
         """What follows is the body."""
@@ -154,9 +156,9 @@ class Connection(asyncio.Protocol):
                 self.close()
 
     def _pass_over(self) -> None:
-        interim, head = self._interim + 1, self._head
+        interim, beside = self._interim + 1, self._beside
         self._begin()
-        self._interim, self._head = interim, head
+        self._interim, self._beside = interim, beside
         if interim > INTERIM_LIMIT:
             self._end(BadAnswer("too many interim answers"))
 
