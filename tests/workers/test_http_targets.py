@@ -1,9 +1,11 @@
 """Which URLs and addresses the client calls, and which get no byte."""
 
+from collections.abc import Sequence
+
 import pytest
 
 from deadletter.workers.http import Client, Target
-from deadletter.workers.http.addresses import Guard
+from deadletter.workers.http.addresses import Guard, Resolver
 from deadletter.workers.http.errors import (
     TargetForbidden,
     TargetUnresolvable,
@@ -43,11 +45,53 @@ async def test_forbidden_addresses_get_no_byte(host: str):
         await client.exchange(HEAD, b"body", 60)
 
 
-async def test_the_api_server_is_forbidden_unless_allowed(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "10.96.0.1")
+API_SERVER = "10.96.0.1"
+ITS_FORMS = [
+    "10.96.0.1",
+    "::ffff:10.96.0.1",
+    "::ffff:a60:1",
+    "::FFFF:0a60:0001",
+    "2002:a60:1::",
+    "2002:a60:1::5",
+]
+
+
+def found_at(*addresses: str) -> Resolver:
+    async def find(_: str, __: int) -> Sequence[str]:
+        return addresses
+
+    return find
+
+
+@pytest.mark.parametrize("address", ITS_FORMS)
+async def test_the_api_server_is_forbidden_however_its_address_is_written(monkeypatch, address: str):
+    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", API_SERVER)
+    for guard in (Guard((), found_at(address)), Guard(("10.97.0.0/16", "fd00::/8"), found_at(address))):
+        with pytest.raises(TargetForbidden):
+            await guard.addresses("hidden.test", 443)
+    assert await Guard(("10.96.0.0/16",), found_at(address)).addresses("known.test", 443) == (address,)
+
+
+@pytest.mark.parametrize(
+    ("own", "address"),
+    [
+        ("::ffff:10.96.0.1", "10.96.0.1"),
+        ("fd00:10:96::1", "fd00:10:96:0:0::1"),
+        ("FD00:10:96::1", "fd00:10:96::1"),
+        ("[fd00:10:96::1]", "fd00:10:96::1"),
+    ],
+)
+async def test_the_pod_may_be_told_the_api_server_in_any_form(monkeypatch, own: str, address: str):
+    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", own)
     with pytest.raises(TargetForbidden):
-        await Guard(()).addresses("10.96.0.1", 443)
-    assert await Guard(("10.96.0.0/16",)).addresses("10.96.0.1", 443) == ("10.96.0.1",)
+        await Guard((), found_at(address)).addresses("hidden.test", 443)
+
+
+@pytest.mark.parametrize("own", ["", "kubernetes.default.svc"])
+async def test_an_api_server_that_is_not_told_by_address_forbids_no_other(monkeypatch, own: str):
+    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", own)
+    found = ("10.96.0.1", "::ffff:10.96.0.1", "fd00:10:96::1")
+    assert await Guard((), found_at(*found)).addresses("shop.test", 443) == found
 
 
 async def test_a_rebinding_name_is_dialled_at_the_address_that_was_checked():

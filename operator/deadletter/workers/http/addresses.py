@@ -8,9 +8,9 @@ import asyncio
 import os
 import socket
 from collections.abc import Awaitable, Callable, Sequence
-from ipaddress import ip_address, ip_network
+from ipaddress import IPv4Address, IPv6Address
 
-from deadletter.brokers.guard import allowed
+from deadletter.brokers.guard import allowed, is_listed, plain
 from deadletter.workers.http.errors import TargetForbidden, TargetUnresolvable
 
 RESOLVE_SECONDS = 5.0
@@ -27,16 +27,21 @@ async def resolve(host: str, port: int) -> Sequence[str]:
 
 
 def is_permitted(address: str, allow: Sequence[str]) -> bool:
-    """May we connect to it? The API server's address is refused too, unless `allow` holds it."""
+    """May we connect to it? The API server's address is refused too, however it is written, unless `allow` holds it."""
     try:
+        ip = plain(address)
         if not allowed(address, allow):
             return False
     except ValueError:  # what is no address is not dialled
         return False
-    own = os.environ.get("KUBERNETES_SERVICE_HOST", "")
-    if address != own:
-        return True
-    return any(ip_address(address) in ip_network(network, strict=False) for network in allow)
+    return ip != _api_server() or is_listed(ip, allow)
+
+
+def _api_server() -> IPv4Address | IPv6Address | None:
+    try:
+        return plain(os.environ.get("KUBERNETES_SERVICE_HOST", "").strip("[]"))
+    except ValueError:  # not in a cluster, or told by name
+        return None
 
 
 class Guard:
