@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
-from aiokafka import TopicPartition
+from aiokafka import AIOKafkaProducer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient, RecordsToDelete
 
 from deadletter.brokers.connect import open_broker
@@ -20,6 +20,7 @@ from tests.bed import beds, processes
 from tests.bed import kafka as kafka_part
 from tests.brokers.kills import BACK_AT_WORK
 from tests.workers.replaying import Scene, adds_up, letter
+from tests.workers.spoiling import SPOILERS, spoil
 from tests.workers.test_replay_brokers import LOCAL, PATIENCE, Pod, arrived, bury, check_all_once
 
 
@@ -220,3 +221,41 @@ async def test_a_bounced_broker_loses_and_repeats_nothing(bed, tmp_path):
         assert len(log.read_text().splitlines()) < 500
         await check_all_once(scene, 20_000)
     processes.stop(processes.of_bed(bed.directory, part.name))
+
+
+@pytest.mark.parametrize("change", SPOILERS, ids=lambda change: change.__name__)
+async def test_a_batch_that_nobody_can_decode_stops_the_replay_and_is_named(scene, bed, change):
+    await scene.bury(*(letter(number, scene.name) for number in range(3)))
+    poison = letter(3, scene.name)
+    poison.value, poison.headers = b"poison", (*poison.headers, ("header-name", b"v"))
+    await scene.bury(poison)
+    await scene.bury(*(letter(number, scene.name) for number in range(4, 6)))
+    (log,) = (bed.directory / "kafka" / "log").glob(f"{scene.boxes.dead}-0/*.log")
+    spoil(log, change)
+    ending = await scene.replay()
+    assert (ending.code, ending.reason) == (endings.HUMAN, "Undecodable")
+    assert "partition 0 cannot be read at offset 3" in ending.message
+    assert await scene.numbers() == []
+    for name, ids in (("before", ["0-0", "0-2"]), ("behind", ["0-4", "0-5"])):
+        assert (await scene.replay(name, select={"ids": ids})).code == 0
+    assert sorted(await scene.numbers()) == [0, 2, 4, 5]
+
+
+async def test_markers_of_transactions_are_not_asked_about(scene, kafka, monkeypatch):
+    producer = AIOKafkaProducer(bootstrap_servers=kafka, transactional_id=scene.name)
+    await producer.start()
+    for number in range(20):
+        one = letter(number, scene.name)
+        async with producer.transaction():
+            await producer.send_and_wait(scene.boxes.dead, one.value, one.key, headers=list(one.headers), partition=0)
+    await producer.stop()
+    asked, window = [], scene.broker.window
+
+    async def count(*words):
+        asked.append(words)
+        return await window(*words)
+
+    monkeypatch.setattr(scene.broker, "window", count)
+    assert (await scene.replay()).code == 0
+    assert len(asked) <= 3  # at the beginning, before the first letter, at the end
+    assert await scene.numbers() == list(range(20))

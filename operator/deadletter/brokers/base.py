@@ -136,7 +136,10 @@ class Broker(Protocol):
         """First and end offset of each partition now; BoxMissing if there is no box."""
 
     def read(self, box: str, spans: Sequence[Span], archived: bool = False) -> AsyncGenerator[list[Taken], None]:
-        """What is committed in these spans, in order per partition, in bounded batches; consumes nothing."""
+        """What is committed in these spans, in order per partition, in bounded batches; consumes nothing.
+
+        An empty batch says that retention ate what was to come next. Undecodable: nobody can read on.
+        """
 
     async def settled(self, box: str, ledger: str) -> Mapping[int, Offsets]:
         """Settled offsets per partition, read only; without a ledger none. (Redis: settled letters are gone.)"""

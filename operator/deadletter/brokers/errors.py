@@ -11,6 +11,7 @@
     ├── BoxConflict         does not heal: what exists differs from what is asked
     ├── BoxRecreated        does not heal: a human decides
     ├── LedgerCorrupt       does not heal: a human decides
+    ├── Undecodable         does not heal: what lies in the box is broken
     ├── TooLarge            does not heal: this message exceeds the box's limit
     ├── Fenced              does not heal: another settler took over
     └── NotSupported        does not heal: this broker cannot do it
@@ -75,6 +76,10 @@ class BoxRecreated(BrokerError):
 
 class LedgerCorrupt(BrokerError):
     """A record of the ledger cannot be read; never taken for an empty one."""
+
+
+class Undecodable(BrokerError):
+    """Nobody can read what lies there: a wrong checksum, an unknown codec, a header name that is no text."""
 
 
 class TooLarge(BrokerError):

@@ -94,7 +94,7 @@ class Reason(StrEnum):
     RuleMatched = "RuleMatched", "A rule of the policy decided."
     ServiceAsked = "ServiceAsked", "The service asked for it by the Dlq-Action header."
     TooLarge = "TooLarge", "The message exceeds what the box takes."
-    Undecodable = "Undecodable", "A batch of the source cannot be read; the letter holds it byte by byte."
+    Undecodable = "Undecodable", "Nobody can read what lies in a box; out of the source it is buried byte by byte."
     # Skips
     AlreadySettled = "AlreadySettled", "The letter was dealt with before."
     LoopCap = "LoopCap", "The letter was replayed more often than maxReplays allows."

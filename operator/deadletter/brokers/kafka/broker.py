@@ -68,7 +68,8 @@ class KafkaBroker:
         del archived
         async with aclosing(reading.read(self._line, box, spans)) as batches:
             async for batch in batches:
-                self._sightings.note(batch)
+                if batch:
+                    self._sightings.note(batch)
                 yield batch
 
     async def settled(self, box: str, ledger: str) -> Mapping[int, Offsets]:

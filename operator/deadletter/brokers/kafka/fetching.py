@@ -4,7 +4,7 @@ The driver's consumer makes a record of eleven fields of each, one by one; readi
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator, Iterable, Iterator
 from itertools import chain, islice
 from typing import Any
 
@@ -16,7 +16,7 @@ from aiokafka.protocol.fetch import FetchRequest
 from aiokafka.record.control_record import ABORT_MARKER, ControlRecord
 from aiokafka.record.memory_records import MemoryRecords
 
-from deadletter.brokers.errors import BrokerUnreachable
+from deadletter.brokers.errors import BrokerUnreachable, Undecodable
 from deadletter.brokers.kafka.errors import translated
 from deadletter.brokers.kafka.line import EARLIEST, Line
 from deadletter.brokers.values import Taken
@@ -38,9 +38,10 @@ async def fetch(line: Line, tp: TopicPartition, start: int, end: int) -> AsyncGe
             batches, position = await coming
             if position < end:
                 coming = asyncio.ensure_future(reader.next(position))
-            for batch in batches:
-                for letters in unpacked(batch, tp, start, end):
-                    yield letters
+            if batches is None:
+                yield []
+            for letters in unpacked(batches or (), tp, start, end):
+                yield letters
             start = position
     finally:
         coming.cancel()
@@ -48,14 +49,16 @@ async def fetch(line: Line, tp: TopicPartition, start: int, end: int) -> AsyncGe
         await reader.client.close()
 
 
-def unpacked(batch: Any, tp: TopicPartition, start: int, end: int) -> Iterator[list[Taken]]:
-    """The letters of one batch that lie between; a fetch begins with the whole batch its first offset is in."""
-    (box, partition), records = tp, chain(batch)
-    while True:
-        with translated(box):
-            some = list(islice(records, BATCH))
-        if not some:
-            return
+def unpacked(batches: Iterable[Any], tp: TopicPartition, start: int, end: int) -> Iterator[list[Taken]]:
+    """The letters of these batches that lie between; a fetch begins with the whole batch its first offset is in."""
+    (box, partition), records = tp, chain.from_iterable(_up_to(end, batches))
+    position, fault = start, None
+    while fault is None:
+        some: list[Any] = []
+        try:
+            some.extend(islice(records, BATCH))
+        except Exception as error:  # noqa: BLE001  (decompressors have errors of their own)
+            fault = error
         letters = [
             Taken(Place(box, partition, one.offset), Message(one.key, one.value, tuple(one.headers), one.timestamp))
             for one in some
@@ -63,6 +66,25 @@ def unpacked(batch: Any, tp: TopicPartition, start: int, end: int) -> Iterator[l
         ]
         if letters:
             yield letters
+        elif not some:
+            break
+        position = some[-1].offset + 1 if some else position
+    if fault is not None:
+        raise undecodable(tp, position, fault) from fault
+
+
+def _up_to(end: int, batches: Iterable[Any]) -> Iterator[Any]:
+    for batch in batches:
+        yield batch
+        if batch.next_offset >= end:
+            return
+
+
+def undecodable(tp: TopicPartition, offset: int, error: Exception) -> Undecodable:
+    """What lies there is no letter that anybody can read."""
+    return Undecodable(
+        f"{tp.topic}: partition {tp.partition} cannot be read at offset {offset} ({type(error).__name__})"
+    )
 
 
 def committed(content: bytes, aborted: Aborted, position: int) -> tuple[list[Any], int]:
@@ -106,26 +128,29 @@ class Reader:
         self.client = client
         self._line, self._tp = line, tp
 
-    async def next(self, position: int) -> tuple[list[Any], int]:
-        """Batches from this offset on and where the next ones begin, as soon as there are any."""
+    async def next(self, position: int) -> tuple[list[Any] | None, int]:
+        """Batches from this offset on and where the next ones begin, as soon as there are any; None: they are gone."""
         topic, partition = self._tp
         clock = asyncio.get_running_loop().time
-        deadline = clock() + STALL
+        deadline, was_broken = clock() + STALL, False
         with translated(topic):
             while clock() < deadline:
                 try:
-                    found = await self._ask(position)
+                    batches, following = committed(*await self._ask(position), position)
                 except driver.OffsetOutOfRangeError:  # retention ate what we were about to read
-                    return [], (await self._line.ends(topic, [partition], EARLIEST))[partition]
+                    return None, (await self._line.ends(topic, [partition], EARLIEST))[partition]
                 except driver.KafkaError as error:
-                    if not error.retriable:
+                    is_broken = isinstance(error, driver.CorruptRecordException)
+                    if is_broken and was_broken:  # once it may be the wire's fault
+                        raise undecodable(self._tp, position, error) from error
+                    if not (is_broken or error.retriable):
                         raise
+                    was_broken = is_broken
                     await asyncio.sleep(RETRY_S)
                     await self.client.force_metadata_update()
-                    continue
-                batches, following = committed(*found, position)
-                if following > position:
-                    return batches, following
+                else:
+                    if following > position:
+                        return batches, following
         raise BrokerUnreachable(f"{topic}: reading stands still before its end")
 
     async def _ask(self, position: int) -> tuple[bytes, Aborted]:

@@ -80,6 +80,8 @@ class MemoryBroker:
             for first in range(0, len(offsets), _BATCH):
                 self._server.check()
                 batch = offsets[first : first + _BATCH]
+                if not letters.keys() >= set(batch):
+                    yield []
                 yield [Taken(Place(box, span.partition, at), letters[at]) for at in batch if at in letters]
 
     async def settled(self, box: str, ledger: str) -> Mapping[int, Offsets]:

@@ -40,6 +40,7 @@ class Walk:
         self._span, self._now = tally.span, tally.now
         self._position = tally.next
         self._batch = Batch()
+        self._lost = False  # retention was faster than the reader
         self._granted = 0
         self._room = 0
         self._matches: int | None = None
@@ -83,8 +84,10 @@ class Walk:
         return max(first, self._position), min(end, self._span.end)
 
     async def _take(self, batch: list[Taken]) -> bool:
-        if batch and batch[0].place.offset > self._position:  # a marker of a transaction, or what retention ate
+        self._lost = self._lost or not batch
+        if batch and self._lost:
             await self._note_gone(self._position, batch[0].place.offset)
+            self._lost = False
         drafter = self._errand.drafter
         for taken in batch:
             letter = self._choose(taken)
