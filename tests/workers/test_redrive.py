@@ -7,6 +7,7 @@ from structlog.testing import capture_logs
 
 from deadletter.api.assignments import RedriveAssignment
 from deadletter.brokers.memory import MemoryBroker
+from deadletter.brokers.memory.mover import MemoryMover
 from deadletter.brokers.values import CourierWord, Step, Watched
 from deadletter.core.headers import read_fields
 from deadletter.core.letters import Category, Failure, Message
@@ -146,6 +147,37 @@ async def test_a_letter_too_large_for_its_origin_stays_and_hinders_no_other(scen
     assert await stage.after(60) == 8
     assert await scene.numbers() == [0, 1, 2, 3, 5, 6, 7, 8]
     assert await scene.open_letters() == [4]
+
+
+async def test_letters_that_are_large_together_go_back_a_few_at_a_time(scene, monkeypatch):
+    steps, commit = [], MemoryMover.commit
+
+    async def counted(mover: MemoryMover, step: Step) -> None:
+        steps.append([one.message.size >> 20 for one in step.publications])
+        await commit(mover, step)
+
+    monkeypatch.setattr(MemoryMover, "commit", counted)
+    letters = [letter(number) for number in range(8)]
+    for number, size in enumerate((3, 3, 3, 1, 9, 1, 6, 2)):
+        letters[number].value = b"x" * (size << 20)
+    await scene.bury(*letters)
+    assert await Stage(scene).after(60) == 8
+    assert steps == [[3, 3], [3, 1], [9], [1, 6], [2]]
+    assert await scene.numbers() == list(range(8))
+    assert await scene.open_letters() == []
+    (tally,) = (await scene.broker.tallies(scene.boxes.ledger))["redrive-1"]
+    assert (tally.matched, tally.replayed, tally.next) == (8, 8, 8)
+
+
+async def test_of_large_letters_only_the_one_that_its_origin_refuses_stays(scene, server):
+    letters = [letter(number) for number in range(6)]
+    for one, size in zip(letters, (3, 3, 3, 9, 3, 3), strict=True):
+        one.value = b"x" * (size << 20)
+    await scene.bury(*letters)
+    server.boxes["orders"].max_message_bytes = 4 << 20
+    assert await Stage(scene).after(60) == 5
+    assert await scene.numbers() == [0, 1, 2, 4, 5]
+    assert await scene.open_letters() == [3]
 
 
 async def test_a_shut_gate_holds_letters_back(scene):

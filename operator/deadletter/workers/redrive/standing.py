@@ -7,16 +7,16 @@ mover is held only while letters are sent, so that a Replay of the same box may 
 import asyncio
 import heapq
 import random
-from collections.abc import Callable, Iterable
+from collections.abc import AsyncGenerator, Callable, Iterable
 from contextlib import aclosing
 from dataclasses import replace
 
 from deadletter.api.assignments import RedriveAssignment, ReplayAssignment, Target
 from deadletter.api.base import NameRef
 from deadletter.api.replays import ReplaySpec
-from deadletter.brokers.base import Broker
+from deadletter.brokers.base import Broker, Mover
 from deadletter.brokers.errors import BrokerError, Fenced, TooLarge
-from deadletter.brokers.values import Publication, Step
+from deadletter.brokers.values import Step
 from deadletter.core.dialects import read_letter
 from deadletter.core.letters import Letter
 from deadletter.core.policy import decide
@@ -28,6 +28,7 @@ from deadletter.workers import logs, metrics
 from deadletter.workers.redrive.pauses import Pauses
 from deadletter.workers.redrive.rounds import MOST, PREFIX, Rounds, closes_loop, longest, uid
 from deadletter.workers.redrive.tides import Tide
+from deadletter.workers.replayer.batches import BYTES, LETTERS, Batch
 from deadletter.workers.replayer.drafts import Drafter
 from deadletter.workers.replayer.endings import STOPPED, Ending, of_broker
 from deadletter.workers.replayer.outcomes import Outcome, fold
@@ -37,7 +38,6 @@ FENCED_S = 30.0
 STAYING_MS = 60_000  # between two looks whether letters that stay are settled
 GATE_MS = 180_000  # a gate that the operator shuts is known to the pod by then
 ENDED = ("Finished", "Failed")
-LETTERS = 2_000
 WAITING = 100_000
 Waiting = tuple[int, int, int]  # due, offset, round
 
@@ -135,7 +135,7 @@ class Redriver:
                 for span in spans:
                     gone = settled.get(span.partition, ())
                     left = {offset for offset in self._staying.get(span.partition, ()) if offset not in gone}
-                    self._staying[span.partition] = {letter.place.offset for letter in await self._read(span, left)}
+                    self._staying[span.partition] = {letter.place.offset async for letter in self._read(span, left)}
                 self._by_others = done
         metrics.REDRIVE_EXHAUSTED.labels(*self._named).set(sum(map(len, self._staying.values())))
 
@@ -213,42 +213,62 @@ class Redriver:
             due.append(heapq.heappop(waiting))
         return due
 
-    async def _read(self, span: Span, offsets: set[int]) -> list[Letter]:
+    async def _read(self, span: Span, offsets: set[int]) -> AsyncGenerator[Letter]:
+        """These letters, in their order."""
         if not offsets:
-            return []
+            return
         part = Span(span.partition, max(span.start, min(offsets)), max(offsets) + 1)
-        read = self._broker.read(self._told.boxes.dead, [part])
-        found = [taken async for batch in read for taken in batch if taken.place.offset in offsets]
-        return [read_letter(taken.message, taken.place, *self._reading) for taken in found]
+        async with aclosing(self._broker.read(self._told.boxes.dead, [part])) as batches:
+            async for batch in batches:
+                for taken in batch:
+                    if taken.place.offset in offsets:
+                        yield read_letter(taken.message, taken.place, *self._reading)
 
     async def _send(self, span: Span, round_: int, offsets: set[int]) -> int:
         """Send them; one that its origin does not take stays and hinders no other."""
+        sent = 0
         try:
-            return await self._move(span, round_, offsets)
+            async for letters in self._move(span, round_, offsets):
+                sent += letters
         except TooLarge:
             if len(offsets) == 1:
                 self._log.warning("a letter exceeds what its origin takes", partition=span.partition)
                 return 0
-            ordered = sorted(offsets)
-            first, second = set(ordered[: len(ordered) // 2]), set(ordered[len(ordered) // 2 :])
-            return await self._send(span, round_, first) + await self._send(span, round_, second)
+            ordered = sorted(offsets)  # those that went before are no longer open
+            for half in (ordered[: len(ordered) // 2], ordered[len(ordered) // 2 :]):
+                sent += await self._send(span, round_, set(half))
+        return sent
 
-    async def _move(self, span: Span, round_: int, offsets: set[int]) -> int:
-        """Read behind the fence: what another settled before is seen as settled, or is gone."""
-        boxes, now = self._told.boxes, self._clock()
+    async def _move(self, span: Span, round_: int, offsets: set[int]) -> AsyncGenerator[int]:
+        """Step after step, how many went. What another settled before the fence is seen as settled, or is gone."""
+        boxes, batch = self._told.boxes, Batch()
         drafter = Drafter(as_replay(self._told, round_), self._broker, self._clock)
         async with self._broker.mover(boxes.dead, boxes.ledger, span.partition, uid(round_)) as mover:
-            letters = await self._read(span, {offset for offset in offsets if mover.is_open(offset)})
-            outcomes = [await self._draft(drafter, letter, round_) for letter in letters]
-            published = [one.publication for one in outcomes if one.publication is not None]
-            if published:
-                tally = mover.tally or Tally(span, now, span.start)
-                self._rounds.published(round_)  # before, for nobody knows what became of a commit that fails
-                await mover.commit(self._step(tally, outcomes, published, now))
-                self._tide.left(len(published), now)
-                metrics.REDRIVEN.labels(*self._named, str(min(round_, MOST))).inc(len(published))
-                self._log.info("letters went back", letters=len(published), round=round_, partition=span.partition)
-        return len(published)
+            tally = mover.tally or Tally(span, self._clock(), span.start)
+            still = {offset for offset in offsets if mover.is_open(offset)}
+            async with aclosing(self._read(span, still)) as letters:
+                async for letter in letters:
+                    # A pod has little memory, and what fell due during an outage is sent at once.
+                    if batch.taken and batch.size + letter.message.size > BYTES:
+                        tally = await self._commit(mover, tally, round_, batch)
+                        yield batch.taken
+                        batch = Batch()
+                    batch.add(await self._draft(drafter, letter, round_))
+            await self._commit(mover, tally, round_, batch)
+            yield batch.taken
+
+    async def _commit(self, mover: Mover, tally: Tally, round_: int, batch: Batch) -> Tally:
+        """What there is to send in one step; the tally after it."""
+        sent, now = [one for one in batch.outcomes if one.publication is not None], self._clock()
+        if not sent:
+            return tally
+        step = self._step(tally, sent, now)
+        self._rounds.published(round_)  # before, for nobody knows what became of a commit that fails
+        await mover.commit(step)
+        self._tide.left(len(sent), now)
+        metrics.REDRIVEN.labels(*self._named, str(min(round_, MOST))).inc(len(sent))
+        self._log.info("letters went back", letters=len(sent), round=round_, partition=tally.span.partition)
+        return step.tally
 
     @staticmethod
     async def _draft(drafter: Drafter, letter: Letter, round_: int) -> Outcome:
@@ -258,8 +278,8 @@ class Redriver:
         return drafter.draft(letter, 1)
 
     @staticmethod
-    def _step(tally: Tally, outcomes: list[Outcome], published: list[Publication], now: int) -> Step:
-        sent = [one for one in outcomes if one.publication is not None]
+    def _step(tally: Tally, sent: list[Outcome], now: int) -> Step:
         following = max(tally.next, sent[-1].offset + 1)
         after = fold(tally, sent, len(sent), following, "replayed", now)
+        published = [one.publication for one in sent if one.publication is not None]
         return Step(after, published, {Why.Replayed: [one.offset for one in sent]})
