@@ -4,13 +4,20 @@ import asyncio
 import time
 from statistics import median
 
+import pytest
 from aiohttp import web
 
 from deadletter.brokers.kafka import committer
+from deadletter.brokers.values import Claim
+from deadletter.core import times
+from deadletter.core.headers import read_ours, stamp
+from deadletter.core.letters import Envelope, Message, Origin, Place
 from deadletter.plan import pods
+from deadletter.workers.courier import letters
 from deadletter.workers.courier.courier import GRACE_S, Courier
 from deadletter.workers.courier.deliveries import Deliverer
 from deadletter.workers.courier.main import desk_spec
+from deadletter.workers.courier.requests import Requests
 from tests.workers.couriers import QUICK, message, no_secret
 from tests.workers.services import Received, serving, until
 from tests.workers.wires import Wire
@@ -18,25 +25,58 @@ from tests.workers.wires import Wire
 WAIT_S = 3.0
 LATE_S = 2.0
 TAKEN_OVER_S = 15.0
+SENT, LATER = 1_700_000_000_000, 1_700_000_600_000
 
 
 async def test_parked_letters_are_delivered_within_two_seconds_of_their_time(wire: Wire):
     seen: dict[bytes, list[float]] = {}
 
     def answer(one: Received) -> web.Response:
-        times = seen.setdefault(one.body, [])
-        times.append(time.monotonic())
-        return web.Response(status=200 if len(times) > 1 else 503)
+        moments = seen.setdefault(one.body, [])
+        moments.append(time.monotonic())
+        return web.Response(status=200 if len(moments) > 1 else 503)
 
     policy = {**QUICK, "backoff": {"strategy": "Fixed", "initial": f"{WAIT_S:.0f}s"}}
     await wire.send(*(message(f"m{n}", f"k{n}") for n in range(20)))
     async with serving(answer) as service:
         told = wire.assignment(service.url, policy=policy, delivery={"inlineLimit": "0s"})
         async with wire.courier(told):
-            await until(lambda: len(seen) == 20 and all(len(times) == 2 for times in seen.values()))
+            await until(lambda: len(seen) == 20 and all(len(moments) == 2 for moments in seen.values()))
     late = [again - first - WAIT_S for first, again in seen.values()]
     assert min(late) >= 0
     assert median(late) <= LATE_S  # a machine that is busy may hold back some
+
+
+async def test_a_parked_letter_tells_the_time_of_its_message_at_every_attempt(wire: Wire):
+    policy = {**QUICK, "maxAttempts": 3, "backoff": {"strategy": "Fixed", "initial": "300ms"}}
+    await wire.send(message())
+    async with serving(lambda _: web.Response(status=503)) as service:
+        told = wire.assignment(service.url, policy=policy, delivery={"inlineLimit": "0s"})
+        async with wire.courier(told):
+            (letter,) = await wire.until_buried(1)
+    envelope = read_ours(letter.message)
+    assert envelope is not None
+    assert envelope.origin.timestamp is not None
+    assert [one.headers["Dlq-Attempt"] for one in service.received] == ["1", "2", "3"]
+    assert {one.headers["Dlq-Timestamp"] for one in service.received} == {times.render(envelope.origin.timestamp)}
+
+
+@pytest.mark.parametrize(
+    ("parked", "origin", "told"),
+    [
+        (True, Origin("orders", 0, 7, SENT), SENT),
+        (True, Origin(timestamp=SENT), SENT),
+        (True, Origin("orders", 0, 7), LATER),
+        (True, Origin(), LATER),
+        (False, Origin("orders", 0, 7, SENT), LATER),  # these headers are the sender's
+    ],
+    ids=["parked", "of no known topic", "of no known time", "of no origin", "forged"],
+)
+def test_whose_time_a_request_tells(parked: bool, origin: Origin, told: int):
+    one = stamp(Message(b"k", b"v", timestamp=LATER), Envelope(origin=origin, id="orders/0/7"))
+    claim = Claim(Place("box", 0, 9), one, parked=parked)
+    head = Requests("POST", "/", "shop.test").head(one, letters.waybill(claim))
+    assert f"Dlq-Timestamp: {times.render(told)}\r\n".encode() in head
 
 
 async def test_what_does_not_end_in_time_is_handed_back_and_the_next_courier_has_it_soon(wire: Wire):

@@ -13,9 +13,10 @@ def _known(claim: Claim) -> Envelope:
     known = read_fields(dict(claim.message.headers))
     if claim.parked and known.origin.topic is not None:
         return replace(known, id=known.id or idempotency_key(claim.place))
-    place = claim.place
-    origin = Origin(place.box, place.partition, place.offset, claim.message.timestamp)
-    name = known.id if claim.parked and known.id else idempotency_key(place)
+    place, timestamp, name = claim.place, claim.message.timestamp, idempotency_key(claim.place)
+    if claim.parked:
+        timestamp, name = known.origin.timestamp or timestamp, known.id or name
+    origin = Origin(place.box, place.partition, place.offset, timestamp)
     return Envelope(origin=origin, hop=origin, id=name, replays=known.replays, replay=known.replay)
 
 
@@ -26,7 +27,8 @@ def waybill(claim: Claim) -> Waybill:
     known = _known(claim)
     origin = known.origin
     place = Place(origin.topic or claim.place.box, origin.partition or 0, origin.offset or 0)
-    return Waybill(known.id or idempotency_key(place), place, claim.attempts + 1)
+    # Where it was parked it may have got another time: an entry of a Redis stream has that of its own id.
+    return Waybill(known.id or idempotency_key(place), place, claim.attempts + 1, origin.timestamp)
 
 
 def resume(claim: Claim) -> Claim:

@@ -48,6 +48,7 @@ class Waybill:
     id: str
     origin: Place
     attempt: int
+    timestamp: int | None = None  # of the message when it first came; without one the message has it
 
 
 class Requests:
@@ -72,10 +73,11 @@ class Requests:
     def head(self, message: Message, waybill: Waybill) -> bytes:
         """Everything before the body, with the empty line."""
         origin = waybill.origin
+        timestamp = message.timestamp if waybill.timestamp is None else waybill.timestamp
         text = (
             f"Dlq-Topic: {UNSAFE.sub('', origin.box)}\r\n"
             f"Dlq-Partition: {origin.partition}\r\nDlq-Offset: {_offset(origin)}\r\n"
-            f"Dlq-Timestamp: {times.render(message.timestamp)}\r\nDlq-Attempt: {waybill.attempt}\r\n"
+            f"Dlq-Timestamp: {times.render(timestamp)}\r\nDlq-Attempt: {waybill.attempt}\r\n"
             f"Idempotency-Key: {UNSAFE.sub('', waybill.id)}\r\nContent-Length: {len(message.value or b'')}\r\n"
         )
         return b"".join((self._start, text.encode("utf-8", "replace"), _key(message), self._headers(message), b"\r\n"))
