@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+import structlog
 from aiokafka import AIOKafkaConsumer, ConsumerRecord, TopicPartition
 
 from deadletter.brokers.kafka import dangling, letters, membership, parcels
@@ -15,6 +16,8 @@ from deadletter.brokers.kafka.reading import taken
 from deadletter.brokers.kafka.transaction import Room
 from deadletter.brokers.values import Buried, Claim, DeskSpec, Parked
 from deadletter.core.letters import Message, Place
+
+log = structlog.stdlib.get_logger("sources")
 
 
 class SourcePartition:
@@ -35,6 +38,7 @@ class SourcePartition:
         """Where to read from."""
         await self.recover()
         self.position = self.progress.start
+        self._go_on_at(max(self.position, await self._first()))
         return self.position
 
     async def recover(self) -> None:
@@ -49,6 +53,7 @@ class SourcePartition:
         fresh.carry_on(self.progress)
         self.progress = fresh
         self._held = {offset: claim for offset, claim in self._held.items() if not fresh.is_finished(offset)}
+        fresh.finish(self._gone())
 
     async def _committed(self) -> tuple[int, str]:
         admin = await self._line.admin()
@@ -60,10 +65,31 @@ class SourcePartition:
             return committed.offset, committed.metadata or ""
         # A partition that the group has no offset of was added, and one that ends before it was deleted and made again:
         # all of it is new. Said at once: else a restart before the first settlement might begin elsewhere.
-        start = (await self._line.ends(self.tp.topic, [self.tp.partition], EARLIEST))[self.tp.partition]
+        start = await self._first()
         await self._commit(start, "")
         self._is_anew = False
         return start, ""
+
+    async def _first(self) -> int:
+        return (await self._line.ends(self.tp.topic, [self.tp.partition], EARLIEST))[self.tp.partition]
+
+    def _gone(self) -> list[int]:
+        """What was unfinished when we came, was not there when reading passed it, and so is in nobody's hands."""
+        return [one for one in self.progress.unfinished if one < self.position and one not in self._held]
+
+    def _go_on_at(self, offset: int) -> None:
+        """Nothing lies before this offset any more: unfinished messages that did would hold up the group for ever."""
+        is_gap = self.position < offset and self.position <= self.progress.known
+        self.position = offset
+        if is_gap and (gone := self._gone()):
+            self.progress.finish(gone)
+            self.committer.note()
+            log.warning(
+                "unfinished messages are no longer in the source: retention or compaction took them",
+                topic=self.tp.topic,
+                partition=self.tp.partition,
+                messages=len(gone),
+            )
 
     @property
     def is_ours(self) -> bool:
@@ -77,6 +103,7 @@ class SourcePartition:
 
     def take(self, record: ConsumerRecord) -> Claim | None:
         """A claim, unless the message was finished before."""
+        self._go_on_at(record.offset)
         self.position = record.offset + 1
         attempt = self.progress.take(record.offset)
         if attempt is None:
@@ -87,6 +114,7 @@ class SourcePartition:
 
     def take_unread(self, batch: Unread) -> Claim | None:
         """All that is left of a batch as one claim, unless it was finished before."""
+        self._go_on_at(batch.first)
         self.position = batch.end
         attempt = self.progress.take(batch.first)
         self.progress.pass_over(batch.end)

@@ -1,0 +1,103 @@
+"""A source whose unfinished messages are no longer there: retention ate them, or compaction took them."""
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
+from aiokafka.admin import AIOKafkaAdminClient, RecordsToDelete
+from structlog.testing import capture_logs
+
+from deadletter.brokers.base import Broker, Desk
+from deadletter.brokers.kafka.commits import FRESH, encode
+from tests.brokers.opening import fresh_name
+from tests.brokers.staging import PATIENCE, Boxes, claim_some, lay, make_boxes, numbered, settle_all
+
+BROKER = "kafka"
+
+
+@pytest.fixture
+async def admin(kafka: str) -> AsyncIterator[AIOKafkaAdminClient]:
+    """Kafka itself, past our door."""
+    made = AIOKafkaAdminClient(bootstrap_servers=kafka)
+    await made.start()
+    yield made
+    await made.close()
+
+
+async def until_committed(desk: Desk, admin: AIOKafkaAdminClient, boxes: Boxes, offset: int) -> None:
+    """Others who look at the group see this offset."""
+    tp, found = TopicPartition(boxes.source, 0), -1
+    async with asyncio.timeout(PATIENCE):
+        while found != offset:
+            assert await desk.claim(1) == []
+            found = (await admin.list_consumer_group_offsets(boxes.group, partitions=[tp]))[tp].offset
+
+
+@pytest.mark.parametrize("below", [12, 20])
+@pytest.mark.parametrize("more", [0, 10])
+async def test_unfinished_messages_that_retention_ate_hold_up_nobody(
+    broker: Broker, admin: AIOKafkaAdminClient, below: int, more: int
+) -> None:
+    boxes = await make_boxes(broker, fresh_name("eaten"))
+    await lay(broker, boxes.source, numbered(20))
+    async with broker.desk(boxes.desk()) as desk:
+        claims = await claim_some(desk, 20)
+        await settle_all(desk, [claim for claim in claims if claim.place.offset not in {3, 11}])
+    await admin.delete_records({TopicPartition(boxes.source, 0): RecordsToDelete(before_offset=below)})
+    await lay(broker, boxes.source, numbered(more, 20))
+    with capture_logs() as logs:
+        async with broker.desk(boxes.desk("pod-1")) as desk:
+            await settle_all(desk, await claim_some(desk, more))
+            await until_committed(desk, admin, boxes, 20 + more)
+    assert [line["messages"] for line in logs if line["log_level"] == "warning"] == [2]
+
+
+async def test_unfinished_messages_that_compaction_took_hold_up_nobody(
+    broker: Broker, kafka: str, admin: AIOKafkaAdminClient
+) -> None:
+    """To a reader a transaction's marker is what compaction leaves: an offset at which no message lies."""
+    boxes = await make_boxes(broker, fresh_name("compacted"))
+    await lay_with_markers(kafka, boxes.source, 4)
+    await say(kafka, boxes, 1, encode(1, 4, dict.fromkeys((1, 3, 4), FRESH)))
+    async with broker.desk(boxes.desk()) as desk:
+        claims = await claim_some(desk, 2)
+        assert [claim.place.offset for claim in claims] == [4, 6]
+        await until_committed(desk, admin, boxes, 4)
+        await settle_all(desk, claims)
+        await until_committed(desk, admin, boxes, 7)
+
+
+async def test_what_is_gone_stays_gone_when_a_settlement_is_tried_again(
+    broker: Broker, kafka: str, admin: AIOKafkaAdminClient
+) -> None:
+    boxes = await make_boxes(broker, fresh_name("again"))
+    await lay_with_markers(kafka, boxes.source, 3)
+    await say(kafka, boxes, 1, encode(1, 2, {1: FRESH}))
+    async with broker.desk(boxes.desk()) as desk:
+        claims = await claim_some(desk, 1)
+        work = desk._works[TopicPartition(boxes.source, 0)]  # type: ignore[attr-defined]
+        await work._commit(1, encode(1, 2, {1: FRESH}))  # as if what we said since had not arrived
+        await work.recover()
+        await settle_all(desk, claims)
+        await until_committed(desk, admin, boxes, 5)
+
+
+async def lay_with_markers(kafka: str, source: str, count: int) -> None:
+    """Messages at even offsets, each with its marker behind it."""
+    producer = AIOKafkaProducer(bootstrap_servers=kafka, transactional_id=source)
+    await producer.start()
+    for number in range(count):
+        async with producer.transaction():
+            await producer.send_and_wait(source, b"%d" % number, partition=0)
+    await producer.stop()
+
+
+async def say(kafka: str, boxes: Boxes, offset: int, metadata: str) -> None:
+    """Commit this as an earlier courier did."""
+    consumer = AIOKafkaConsumer(bootstrap_servers=kafka, group_id=boxes.group, enable_auto_commit=False)
+    tp = TopicPartition(boxes.source, 0)
+    consumer.assign([tp])
+    await consumer.start()
+    await consumer.commit({tp: (offset, metadata)})
+    await consumer.stop()
