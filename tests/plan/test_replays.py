@@ -1,6 +1,7 @@
 """Checks, counts and endings of a Replay."""
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -125,8 +126,9 @@ def test_what_is_said(again: Any, facts: ReplayFacts, expected: tuple[str, str])
     assert succeeded(facts, again) == expected
 
 
-def job(kind: str, reason: str = "") -> dict[str, Any]:
-    return {"status": {"conditions": [{"type": kind, "status": "True", "reason": reason}]}}
+def job(kind: str, reason: str = "", at: int | None = None) -> dict[str, Any]:
+    told = {"type": kind, "status": "True", "reason": reason}
+    return {"status": {"conditions": [told if at is None else told | {"lastTransitionTime": times.render(at)}]}}
 
 
 def test_a_job_that_failed_says_why() -> None:
@@ -137,6 +139,46 @@ def test_a_job_that_failed_says_why() -> None:
     assert message(replay(activeDeadline="5m"), late) == (
         "It took longer than 5m. What was sent is settled; the other letters are still in the dead box."
     )
+
+
+@pytest.mark.parametrize(
+    ("ago", "more", "expected"),
+    [
+        (0, {}, ("Unknown", "Running")),
+        (29_000, {}, ("Unknown", "Running")),
+        (30_000, {}, ("False", "DeadlineExceeded")),
+        (-20_000, {}, ("Unknown", "Running")),
+        (-3_600_000, {}, ("False", "DeadlineExceeded")),  # clocks that differ keep nobody waiting
+        (0, {"queue": None}, ("False", "DeadlineExceeded")),
+        (0, {"connection": None}, ("False", "DeadlineExceeded")),
+        (0, {"tallies": (tally(phase="Failed", reason="WindowExpired"),)}, ("False", "WindowExpired")),
+    ],
+)
+def test_a_job_that_failed_just_now_is_told_with_the_next_reading(ago: int, more: Any, expected: Any) -> None:
+    facts = seen(**({"job": job("Failed", "DeadlineExceeded", NOW - ago), "tallies": (tally(next=3),)} | more))
+    (first, *_) = replay_status(replay(), facts, None)["conditions"]
+    assert (first["status"], first["reason"]) == expected
+
+
+def test_while_letters_of_a_failed_job_are_counted_it_says_so() -> None:
+    facts = seen(job=job("Failed", at=NOW), exits=(Exit(NOW, 137, "OOMKilled"),), tallies=(tally(next=3),))
+    assert (
+        message(replay(), facts)
+        == "Its Job failed, and what it did is counted. The last pod: exit code 137, OOMKilled."
+    )
+    assert message(replay(), replace(facts, exits=())) == "Its Job failed, and what it did is counted."
+
+
+def test_the_last_words_of_a_failed_job_are_its_counts() -> None:
+    said = {"reason": "DeliveryFailed", "matched": 9, "replayed": 7, "failed_again": 2, "window": [[0, 0, 10]]}
+    facts = seen(job=job("Failed"), exits=(Exit(1, 3, "Error", json.dumps(said)),))
+    status = replay_status(replay(), facts, None)
+    assert (status["matched"], status["replayed"], status["failedAgain"]) == (9, 7, 2)
+    assert status["window"] == [{"partition": 0, "start": 0, "end": 10}]
+    assert "remaining" not in status
+    known = (tally(next=4, matched=4, replayed=4), tally(1, next=10))
+    status = replay_status(replay(), replace(facts, tallies=known), None)
+    assert (status["matched"], status["replayed"], status["remaining"], len(status["window"])) == (9, 7, 6, 2)
 
 
 def test_why_it_failed_is_in_the_ledger_whatever_became_of_the_pod() -> None:

@@ -7,10 +7,12 @@ from typing import Any
 import msgspec
 
 from deadletter.api.replays import Replay
+from deadletter.core import times
 from deadletter.core.reasons import Reason
 from deadletter.plan.facts import ReplayFacts
 
 WINDOW = 1000  # partitions told in a status
+READ_BY_THEN_MS = 30_000  # three sweeps; a broker that is gone keeps no Replay from its end for longer
 STAYS = "What was sent is settled; the other letters are still in the dead box."
 LEFT = {
     Reason.NoOrigin: "name no origin that exists (set spec.dead.origin of the queue, or spec.to)",
@@ -68,22 +70,44 @@ def _deed(replay: Replay, matched: int, skipped: Mapping[str, int]) -> str:
 
 
 def _of_job(replay: Replay, facts: ReplayFacts) -> Ending | None:
-    conditions = {one["type"]: one for one in ((facts.job or {}).get("status") or {}).get("conditions") or ()}
     said = words(_last(facts))
-    if conditions.get("Complete", {}).get("status") == "True" and said:
+    if _condition(facts, "Complete") and said:
         told = counted(said)
         matched, skipped = told.get("matched", 0), told.get("skippedBy", {})
         good = _reason(str(said.get("reason")), _good(replay, matched))
         return Ending(True, good, _deed(replay, matched, skipped), told)
-    if conditions.get("Failed", {}).get("status") == "True":
-        if conditions["Failed"].get("reason") == "DeadlineExceeded":
-            return Ending(False, Reason.DeadlineExceeded, f"It took longer than {replay.spec.active_deadline}. {STAYS}")
-        reason = _reason(str(said.get("reason", "")), Reason.NoProgress)
-        sentence = str(conditions["Failed"].get("message", ""))
-        if reason is Reason.NoProgress and facts.stumbles:
-            sentence = f"{facts.stumbles} pods ended without a step forward, the last one: {fall(facts)}"
-        return Ending(False, reason, _message(facts) or sentence)
-    return None
+    failed = _condition(facts, "Failed")
+    if failed is None or is_being_counted(facts):
+        return None
+    told = _counted_by_then(said, facts)
+    if failed.get("reason") == "DeadlineExceeded":
+        sentence = f"It took longer than {replay.spec.active_deadline}. {STAYS}"
+        return Ending(False, Reason.DeadlineExceeded, sentence, told)
+    reason = _reason(str(said.get("reason", "")), Reason.NoProgress)
+    sentence = str(failed.get("message", ""))
+    if reason is Reason.NoProgress and facts.stumbles:
+        sentence = f"{facts.stumbles} pods ended without a step forward, the last one: {fall(facts)}"
+    return Ending(False, reason, _message(facts) or sentence, told)
+
+
+def _condition(facts: ReplayFacts, kind: str) -> Mapping[str, Any] | None:
+    """The Job's condition of this type, if it is true."""
+    conditions = ((facts.job or {}).get("status") or {}).get("conditions") or ()
+    return next((one for one in conditions if (one["type"], one.get("status")) == (kind, "True")), None)
+
+
+def is_being_counted(facts: ReplayFacts) -> bool:
+    """Did the Job fail just now, so that its last steps are in no reading yet?"""
+    failed = _condition(facts, "Failed") or {}
+    if facts.queue is None or facts.connection is None or not failed.get("lastTransitionTime"):
+        return False
+    return abs(facts.now - times.parse(failed["lastTransitionTime"])) < READ_BY_THEN_MS
+
+
+def _counted_by_then(said: dict[str, Any], facts: ReplayFacts) -> dict[str, Any]:
+    """What the last pod counted; how far it came only the ledger tells, and of the window the ledger tells more."""
+    known = ("remaining", "window") if facts.tallies else ("remaining",)
+    return {name: count for name, count in counted(said).items() if name not in known}
 
 
 def fall(facts: ReplayFacts) -> str:

@@ -8,7 +8,7 @@ from deadletter.core import durations
 from deadletter.core.reasons import Reason
 from deadletter.core.tallies import Tally
 from deadletter.plan.conditions import Saying, claim, put
-from deadletter.plan.endings import Ending, ended, fall, groups, summed, targets, window
+from deadletter.plan.endings import Ending, ended, fall, groups, is_being_counted, summed, targets, window
 from deadletter.plan.facts import ReplayFacts
 from deadletter.plan.findings import Finding
 from deadletter.plan.queues import second
@@ -194,6 +194,9 @@ def _progress(replay: Replay, facts: ReplayFacts, found: Finding | None) -> tupl
         return Reason.Suspended, "spec.suspend is true."
     if facts.ahead is not None:
         return Reason.Queued, f"Replay {facts.ahead} of the same queue goes first."
+    if is_being_counted(facts):
+        how = f" The last pod: {fall(facts)}" if facts.exits else ""
+        return Reason.Running, f"Its Job failed, and what it did is counted.{how}"
     if facts.stumbles:
         return Reason.Running, f"A pod ended and another goes on: {fall(facts)}"
     if facts.pod_waits:
