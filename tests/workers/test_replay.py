@@ -6,8 +6,10 @@ import pytest
 
 from deadletter.api.replays import Rate
 from deadletter.brokers.memory import MemoryBroker
+from deadletter.brokers.memory.mover import MemoryMover
 from deadletter.core.headers import read_fields
-from deadletter.workers.replayer import endings
+from deadletter.core.tallies import Why
+from deadletter.workers.replayer import endings, walk
 from tests.workers.replaying import Scene, adds_up, letter
 
 
@@ -122,17 +124,17 @@ class Recorder:
 
 
 class Crowd:
-    """A carrier that notes how many partitions are at work at once."""
+    """A carrier that notes how many partitions have letters on their way at once."""
 
     def __init__(self):
         self.now = self.most = 0
 
     async def carry(self, outcomes):
-        self.now += 1
+        self.now += bool(outcomes)
         self.most = max(self.most, self.now)
         for _ in range(50):
             await asyncio.sleep(0)
-        self.now -= 1
+        self.now -= bool(outcomes)
 
 
 @pytest.mark.parametrize("parallelism", [1, 3])
@@ -155,3 +157,28 @@ async def test_no_more_letters_are_in_flight_than_the_rate_allows_now(scene):
     assert ending.code == 0
     assert max(carrier.loads) == 3
     assert sum(carrier.loads) == 20
+
+
+async def test_fewer_letters_in_flight_than_partitions_at_once(server):
+    scene = await Scene(MemoryBroker(server), partitions=5).build()
+    for partition in range(5):
+        await scene.bury(*(letter(number) for number in range(3)), partition=partition)
+    crowd = Crowd()
+    told = scene.assignment(target={"kind": "Queue", "box": "orders"}, parallelism=5)
+    assert (await scene.run(told, carrier=crowd, rate=lambda: Rate(max_in_flight=2))).code == 0
+    assert crowd.most == 2
+    assert sum(tally.replayed for tally in await scene.tallies()) == 15
+
+
+async def test_letters_that_are_archived_are_moved_a_bounded_number_of_bytes_at_once(scene, monkeypatch):
+    monkeypatch.setattr(walk, "BYTES", 1_000)
+    steps, commit = [], MemoryMover.commit
+
+    async def note(mover, step):
+        steps.append(len(step.settled.get(Why.Archived, ())))
+        await commit(mover, step)
+
+    monkeypatch.setattr(MemoryMover, "commit", note)
+    await scene.bury(*(letter(number) for number in range(10)))
+    assert (await scene.replay(action="Archive")).code == 0
+    assert (sum(steps), max(steps)) == (10, 4)

@@ -93,6 +93,7 @@ async def test_ids_that_are_nowhere_count_as_expired(scene):
     await scene.replay(select={"ids": ["0-0", "0-99", "7-1"]})
     (tally,) = await scene.tallies()
     assert (tally.matched, tally.replayed, tally.skipped) == (3, 1, {"Expired": 2})
+    assert tally.samples == ("0-0",)
 
 
 async def test_an_observed_queue_answers_by_its_last_word_and_writes_nothing(scene, server):

@@ -162,7 +162,7 @@ class Broker(Protocol):
         """Join the group and work on the source and the retry box."""
 
     async def selected(self, ledger: str, uid: str) -> Mapping[int, Offsets]:
-        """What the DryRun `uid` selected, per partition; empty when there is none."""
+        """What the DryRun `uid` selected, per partition and in order; empty when there is none."""
 
     async def produced(self, ledger: str, uid: str) -> Produced:
         """Where the Replay `uid` published."""

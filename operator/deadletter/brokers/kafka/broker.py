@@ -1,6 +1,6 @@
 """The contract on Kafka: each method is one call of the room that keeps it."""
 
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, aclosing
 from typing import Any
 
@@ -106,24 +106,23 @@ class KafkaBroker:
     async def selected(self, ledger: str, uid: str) -> Mapping[int, Offsets]:
         """What the DryRun selected."""
         found: dict[int, Any] = {}
-        for parsed, bits in await self._chunks(ledger, "selected", uid):
+        async for parsed, bits in self._chunks(ledger, "selected", uid):
             found.setdefault(parsed.partition, BitMap64()).update(bits)
         return found
 
     async def produced(self, ledger: str, uid: str) -> KafkaProduced:
         """Where the Replay published."""
         found = KafkaProduced()
-        for parsed, bits in await self._chunks(ledger, "produced", uid):
+        async for parsed, bits in self._chunks(ledger, "produced", uid):
             found.offsets.setdefault((parsed.topic, parsed.partition), BitMap64()).update(bits)
         return found
 
-    async def _chunks(self, ledger: str, kind: str, uid: str) -> list[tuple[Key, list[int]]]:
+    async def _chunks(self, ledger: str, kind: str, uid: str) -> AsyncIterator[tuple[Key, list[int]]]:
+        """One after the other: a chunk is 8 KiB at most, its offsets as numbers are two MiB."""
         kept = await ledgers.read_ledger(self._line, ledger, lambda key: (key.kind, key.subject) == (kind, uid))
         with translated(ledger):
-            return [
-                (parsed, [parsed.chunk << CHUNK_BITS | low for low in decode_chunk(key, value)])
-                for key, (parsed, value) in kept.items()
-            ]
+            for key, (parsed, value) in kept.items():
+                yield parsed, [parsed.chunk << CHUNK_BITS | low for low in decode_chunk(key, value)]
 
     async def tallies(self, ledger: str) -> Mapping[str, Sequence[Tally]]:
         """What every Replay has counted."""

@@ -23,7 +23,7 @@ from deadletter.brokers.values import Taken
 from deadletter.core.letters import Message, Place
 
 BATCH = 50  # few enough that they are dealt with while they are still in the processor's nearest cache
-BYTES = 1 << 20  # a fetch; one is in hand and one under way
+BYTES = 512 << 10  # a fetch; one is in hand and one under way
 STALL = 90.0  # a transaction left open by a dead producer ends after its own time-out
 WAIT_MS, RETRY_S = 500, 0.1
 Aborted = list[tuple[int, int]]  # producers, and the first offset of each

@@ -116,7 +116,7 @@ class MemoryBroker:
     async def selected(self, ledger: str, uid: str) -> Mapping[int, Offsets]:
         """What a DryRun selected."""
         self._server.check()
-        return {part: frozenset(held) for part, held in self._server.ledgers[ledger].selected.get(uid, {}).items()}
+        return {part: tuple(sorted(held)) for part, held in self._server.ledgers[ledger].selected.get(uid, {}).items()}
 
     async def produced(self, ledger: str, uid: str) -> MemoryProduced:
         """Where a Replay published."""

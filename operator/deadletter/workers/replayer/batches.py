@@ -15,7 +15,7 @@ SCANNED = 10_000
 
 @dataclass(slots=True)
 class Batch:
-    """Outcomes in order; `size` is what is held to be published, `gone` what retention ate before."""
+    """Outcomes in order; `size`: bytes of the letters that are taken, `gone`: letters that retention ate before."""
 
     outcomes: list[Outcome] = field(default_factory=list)
     scanned: int = 0
@@ -30,7 +30,7 @@ class Batch:
         self.matched += outcome.skip is not Skip.SelectorError
         if outcome.skip is None:
             self.taken += 1
-            self.size += outcome.size if outcome.publication is not None else 0
+            self.size += outcome.size
 
     def halves(self) -> tuple["Batch", "Batch", int] | None:
         """Two batches with half the publications each, and where the first one ends; None: there is only one."""

@@ -12,7 +12,7 @@ from deadletter.core.tallies import Tally, Why
 from deadletter.workers.replayer.carriers import Carrier
 from deadletter.workers.replayer.drafts import Drafter
 from deadletter.workers.replayer.named import Named
-from deadletter.workers.replayer.pace import Pace
+from deadletter.workers.replayer.pace import Flight, Pace
 from deadletter.workers.replayer.seats import Seat
 
 VERBS = {"Republish": ("replayed", Why.Replayed), "Archive": ("archived", Why.Archived)}
@@ -65,6 +65,7 @@ class Errand:
     selection: Selection
     drafter: Drafter
     pace: Pace
+    flight: Flight
     rate: Callable[[], Rate | None]
     carrier: Carrier | None
     quota: Quota

@@ -1,14 +1,15 @@
 """Letters asked for by name: the ids of a selection, or what a preview selected. Each is accounted for."""
 
+from array import array
 from bisect import bisect_left
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from deadletter.api.assignments import ReplayAssignment
 from deadletter.brokers.base import Broker
 from deadletter.core.letters import SEQUENCE_MASK, Place
 
-Named = Mapping[int, list[int]]
+Named = Mapping[int, Sequence[int]]
 
 
 class PreviewGone(Exception):
@@ -29,6 +30,14 @@ def of_ids(ids: Iterable[str], partitions: Iterable[int], entries: bool) -> Name
     return {partition: sorted(offsets) for partition, offsets in asked.items()}
 
 
+def _packed(offsets: Iterable[int]) -> Sequence[int]:
+    """In order; eight bytes an offset of Kafka instead of forty, for a preview may have selected millions."""
+    try:
+        return array("Q", offsets)
+    except OverflowError:  # ids of a Redis stream
+        return sorted(offsets)
+
+
 async def names(assignment: ReplayAssignment, broker: Broker, partitions: list[int]) -> Named | None:
     """What this Replay asks for by name, per partition; None: it chooses by its selection alone."""
     if assignment.preview_uid is not None:
@@ -37,7 +46,7 @@ async def names(assignment: ReplayAssignment, broker: Broker, partitions: list[i
         if not selected and preview not in await broker.tallies(ledger):
             sentence = "it was deleted, or made while the queue only observed"
             raise PreviewGone(f"The ledger does not hold what the preview selected ({sentence}): create both again.")
-        return {partition: sorted(selected.get(partition, ())) for partition in partitions}
+        return {partition: _packed(selected.get(partition, ())) for partition in partitions}
     ids = assignment.spec.select.ids
     return of_ids(ids, partitions, assignment.broker.redis is not None) if ids else None
 
@@ -46,21 +55,20 @@ async def names(assignment: ReplayAssignment, broker: Broker, partitions: list[i
 class Roll:
     """The roll of one partition: called in order, so that those who do not answer are known."""
 
-    offsets: list[int]
+    offsets: Sequence[int]
     at: int = field(default=0)
 
     @classmethod
-    def after(cls, offsets: list[int], start: int) -> "Roll":
+    def after(cls, offsets: Sequence[int], start: int) -> "Roll":
         """The roll from `start` on; those before were called already."""
         return cls(offsets, bisect_left(offsets, start))
 
     @property
     def bounds(self) -> tuple[int, int]:
         """First and end of what is still called; nothing left: an empty range."""
-        left = self.offsets[self.at :]
-        return (left[0], left[-1] + 1) if left else (0, 0)
+        return (self.offsets[self.at], self.offsets[-1] + 1) if self.at < len(self.offsets) else (0, 0)
 
-    def missing_before(self, offset: int) -> list[int]:
+    def missing_before(self, offset: int) -> Sequence[int]:
         """Those before `offset` who did not answer."""
         end = bisect_left(self.offsets, offset, self.at)
         gone, self.at = self.offsets[self.at : end], end

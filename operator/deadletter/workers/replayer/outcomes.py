@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 
 from deadletter.brokers.values import Publication
 from deadletter.core.letters import Place
@@ -51,7 +52,8 @@ def fold(tally: Tally, outcomes: Sequence[Outcome], scanned: int, following: int
     groups = Counter([outcome.fingerprint for outcome in matched if outcome.fingerprint])
     targets = Counter([outcome.target for outcome in taken if outcome.target])
     skipped = Counter([outcome.skip.value for outcome in outcomes if outcome.skip is not None])
-    samples = (*tally.samples, *(outcome.place.id for outcome in matched[:MOST_SAMPLES]))
+    seen = (outcome.place.id for outcome in matched if outcome.skip is not Skip.Expired)
+    samples = (*tally.samples, *islice(seen, MOST_SAMPLES))
     done = {verb: getattr(tally, verb) + len(taken)} if verb else {}
     return tally.evolve(
         next=following,

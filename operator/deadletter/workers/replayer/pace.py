@@ -1,8 +1,12 @@
-"""How fast letters may leave: tokens by the second, handed out before a batch begins, never inside a transaction."""
+"""How fast letters may leave, and how many at once.
+
+Tokens by the second are handed out before a batch begins, never inside a transaction.
+"""
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 
 GATHER_S = 0.5
 
@@ -45,3 +49,29 @@ class Pace:
         now = self._clock()
         self._tokens = min(max(1.0, float(rate)), self._tokens + (now - self._filled) * rate)
         self._filled = now
+
+
+class Flight:
+    """Letters on their way at once, over all partitions; how many may be is asked each time, None is any number."""
+
+    def __init__(self, most: Callable[[], int | None]) -> None:
+        self._most = most
+        self._under_way = 0
+        self._landed = asyncio.Condition()
+
+    @asynccontextmanager
+    async def of(self, letters: int) -> AsyncIterator[None]:
+        """Inside, they are on their way; alone, however many they are."""
+        async with self._landed:
+            await self._landed.wait_for(lambda: self._has_room(letters))
+            self._under_way += letters
+        try:
+            yield
+        finally:
+            self._under_way -= letters
+            async with self._landed:
+                self._landed.notify_all()
+
+    def _has_room(self, letters: int) -> bool:
+        most = self._most()
+        return most is None or not self._under_way or self._under_way + letters <= most

@@ -18,7 +18,7 @@ from deadletter.workers.replayer.endings import HUMAN, TRY_AGAIN, Ending, of_bro
 from deadletter.workers.replayer.errand import Errand, Quota, selection_of
 from deadletter.workers.replayer.meter import meter_of
 from deadletter.workers.replayer.named import PreviewGone, names
-from deadletter.workers.replayer.pace import Pace
+from deadletter.workers.replayer.pace import Flight, Pace
 from deadletter.workers.replayer.patience import Patience, rest
 from deadletter.workers.replayer.seats import MoverSeat, ObserverSeat, Seat
 
@@ -59,6 +59,10 @@ async def _errand(
         current = now()
         return None if current is None else current.per_second
 
+    def in_flight() -> int | None:
+        current = now()
+        return None if current is None else current.max_in_flight
+
     selection = selection_of(assignment)
     if selection.where:
         _ = selection.predicate  # an expression that does not compile is known before anything is done
@@ -68,6 +72,7 @@ async def _errand(
         selection=selection,
         drafter=Drafter(assignment, broker, wall_clock),
         pace=Pace(per_second, stop),
+        flight=Flight(in_flight),
         rate=now,
         carrier=carrier,
         quota=Quota(seats, selection.limit),

@@ -4,6 +4,7 @@ Limits over all partitions (`limit`, a canary's step) are kept by walking partit
 the same letters are taken whatever was interrupted in between.
 """
 
+import sys
 import time
 from collections.abc import Callable
 from contextlib import aclosing
@@ -52,6 +53,8 @@ class Walk:
         self._read = self._reader(errand)
         self._needs_origin = errand.publishes and told.spec.on_missing_origin == "Fail"
         self._takes_all = errand.selection.takes_all
+        # What is sent or archived is held until the step is done; a preview lets go of each letter.
+        self._most_bytes = sys.maxsize if errand.is_preview else BYTES * 4 // max(4, told.spec.parallelism)
 
     @staticmethod
     def _reader(errand: Errand) -> Callable[[Message, Place], Letter]:
@@ -139,7 +142,7 @@ class Walk:
     def _is_full(self) -> bool:
         batch = self._batch
         matched = self._matches is not None and batch.matched >= self._matches
-        return matched or batch.taken >= self._room or batch.size >= BYTES or batch.scanned >= SCANNED
+        return matched or batch.taken >= self._room or batch.size >= self._most_bytes or batch.scanned >= SCANNED
 
     async def _turn(self) -> bool:
         """Commit what there is and begin again; False: the walk ends here."""
@@ -196,10 +199,12 @@ class Walk:
         tally = self._seat.tally
         if tally is None:
             return
+        errand = self._errand
         try:
-            if self._errand.carrier is not None and self._errand.publishes:
-                await self._errand.carrier.carry(batch.outcomes)
-            await self._seat.commit(step_of(self._errand, tally, batch, following))
+            async with errand.flight.of(batch.taken if errand.publishes else 0):
+                if errand.carrier is not None and errand.publishes:
+                    await errand.carrier.carry(batch.outcomes)
+                await self._seat.commit(step_of(errand, tally, batch, following))
         except TooLarge:
             await self._commit_in_parts(batch, following)
 
