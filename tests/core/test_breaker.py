@@ -3,7 +3,7 @@
 import pytest
 
 from deadletter.core.breaker import Breaker, ErrorBudget
-from deadletter.core.policy import BreakerSettings
+from deadletter.core.policy import BreakerSettings, BudgetSettings
 
 
 def _broken(breaker: Breaker, times: int = 5, now: int = 0) -> Breaker:
@@ -74,3 +74,38 @@ def test_without_a_budget_nothing_is_ever_spent():
     for _ in range(10):
         budget.spend(0)
     assert not budget.is_spent(0)
+
+
+@pytest.mark.parametrize(
+    ("letters", "died", "now", "spent"),
+    [
+        (1, [], 0, False),
+        (1, [0], 0, True),
+        (1, [0], 99, True),
+        (1, [0], 100, False),
+        (3, [0, 0], 0, False),
+        (3, [0, 0, 0], 0, True),
+        (3, [0, 50, 90], 99, True),
+        (3, [0, 50, 90], 100, False),
+        (3, [0, 50, 90, 100], 149, True),
+        (3, [0, 50, 90, 100], 150, False),
+        (3, [0, 0, 0, 0, 0], 99, True),
+        (3, [0, 0, 0, 0, 0], 100, False),
+    ],
+)
+def test_a_budget_is_spent_while_as_many_died_in_the_window_as_it_holds(letters, died, now, spent):
+    budget = ErrorBudget(BudgetSettings(letters, per=100))
+    for moment in died:
+        budget.spend(moment)
+    assert budget.is_spent(now) is spent
+
+
+@pytest.mark.parametrize("letters", [1, 2, 3, 10])
+def test_whoever_asks_first_never_exceeds_the_budget_in_any_window(letters):
+    budget, died = ErrorBudget(BudgetSettings(letters, per=100)), []
+    for now in range(1_000):
+        while not budget.is_spent(now):
+            budget.spend(now)
+            died.append(now)
+    assert len(died) == 10 * letters
+    assert max(sum(start <= moment < start + 100 for moment in died) for start in range(1_000)) == letters

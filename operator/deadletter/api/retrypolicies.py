@@ -120,7 +120,7 @@ class ErrorBudgetSpec(Model):
     constraints: ClassVar = (longer_than_nothing("per", "per"),)
 
     letters: Int = Field(ge=1, le=1_000_000_000, description="Dead letters at most...")
-    per: Duration = Field(description="...in this time; over it the courier pauses and says so.")
+    per: Duration = Field(description="...in this time; when they are spent, the courier pauses and says so.")
 
 
 class RetryPolicySpec(Model):
@@ -159,7 +159,7 @@ class RetryPolicySpec(Model):
         description="What becomes of a message that used up its attempts. Discard drops it, counted and warned.",
     )
     error_budget: ErrorBudgetSpec | None = Field(
-        None, description="Pause when more letters die than this. Absent: no budget."
+        None, description="Pause before more letters die than this. Absent: no budget."
     )
 
     def policy(self) -> policy.Policy:

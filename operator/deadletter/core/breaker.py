@@ -61,18 +61,21 @@ class Breaker:
 
 
 class ErrorBudget:
-    """Counts dead letters in a moving window; without settings it is never spent."""
+    """Counts dead letters in a moving window; without settings it is never spent.
+
+    Who asks before each burial buries at most as many in any window as it holds.
+    """
 
     def __init__(self, settings: BudgetSettings | None) -> None:
         self.settings = settings
-        self._spent: deque[int] = deque(maxlen=settings.letters + 1 if settings else 0)
+        self._spent: deque[int] = deque(maxlen=settings.letters if settings else 0)
 
     def spend(self, now: int) -> None:
         """One more letter died."""
         self._spent.append(now)
 
     def is_spent(self, now: int) -> bool:
-        """Have more letters died in the window than the budget allows?"""
-        if self.settings is None or len(self._spent) <= self.settings.letters:
+        """Have as many letters died in the window as the budget allows?"""
+        if self.settings is None or len(self._spent) < self.settings.letters:
             return False
         return self._spent[0] > now - self.settings.per

@@ -62,7 +62,7 @@ class Reason(StrEnum):
     RetentionLossSoon = "RetentionLossSoon", "Retention will soon eat an open letter."
     CircuitOpen = "CircuitOpen", "Deliveries fail; the source is paused until a probe succeeds."
     CapacityReached = "CapacityReached", "The dead box holds as many letters as it may; the source is paused."
-    ErrorBudgetSpent = "ErrorBudgetSpent", "More letters died in the time than the budget allows; the source is paused."
+    ErrorBudgetSpent = "ErrorBudgetSpent", "As many letters died in the time as the budget holds; the source is paused."
     TargetForbidden = "TargetForbidden", "The delivery address is one the courier must not call."
     TargetUnresolvable = "TargetUnresolvable", "The delivery host has no address, or TLS with it fails."
     OriginUnknown = (

@@ -59,7 +59,7 @@ class Gate:
         if not self.breaker.may_deliver(now):
             return Reason.CircuitOpen, "deliveries fail; one probe at a time until the service answers"
         if self.budget.is_spent(now):
-            return Reason.ErrorBudgetSpent, "more letters died than the error budget allows"
+            return Reason.ErrorBudgetSpent, "as many letters died as the error budget allows"
         return "", ""
 
     def ask(self, now: int) -> Pass | None:

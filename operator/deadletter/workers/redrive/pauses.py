@@ -8,7 +8,7 @@ from deadletter.workers import logs, metrics
 
 SAY_MS = 30_000  # a word is believed for three times as long
 SENTENCES: dict[str, str] = {
-    Reason.ErrorBudgetSpent: "More letters died than the error budget allows: none is sent back until fewer do.",
+    Reason.ErrorBudgetSpent: "As many letters died as the error budget allows: none is sent back until fewer do.",
     Reason.FailureShareExceeded: "Letters return faster than they leave: none is sent back until that ends.",
 }
 
