@@ -18,14 +18,17 @@ from deadletter.brokers.errors import (
     Fenced,
     LedgerCorrupt,
     TooLarge,
+    Undecodable,
 )
 from deadletter.brokers.kafka.parcels import Target
 from deadletter.brokers.kafka.parking import RetryPartition
-from deadletter.brokers.values import BoxSpec, Buried, Claim, Delivered, Parked, Publication, Step, Taken
+from deadletter.brokers.values import BoxSpec, Buried, Claim, Delivered, Parked, Publication, Reading, Step, Taken
 from deadletter.core.ledger import mark_key
 from deadletter.core.letters import Message, Place
 from deadletter.core.tallies import Span, Tally, Why
+from tests.bed import beds
 from tests.brokers.opening import LOOPBACK, fresh_name, kafka_at, no_secrets
+from tests.brokers.spoiling import SPOILERS, Change, spoil
 from tests.brokers.staging import (
     PATIENCE,
     Boxes,
@@ -175,6 +178,23 @@ async def test_a_corrupt_ledger_is_never_an_empty_one(broker: Broker) -> None:
     with pytest.raises(LedgerCorrupt, match="mark/"):
         async with broker.mover(boxes.dead, boxes.ledger, 0, "uid-2"):
             pass
+
+
+@pytest.mark.parametrize("change", SPOILERS, ids=lambda change: change.__name__)
+async def test_a_dead_box_that_nobody_can_decode_hides_no_other(broker: Broker, bed: beds.Bed, change: Change) -> None:
+    broken, sound = await make_boxes(broker, fresh_name("broken")), await make_boxes(broker, fresh_name("sound"))
+    await lay(broker, broken.dead, [*numbered(2), Message(b"k", b"poison", (("header-name", b"v"),))])
+    await lay(broker, sound.dead, numbered(2))
+    (log,) = (bed.directory / "kafka" / "log").glob(f"{broken.dead}-0/*.log")
+    spoil(log, change)
+    registers = broker.registers()
+    try:
+        found = await registers.sweep([broken.watched, sound.watched], now())
+    finally:
+        await registers.close()
+    assert isinstance(found[broken.dead], Undecodable)
+    assert isinstance(found[sound.dead], Reading)
+    assert found[sound.dead].depth == 2
 
 
 async def test_what_was_produced_is_known_by_its_place(broker: Broker) -> None:

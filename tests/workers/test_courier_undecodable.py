@@ -7,9 +7,9 @@ import pytest
 from deadletter.core.headers import read_ours
 from deadletter.core.letters import Message
 from tests.bed import beds
+from tests.brokers.spoiling import SPOILERS, Change, spoil
 from tests.workers.couriers import message
 from tests.workers.services import serving, until
-from tests.workers.spoiling import SPOILERS, Change, spoil
 from tests.workers.wires import Wire
 
 

@@ -19,8 +19,8 @@ from deadletter.workers.replayer import endings, patience
 from tests.bed import beds, processes
 from tests.bed import kafka as kafka_part
 from tests.brokers.kills import BACK_AT_WORK
+from tests.brokers.spoiling import SPOILERS, spoil
 from tests.workers.replaying import Scene, adds_up, letter
-from tests.workers.spoiling import SPOILERS, spoil
 from tests.workers.test_replay_brokers import LOCAL, PATIENCE, Pod, arrived, bury, check_all_once
 
 

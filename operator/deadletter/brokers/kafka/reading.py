@@ -1,19 +1,22 @@
 """Bounded reads of what is committed; nothing is consumed."""
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import aclosing, contextmanager
+from gzip import BadGzipFile
 
 from aiokafka import AIOKafkaConsumer, ConsumerRecord, TopicPartition
+from aiokafka import errors as driver
 
-from deadletter.brokers.errors import BrokerUnreachable
-from deadletter.brokers.kafka.errors import translated
+from deadletter.brokers.errors import BrokerUnreachable, Undecodable
+from deadletter.brokers.kafka.errors import EXPECTED, translated
 from deadletter.brokers.kafka.fetching import BATCH, STALL, fetch
 from deadletter.brokers.kafka.line import EARLIEST, Line
 from deadletter.brokers.values import Taken
 from deadletter.core.letters import Message, Place
 from deadletter.core.tallies import Span
 
+BROKEN = (driver.CorruptRecordException, driver.UnsupportedCodecError, BadGzipFile)
 Records = dict[TopicPartition, list[ConsumerRecord]]
 
 
@@ -53,7 +56,7 @@ async def read_to(
             consumer.seek(tp, wanted[tp][0])
     moved = asyncio.get_running_loop().time()
     while left:
-        with translated(next(iter(left)).topic):
+        with translated(next(iter(left)).topic), _decoded(next(iter(left)).topic):
             records = await consumer.getmany(*left, timeout_ms=200, max_records=batch)
             arrived = await _arrived(consumer, left)
         now = asyncio.get_running_loop().time()
@@ -66,6 +69,17 @@ async def read_to(
             yield {tp: found for tp, found in kept.items() if found}
         elif now - moved > STALL:
             raise BrokerUnreachable(f"{next(iter(left)).topic}: reading stands still before its end")
+
+
+@contextmanager
+def _decoded(topic: str) -> Iterator[None]:
+    """What the driver cannot decode has an error of its own: it is no fault of the broker."""
+    try:
+        yield
+    except Exception as error:
+        if isinstance(error, BROKEN) or not isinstance(error, EXPECTED):
+            raise Undecodable(f"{topic}: a batch in it cannot be read ({type(error).__name__})") from error
+        raise
 
 
 async def _arrived(consumer: AIOKafkaConsumer, left: Mapping[TopicPartition, int]) -> list[TopicPartition]:
