@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from contextlib import asynccontextmanager
 from pathlib import Path
 from unittest.mock import patch
 
@@ -9,6 +10,7 @@ import pytest
 from aiohttp import web
 from structlog.testing import capture_logs
 
+from deadletter.brokers.errors import BrokerUnreachable
 from deadletter.workers.assignment import Station
 from deadletter.workers.courier import letters, main
 from deadletter.workers.courier.requests import Requests
@@ -59,15 +61,67 @@ async def test_a_courier_that_breaks_finishes_the_rest_and_its_claim_is_free_for
     assert service.bodies.count(b"good") == 1
 
 
+def station_in(folder: Path) -> Station:
+    told = {"DLQ_ASSIGNMENT_DIR": str(folder), "DLQ_TERMINATION_LOG": str(folder / "end"), "DLQ_HEALTH_PORT": "0"}
+    return Station.from_environment(told)
+
+
 async def test_a_courier_that_breaks_ends_with_a_word_and_no_byte_of_a_message_in_it(tmp_path: Path):
     def broken(*words, **more):
         raise ValueError(CANARY)
 
-    folder = {"DLQ_ASSIGNMENT_DIR": str(tmp_path), "DLQ_TERMINATION_LOG": str(tmp_path / "end"), "DLQ_HEALTH_PORT": "0"}
-    shift = main.Shift(assignment("http://shop.test/"), Station.from_environment(folder))
+    shift = main.Shift(assignment("http://shop.test/"), station_in(tmp_path))
     with patch.object(main, "open_broker", broken):
         assert await shift.work(asyncio.Event()) == 1
     said = json.loads((tmp_path / "end").read_text())
     assert said["reason"] == "CourierError"
     assert "ValueError in test_courier_broken.py" in said["message"]
     assert CANARY not in json.dumps(said)
+
+
+@pytest.mark.parametrize(
+    ("worked", "pauses"),
+    [
+        ([0, 0, 0, 0, 0, 0, 0, 0], [1, 2, 4, 8, 16, 30, 30, 30]),
+        ([0, 0, 3600, 0, 0], [1, 2, 1, 2, 4]),
+        ([0, 0, 0, 0, 0, 0, 120, 120, 0], [1, 2, 4, 8, 16, 30, 1, 1, 2]),
+        ([0, 0, 60, 119], [1, 2, 4, 8]),
+    ],
+    ids=["never", "for an hour", "for a while", "too shortly"],
+)
+def test_pauses_grow_until_a_desk_was_steady(worked: list[float], pauses: list[float]):
+    waiting = main.Pauses()
+    assert [waiting.after(seconds) for seconds in worked] == pauses
+
+
+async def test_an_hour_at_a_desk_counts_and_an_hour_without_one_does_not(tmp_path: Path):
+    now, heard, stop, hour = 0.0, [], asyncio.Event(), 3600.0
+    ways = iter(["closed", "open", "closed", "open"])
+
+    @asynccontextmanager
+    async def open_broker(*_):
+        nonlocal now
+        if next(ways) == "closed":
+            now += hour
+            raise BrokerUnreachable("nobody is there")
+        yield Bench().broker
+
+    async def run(*_):
+        nonlocal now
+        now += hour
+        raise BrokerUnreachable("it went away")
+
+    def after(_, worked: float) -> float:
+        heard.append(worked)
+        if len(heard) == 4:
+            stop.set()
+        return 0.0
+
+    shift = main.Shift(assignment("http://shop.test/"), station_in(tmp_path), lambda: now)
+    with (
+        patch.object(main, "open_broker", open_broker),
+        patch.object(main.Courier, "run", run),
+        patch.object(main.Pauses, "after", after),
+    ):
+        assert await shift.work(stop) == 0
+    assert heard == [0.0, hour, 0.0, hour]

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 from deadletter.api.assignments import CourierAssignment
@@ -13,13 +13,14 @@ from deadletter.brokers.values import DeskSpec
 from deadletter.core.names import retry_box
 from deadletter.workers import health, logs, running
 from deadletter.workers.assignment import AssignmentError, Station
-from deadletter.workers.courier.courier import Courier
+from deadletter.workers.courier.courier import TROUBLE_S, Courier
 from deadletter.workers.courier.deliveries import Deliverer, wall_clock
 from deadletter.workers.courier.words import Speaker
 from deadletter.workers.live import LiveFile
 
 FIRST_PAUSE_S = 1.0
 LONGEST_PAUSE_S = 30.0
+STEADY_S = 2 * TROUBLE_S  # a desk where nothing can be claimed is borne for half of it
 
 
 def desk_spec(assignment: CourierAssignment, pod: str) -> DeskSpec:
@@ -36,11 +37,27 @@ def desk_spec(assignment: CourierAssignment, pod: str) -> DeskSpec:
     )
 
 
+class Pauses:
+    """How long to wait for the next desk: longer each time, and from the beginning after one that was steady."""
+
+    def __init__(self) -> None:
+        self._next = FIRST_PAUSE_S
+
+    def after(self, worked: float) -> float:
+        """Seconds to wait after a desk where we worked for so many."""
+        pause = FIRST_PAUSE_S if worked >= STEADY_S else self._next
+        self._next = min(pause * 2, LONGEST_PAUSE_S)
+        return pause
+
+
 class Shift:
     """One pod's work from start to end; its trouble is what readiness says."""
 
-    def __init__(self, assignment: CourierAssignment, station: Station) -> None:
-        self._assignment, self._station = assignment, station
+    def __init__(
+        self, assignment: CourierAssignment, station: Station, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._assignment, self._station, self._clock = assignment, station, clock
+        self._sat_down: float | None = None
         self._live = LiveFile(station.assignments)
         self._secrets = mounted_secrets(station.secrets)
         self._speaker: Speaker | None = None
@@ -49,7 +66,7 @@ class Shift:
         self.health = health.Health(self._not_live, lambda: self._trouble)
 
     def _not_live(self) -> str:
-        return self._speaker.stuck(time.monotonic()) if self._speaker else ""
+        return self._speaker.stuck(self._clock()) if self._speaker else ""
 
     async def work(self, stop: asyncio.Event) -> int:
         """Until `stop`, or until trouble that time does not heal."""
@@ -61,8 +78,9 @@ class Shift:
                 await running.end(following)
 
     async def _keep_at_it(self, stop: asyncio.Event) -> int:
-        pause = FIRST_PAUSE_S
+        pauses = Pauses()
         while not stop.is_set():
+            self._sat_down = None
             try:
                 async with open_broker(self._assignment.broker, self._secrets, self._assignment.allow) as broker:
                     await self._at_desk(broker, stop)
@@ -71,12 +89,14 @@ class Shift:
                 if not (error.heals or isinstance(error, Fenced)):
                     return 1
                 with suppress(TimeoutError):
-                    await asyncio.wait_for(stop.wait(), pause)
-                pause = min(pause * 2, LONGEST_PAUSE_S)
+                    await asyncio.wait_for(stop.wait(), pauses.after(self._worked()))
             except Exception as error:  # noqa: BLE001  (what is in hand comes back to the next process, and the word says why)
                 self._end(logs.origin_of(error))
                 return 1
         return 0
+
+    def _worked(self) -> float:
+        return 0.0 if self._sat_down is None else self._clock() - self._sat_down
 
     def _end(self, origin: str) -> None:
         self._log.error("the courier broke and ends", error=origin)
@@ -97,6 +117,7 @@ class Shift:
             self._speaker = Speaker(courier, desk, pod, where, wall_clock, timeout_s)
             speaking = asyncio.ensure_future(self._speaker.speak())
             self._trouble = ""
+            self._sat_down = self._clock()
             try:
                 await courier.run(stop)
             finally:
