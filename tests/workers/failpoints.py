@@ -35,7 +35,6 @@ REDIS = {
     "acknowledged": (f"{_REDIS}.clerk:Clerk._acknowledge", "after"),
     "before-due-settled": (f"{_REDIS}.clerk:Clerk._settle_due", "before"),
     "due-settled": (f"{_REDIS}.clerk:Clerk._settle_due", "after"),
-    "unmarked": (f"{_REDIS}.clerk:Clerk._unmark", "after"),
 }
 STEPS = {"kafka": EVERYWHERE | KAFKA, "redis": EVERYWHERE | REDIS}
 

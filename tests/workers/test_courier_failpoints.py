@@ -6,6 +6,7 @@ from collections import Counter, defaultdict
 from pathlib import Path
 
 import pytest
+from redis.asyncio import Redis
 
 from tests.workers.couriers import QUICK, message
 from tests.workers.failpoints import STEPS
@@ -68,3 +69,40 @@ async def test_killed_at_every_step(wire: Wire, tmp_path: Path):
         names[one.body].add(one.id)
     assert {len(found) for found in names.values()} == {1}
     assert len({name for found in names.values() for name in found}) == len(names) == COUNT * len(STEPS[kind])
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("wire", ["redis"], indirect=True)
+@pytest.mark.parametrize(("first", "then"), [(503, 200), (503, 422), (422, 200), (422, 409), (422, 503)])
+async def test_a_letter_written_before_a_kill_is_the_only_one_although_the_service_answers_otherwise(
+    wire: Wire, redis: str, tmp_path: Path, first: int, then: int
+):
+    await wire.send(*(message(f"order {number}") for number in range(COUNT)))
+    routes = [{"match": "error.status == 409", "box": f"{wire.prefix}other"}]
+    async with serving(status(first)) as service, Redis.from_url(redis) as client:
+        told = wire.assignment(service.url, policy=POLICY, delivery={"inlineLimit": "0s"}, routes=routes)
+        dying = Pod(tmp_path / "dying", told, "tests.workers.failpoints", "redis", "letter-written", TIMES)
+        await dying.start()
+        assert dying.process is not None
+        assert await asyncio.wait_for(dying.process.wait(), 180) == -signal.SIGKILL, dying.log
+        service.answer, answered = status(then), len(service.received)
+        pod = Pod(tmp_path / "going-on", told)
+        await pod.start()
+        try:
+            await until_settled(client, wire)
+        finally:
+            await pod.end(signal.SIGKILL)
+    taken = service.bodies[answered:] if then == 200 else []
+    letters = [letter.message.value for box in ("dead", "other") for letter in await wire.buried(box)]
+    assert Counter([*taken, *letters]) == Counter(f"order {number}".encode() for number in range(COUNT))
+
+
+async def until_settled(client: Redis, wire: Wire) -> None:
+    """Everything was claimed, and nothing is held or parked any more."""
+    async with asyncio.timeout(120):
+        while True:
+            (group,) = await client.xinfo_groups(f"{wire.prefix}orders")
+            waiting = await client.hlen(f"{wire.prefix}retry") - 1  # its first field counts
+            if not group["lag"] and not group["pending"] and not waiting:
+                return
+            await asyncio.sleep(0.1)

@@ -80,7 +80,7 @@ async def drop(line: Line, boxes: Sequence[str]) -> None:
     """Each box and every key beside it."""
     for box in boxes:
         keys = [box, archive(box), names.marks(box), names.fence(box), names.due(box), names.holders(box)]
-        keys += [names.fence(archive(box)), names.marks(archive(box))]
+        keys += [names.fence(archive(box)), names.marks(archive(box)), names.published(box)]
         for uid in await ledgers.replays_of(line, box):
             keys += [names.selected(box, uid), names.produced(box, uid)]
         await line.call("UNLINK", *keys)

@@ -1,8 +1,9 @@
 """Settlements of a desk, gathered while the last ones are written: a few scripts carry many.
 
-A letter costs two scripts more than a message that was delivered, so letters are gathered for longer.
-A letter is published under a mark first and its claim is settled then; killed in between, the claim comes back, the
-mark stands, and the same settlement publishes nothing twice.
+A letter costs a script more than a message that was delivered, so letters are gathered for longer.
+A letter is published first, under a mark beside its source, and its claim is settled then, the mark with it. Killed in
+between, the claim comes back and the mark stands: whoever takes it settles it and does nothing else, whatever it would
+decide by now.
 """
 
 import asyncio
@@ -16,7 +17,7 @@ from deadletter.brokers.redis import names
 from deadletter.brokers.redis.encoding import pack_letter
 from deadletter.brokers.redis.hands import Hands
 from deadletter.brokers.redis.line import Line, Word
-from deadletter.brokers.redis.publishing import Guard, Parcel, publish, unmark, wait_until
+from deadletter.brokers.redis.publishing import Guard, Parcel, publish, wait_until
 from deadletter.brokers.redis.scripts import ACKNOWLEDGE, SETTLE_DUE
 from deadletter.brokers.values import Buried, Claim, DeskSpec, Parked, Settlement
 from deadletter.core.letters import Message
@@ -98,66 +99,62 @@ class Clerk:
     async def _write(self, batch: list[_Wish]) -> None:
         published = await self._publish_all([wish for wish in batch if _target(wish, self._spec.retry)])
         # Whoever asked may be gone by now; a letter that lies in its box is settled all the same.
-        ready = [*(wish for wish in batch if not _target(wish, self._spec.retry)), *(wish for wish, _ in published)]
-        settled = await self._try(self._acknowledge, [wish for wish in ready if not wish.claim.parked])
-        settled |= await self._try(self._settle_due, [wish for wish in ready if wish.claim.parked])
-        if over := [parcel for wish, parcel in published if wish in settled]:
-            await self._unmark(over)
+        ready = [*(wish for wish in batch if not _target(wish, self._spec.retry)), *published]
+        await self._try(self._acknowledge, [wish for wish in ready if not wish.claim.parked])
+        await self._try(self._settle_due, [wish for wish in ready if wish.claim.parked])
 
-    async def _publish_all(self, wishes: list[_Wish]) -> list[tuple[_Wish, Parcel]]:
+    async def _publish_all(self, wishes: list[_Wish]) -> list[_Wish]:
         """Box by box: one that refuses keeps no other waiting."""
-        published: list[tuple[_Wish, Parcel]] = []
+        published: list[_Wish] = []
         for parked in (False, True):
             for box in {_target(wish, self._spec.retry) for wish in wishes if wish.claim.parked is parked}:
                 here = [w for w in wishes if w.claim.parked is parked and _target(w, self._spec.retry) == box]
-                published += await self._publish([(wish, self._parcel(wish, box or "")) for wish in here], parked)
+                published += await self._publish(here, box or "", parked)
         return published
 
-    def _parcel(self, wish: _Wish, box: str) -> Parcel:
-        place = wish.claim.place
-        due = wish.how.due_at if isinstance(wish.how, Parked) else None
-        return Parcel(box, _letter(wish), f"{self._spec.group}/{place.box}/{place.id}", due, place.id)
-
-    async def _publish(self, pairs: list[tuple[_Wish, Parcel]], parked: bool) -> list[tuple[_Wish, Parcel]]:
-        spec = self._spec
-        guard = Guard("claim", spec.source, spec.group, spec.consumer)
-        if parked:
-            guard = Guard("held", names.holders(spec.retry), "", spec.consumer)
+    async def _publish(self, wishes: list[_Wish], box: str, parked: bool) -> list[_Wish]:
+        """Those that lie in the box now, or in another one since before."""
         try:
-            ours = await publish(self._line, [parcel for _, parcel in pairs], guard)
+            ours = await publish(self._line, [_parcel(wish, box) for wish in wishes], self._guard(parked))
         except BrokerError as error:
-            for wish, _ in pairs:
+            for wish in wishes:
                 wish.fail(error)
             return []
-        for position, (wish, _) in enumerate(pairs):
+        for position, wish in enumerate(wishes):
             if not ours[position]:
                 self._lost(wish)
-        return [pair for position, pair in enumerate(pairs) if ours[position]]
+        return [wish for position, wish in enumerate(wishes) if ours[position]]
 
-    async def _try(self, write: _Writer, wishes: list[_Wish]) -> set[_Wish]:
-        """Those that are settled now."""
+    def _guard(self, parked: bool) -> Guard:
+        spec = self._spec
+        if parked:
+            return Guard("held", names.holders(spec.retry), "", spec.consumer, names.published(spec.retry))
+        return Guard("claim", spec.source, spec.group, spec.consumer, names.published(spec.source, spec.group))
+
+    async def _try(self, write: _Writer, wishes: list[_Wish]) -> None:
         if not wishes:
-            return set()
+            return
         try:
             outcomes = await write(wishes)
         except BrokerError as error:
             for wish in wishes:
                 wish.fail(error)
-            return set()
-        settled = {wish for wish, outcome in zip(wishes, outcomes, strict=True) if outcome}
-        for wish in wishes:
-            if wish not in settled:
+            return
+        for wish, outcome in zip(wishes, outcomes, strict=True):
+            if not outcome:
                 self._lost(wish)
                 continue
             self._hands.let_go(wish.claim)
             if not wish.done.done():
                 wish.done.set_result(None)
-        return settled
 
     async def _acknowledge(self, wishes: Sequence[_Wish]) -> list[int]:
+        return await self.acknowledge([wish.claim.place.id for wish in wishes])
+
+    async def acknowledge(self, ids: Sequence[Word]) -> list[int]:
+        """Messages that are done with, and what is remembered of them. Answers per id: was it ours?"""
         spec = self._spec
-        ids = [wish.claim.place.id for wish in wishes]
-        keys = [spec.source, names.notes(spec.source, spec.group)]
+        keys = [spec.source, names.notes(spec.source, spec.group), names.published(spec.source, spec.group)]
         outcomes: list[int] = await self._line.run(ACKNOWLEDGE, keys, [spec.group, spec.consumer, *ids])
         return outcomes
 
@@ -169,7 +166,7 @@ class Clerk:
                 words += (wish.claim.place.id, wait_until(wish.how.due_at), pack_letter(_letter(wish)))
             else:
                 words += (wish.claim.place.id, "", "")
-        keys = [spec.retry, names.due(spec.retry), names.holders(spec.retry)]
+        keys = [spec.retry, names.due(spec.retry), names.holders(spec.retry), names.published(spec.retry)]
         outcomes: list[int] = await self._line.run(SETTLE_DUE, keys, words)
         return outcomes
 
@@ -177,18 +174,17 @@ class Clerk:
         self._hands.let_go(wish.claim)
         wish.fail(Fenced(f"{wish.claim.place.id} of {wish.claim.place.box} is no longer ours"))
 
-    async def _unmark(self, parcels: list[Parcel]) -> None:
-        try:
-            await unmark(self._line, parcels)
-        except BrokerError:
-            return  # they end by themselves
-
 
 def _target(wish: _Wish, retry: str) -> str | None:
     """The box it must be published in before it is settled; a waiting letter is laid back without."""
     if isinstance(wish.how, Buried):
         return wish.how.box
     return retry if isinstance(wish.how, Parked) and not wish.claim.parked else None
+
+
+def _parcel(wish: _Wish, box: str) -> Parcel:
+    due = wish.how.due_at if isinstance(wish.how, Parked) else None
+    return Parcel(box, _letter(wish), wish.claim.place.id, due)
 
 
 def _letter(wish: _Wish) -> Message:

@@ -107,18 +107,19 @@ class RedisDesk:
 
     async def _due(self, limit: int, max_bytes: int) -> list[Claim]:
         spec = self._spec
-        keys = [spec.retry, names.due(spec.retry), names.holders(spec.retry)]
+        keys = [spec.retry, names.due(spec.retry), names.holders(spec.retry), names.published(spec.retry)]
         self.parked, *found = await self._line.run(TAKE_DUE, keys, [spec.consumer, LEASE, limit, max_bytes])
         claims = [_parked(spec.retry, name, letter) for name, letter in zip(found[::2], found[1::2], strict=True)]
         self._hands.take(claims)
         return claims
 
     async def _own_pending(self, limit: int) -> list[Claim]:
-        if self._own is None:
-            return []
-        entries = await self._read_group(limit, self._own)
-        self._own = entries[-1][0].decode() if entries else None
-        return await self._again(entries)
+        while self._own is not None:
+            entries = await self._read_group(limit, self._own)
+            self._own = entries[-1][0].decode() if entries else None
+            if claims := await self._again(entries):
+                return claims
+        return []
 
     async def _abandoned(self, limit: int) -> list[Claim]:
         """Messages of consumers whose lease ran out."""
@@ -130,8 +131,8 @@ class RedisDesk:
             words: tuple[Word, ...] = ("XAUTOCLAIM", spec.source, spec.group, spec.consumer, LEASE, cursor)
             cursor, entries, gone = (*(await self._line.call(*words, "COUNT", limit)), ())[:3]
             self.trimmed += len(gone)
-            if entries:
-                return await self._again(entries)
+            if claims := await self._again(entries):
+                return claims
             if cursor == b"0-0":
                 self._takeover_at = now + _TAKEOVER_EVERY
                 return []
@@ -153,19 +154,27 @@ class RedisDesk:
         return reply[0][1] if reply else []
 
     async def _again(self, entries: list[Any]) -> list[Claim]:
-        """Messages that were claimed before: trimmed ones are acknowledged and counted, notes are remembered."""
-        gone = [entry[0] for entry in entries if entry[1] is None]
-        if gone:
-            self.trimmed += len(gone)
-            await self._line.call("XACK", self._spec.source, self._spec.group, *gone)
-        there = [e for e in entries if e[1] is not None and (False, e[0].decode()) not in self._hands]
-        if not there:
+        """Messages that were claimed before. Done with are those whose letter a killed courier had published, whatever
+        would be decided by now, and trimmed ones, which are counted; of the others the notes are remembered.
+        """
+        found = [entry for entry in entries if (False, entry[0].decode()) not in self._hands]
+        if not found:
             return []
-        key = names.notes(self._spec.source, self._spec.group)
-        notes: list[bytes | None] = await self._line.call("HMGET", key, *(entry[0] for entry in there))
-        claims = [self._claim(entry, note) for entry, note in zip(there, notes, strict=True)]
+        marks, notes = await self._remembered([entry[0] for entry in found])
+        told = list(zip(found, marks, notes, strict=True))
+        if over := [entry[0] for entry, mark, _ in told if mark or entry[1] is None]:
+            self.trimmed += sum(not mark and entry[1] is None for entry, mark, _ in told)
+            await self._clerk.acknowledge(over)
+        claims = [self._claim(entry, note) for entry, mark, note in told if not mark and entry[1] is not None]
         self._hands.take(claims)
         return claims
+
+    async def _remembered(self, ids: list[bytes]) -> list[list[bytes | None]]:
+        """Per message the mark of its letter, and the note of its attempts."""
+        source, group = self._spec.source, self._spec.group
+        marks: tuple[Word, ...] = ("ZMSCORE", names.published(source, group), *ids)
+        notes: tuple[Word, ...] = ("HMGET", names.notes(source, group), *ids)
+        return ledgers.raise_first(await self._line.calls([marks, notes]))
 
     def _claim(self, entry: list[Any], note: bytes | None = None) -> Claim:
         place = Place.of_entry(self._spec.source, entry[0].decode())

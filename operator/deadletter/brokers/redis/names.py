@@ -13,6 +13,13 @@ def marks(box: str) -> str:
     return beside(box, "marks")
 
 
+def published(box: str, group: str = "") -> str:
+    """Sorted set of claims whose letter lies in some box already and that are still to be settled, by the time they
+    are forgotten: of a source per group, of a retry box.
+    """
+    return beside(box, f"{group}.published" if group else "published")
+
+
 def fence(box: str) -> str:
     """Counter of movers: only the newest may write."""
     return beside(box, "fence")

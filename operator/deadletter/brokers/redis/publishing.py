@@ -28,17 +28,20 @@ class Parcel:
     message: Message
     mark: str
     due_at: int | None = None
-    claim: str = ""
 
 
 @dataclass(slots=True, frozen=True)
 class Guard:
-    """Who may write: anyone (free), the newest mover (fence), the holder of a message (claim) or letter (held)."""
+    """Who may write: anyone (free), the newest mover (fence), the holder of a message (claim) or letter (held).
+
+    A holder's parcels are marked by the ids of its claims, in one set whatever box they go to.
+    """
 
     mode: str = "free"
     key: str = ""
     token: str = ""
     consumer: str = ""
+    marks: str = ""  # none: marks stand beside the target
 
 
 @dataclass(slots=True)
@@ -50,7 +53,7 @@ class _Batch:
     def add(self, parcel: Parcel) -> None:
         fields = fields_of(parcel.message) if parcel.due_at is None else [pack_letter(parcel.message)]
         wait = "" if parcel.due_at is None else wait_until(parcel.due_at)
-        self.words += (parcel.mark, parcel.claim, wait, len(fields), *fields)
+        self.words += (parcel.mark, wait, len(fields), *fields)
         self.parcels.append(parcel)
         self.size += sum(map(len, fields))
 
@@ -97,7 +100,7 @@ def _batches(parcels: Sequence[Parcel]) -> Iterator[_Batch]:
 
 
 async def _put(line: Line, box: str, batch: _Batch, guard: Guard, produced: str | None) -> list[int]:
-    keys = [guard.key or box, box, names.marks(box), names.due(box), produced or box]
+    keys = [guard.key or box, box, guard.marks or names.marks(box), names.due(box), produced or box]
     head: list[Word] = [guard.mode, guard.token, guard.consumer, MARK_LIFE, 1 if produced else 0]
     outcomes: list[int] = await line.run(PUT, keys, head + batch.words)
     return outcomes

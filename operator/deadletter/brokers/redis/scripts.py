@@ -30,8 +30,8 @@ local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
 """
 
 # KEYS: guard, target, marks, due, produced. ARGV: mode (free, fence, claim, held), token or group, consumer,
-# life of a mark in ms, note it in produced?, then per letter: mark, claim id, wait in ms, number of fields, fields.
-# Answers per letter: 1 published, 0 was published before, -1 not ours.
+# life of a mark in ms, note it in produced?, then per letter: mark (with claim and held: the claim's id), wait in ms,
+# number of fields, fields. Answers per letter: 1 published, 0 was published before, -1 not ours.
 PUT = Script(
     _NOW
     + """
@@ -49,23 +49,23 @@ end
 local starts, names, at = {}, {}, 6
 while at <= #ARGV do
   starts[#starts + 1], names[#names + 1] = at, ARGV[at]
-  at = at + 4 + tonumber(ARGV[at + 3])
+  at = at + 3 + tonumber(ARGV[at + 2])
 end
 redis.call('ZREMRANGEBYSCORE', marks, '-inf', now)
 local known = redis.call('ZMSCORE', marks, unpack(names))
 local ends = string.format('%.0f', now + life)
 local fresh, out, first, last, seen = {}, {}, false, false, {}
 for index, start in ipairs(starts) do
-  local name, wait = ARGV[start], ARGV[start + 2]
-  if not open and not ours(ARGV[start + 1]) then out[index] = -1
+  local name, wait = ARGV[start], ARGV[start + 1]
+  if not open and not ours(name) then out[index] = -1
   elseif known[index] or seen[name] then out[index] = 0
   else
     local id
     if wait == '' then
-      id = redis.call('XADD', target, 'NOMKSTREAM', '*', unpack(ARGV, start + 4, start + 3 + tonumber(ARGV[start + 3])))
+      id = redis.call('XADD', target, 'NOMKSTREAM', '*', unpack(ARGV, start + 3, start + 2 + tonumber(ARGV[start + 2])))
     elseif redis.call('EXISTS', target) == 1 then
       id = string.format('%.0f', now) .. '-' .. redis.call('HINCRBY', target, '', 1)
-      redis.call('HSET', target, id, ARGV[start + 4])
+      redis.call('HSET', target, id, ARGV[start + 3])
       redis.call('ZADD', KEYS[4], string.format('%.0f', now + wait), id)
     end
     if not id then return redis.error_reply('NOBOX ' .. target) end  -- at the first letter, or never
@@ -95,7 +95,7 @@ redis.call('HSET', KEYS[4], ARGV[2], ARGV[3])
 return 1
 """)
 
-# KEYS: source, notes. ARGV: group, consumer, ids. Answers per id: 1 acknowledged, 0 not ours.
+# KEYS: source, notes, published. ARGV: group, consumer, ids. Answers per id: 1 acknowledged, 0 not ours.
 ACKNOWLEDGE = Script("""
 local out = {}
 for at = 3, #ARGV do
@@ -103,6 +103,7 @@ for at = 3, #ARGV do
   if found[1] and found[1][2] == ARGV[2] then
     redis.call('XACK', KEYS[1], ARGV[1], ARGV[at])
     redis.call('HDEL', KEYS[2], ARGV[at])
+    redis.call('ZREM', KEYS[3], ARGV[at])
     out[#out + 1] = 1
   else out[#out + 1] = 0 end
 end
@@ -121,15 +122,18 @@ end
 return lost
 """)
 
-# KEYS: retry, due, holders. ARGV: consumer, lease, most letters, most bytes. Answers how many wait, then
-# id and letter of each that was taken.
+# KEYS: retry, due, holders, published. ARGV: consumer, lease, most letters, most bytes. Answers how many wait, then
+# id and letter of each that was taken. One whose holder died after it had published it elsewhere is settled instead.
 TAKE_DUE = Script(
     _NOW
     + """
 local out, room = {redis.call('ZCARD', KEYS[2])}, tonumber(ARGV[4])
 for _, id in ipairs(redis.call('ZRANGEBYSCORE', KEYS[2], '-inf', now, 'LIMIT', 0, ARGV[3])) do
   local letter = redis.call('HGET', KEYS[1], id)
-  if not letter then redis.call('ZREM', KEYS[2], id)
+  if not letter or redis.call('ZREM', KEYS[4], id) == 1 then
+    redis.call('HDEL', KEYS[1], id)
+    redis.call('ZREM', KEYS[2], id)
+    redis.call('HDEL', KEYS[3], id)
   else
     room = room - #letter
     if room < 0 and #out > 1 then break end
@@ -168,8 +172,9 @@ end
 return 1
 """)
 
-# KEYS: retry, due, holders. ARGV: consumer, then per letter: id, wait in ms or nothing, letter. With a wait the
-# letter is laid back, without one it is settled. Answers per letter: 1 done, 0 not ours.
+# KEYS: retry, due, holders, published. ARGV: consumer, then per letter: id, wait in ms or nothing, letter. With a wait
+# the letter is laid back unless it was published elsewhere, without one it is settled. Answers per letter: 1 done,
+# 0 not ours.
 SETTLE_DUE = Script(
     _NOW
     + """
@@ -178,7 +183,7 @@ for at = 2, #ARGV, 3 do
   local id = ARGV[at]
   if redis.call('HGET', KEYS[3], id) ~= ARGV[1] then out[#out + 1] = 0
   else
-    if ARGV[at + 1] == '' then
+    if redis.call('ZREM', KEYS[4], id) == 1 or ARGV[at + 1] == '' then
       redis.call('HDEL', KEYS[1], id)
       redis.call('ZREM', KEYS[2], id)
     else
