@@ -2,7 +2,7 @@
 
 import asyncio
 import heapq
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from aiokafka import AIOKafkaConsumer, ConsumerRecord, TopicPartition
 from aiokafka.admin import RecordsToDelete
@@ -21,6 +21,7 @@ from deadletter.core.letters import Message, Place
 from deadletter.core.tallies import Why
 
 KEPT_BYTES = 16 << 20  # payloads held in all partitions of ours; the others are read when they are due
+FETCH_BYTES = 1 << 18  # at once, of those that are not kept
 TRIM_AFTER = 60.0
 
 
@@ -108,7 +109,7 @@ class RetryPartition:
                 taken[offset] = size
                 max_bytes -= size
         try:
-            found = await self._messages(list(taken))
+            found = await self._messages(taken)
         except BaseException:
             for offset, size in taken.items():
                 heapq.heappush(self._waiting, (0, offset, size))
@@ -117,20 +118,28 @@ class RetryPartition:
         self._held.update((claim.place.offset, claim) for claim in claims)
         return claims
 
-    async def _messages(self, offsets: Sequence[int]) -> list[Taken]:
-        found = {offset: self._kept[offset] for offset in offsets if offset in self._kept}
-        missing = sorted(set(offsets) - set(found))
+    async def _messages(self, sizes: Mapping[int, int]) -> list[Taken]:
+        """The letters at these offsets; what is gone is left out."""
+        found = {offset: self._kept[offset] for offset in sizes if offset in self._kept}
+        missing = {offset: size for offset, size in sizes.items() if offset not in found}
         if missing:
-            consumer = await self._line.consumer(max_partition_fetch_bytes=1 << 18)
-            try:
-                for offset in missing:
-                    async for records in reading.read_to(consumer, {self.tp: (offset, offset + 1)}):
-                        found[offset] = reading.taken(records[self.tp][0]).message
-            finally:
-                await consumer.stop()
+            found |= await self._fetched(missing)
         for offset in found:
             self._drop(offset)
-        return [Taken(Place(self.tp.topic, self.tp.partition, o), found[o]) for o in offsets if o in found]
+        return [Taken(Place(self.tp.topic, self.tp.partition, o), found[o]) for o in sizes if o in found]
+
+    async def _fetched(self, sizes: Mapping[int, int]) -> dict[int, Message]:
+        """Read from the box; what lies between two of them is read along where that costs no more than a fetch."""
+        found: dict[int, Message] = {}
+        apart = 2 + FETCH_BYTES * len(sizes) // max(1, sum(sizes.values()))  # a marker may lie between neighbours
+        consumer = await self._line.consumer(max_partition_fetch_bytes=FETCH_BYTES)
+        try:
+            for span in _spans(sorted(sizes), apart):
+                async for records in reading.read_to(consumer, {self.tp: span}):
+                    found |= {one.offset: reading.taken(one).message for one in records[self.tp] if one.offset in sizes}
+        finally:
+            await consumer.stop()
+        return found
 
     def note(self, claim: Claim, attempt: Attempt) -> None:
         """A parked letter carries its attempts itself; they are written when it is parked or buried again."""
@@ -200,6 +209,17 @@ class RetryPartition:
         """Write what is gathered and let go."""
         await self.committer.close(flush)
         await self._close_room()
+
+
+def _spans(offsets: Sequence[int], apart: int) -> Iterator[tuple[int, int]]:
+    """First and end of each run in which no two neighbours are further apart than that."""
+    first = last = offsets[0]
+    for offset in offsets:
+        if offset - last > apart:
+            yield first, last + 1
+            first = offset
+        last = offset
+    yield first, last + 1
 
 
 def _why(verdict: Verdict) -> Why:

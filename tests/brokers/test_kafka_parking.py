@@ -1,0 +1,80 @@
+"""Letters that wait in Kafka and fall due together: however many are not kept in memory, a few reads bring them."""
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+from typing import Any
+
+import pytest
+from aiokafka import AIOKafkaConsumer, TopicPartition
+
+from deadletter.brokers.base import Broker
+from deadletter.brokers.kafka import parking, reading
+from deadletter.brokers.kafka.desk import KafkaDesk
+from deadletter.brokers.values import Parked
+from deadletter.core.letters import Message
+from tests.brokers.opening import fresh_name
+from tests.brokers.staging import PATIENCE, Boxes, claim_some, lay, make_boxes, now
+
+BROKER = "kafka"
+HOUR = 3_600_000
+Span = tuple[int, int]  # first offset and end
+
+
+@pytest.fixture
+def spans(monkeypatch: pytest.MonkeyPatch) -> list[Span]:
+    """What was read out of order, span by span; nothing is kept in memory."""
+    read, seen = reading.read_to, list[Span]()
+
+    async def read_to(consumer: AIOKafkaConsumer, wanted: Mapping[TopicPartition, Span]) -> AsyncIterator[Any]:
+        seen.extend(wanted.values())
+        async for records in read(consumer, wanted):
+            yield records
+
+    monkeypatch.setattr(parking, "KEPT_BYTES", 0)
+    monkeypatch.setattr(parking.reading, "read_to", read_to)
+    return seen
+
+
+async def park(desk: KafkaDesk, boxes: Boxes, hours: list[int]) -> parking.RetryPartition:
+    """A letter each that is due in so many hours."""
+    claims = await claim_some(desk, len(hours))
+    due = [now() + many * HOUR for many in hours]
+    await asyncio.gather(*(desk.settle(one, Parked(one.message, at)) for one, at in zip(claims, due, strict=True)))
+    async with asyncio.timeout(PATIENCE):
+        while desk.parked < len(hours):
+            await desk.claim(1)
+    work = desk._works[TopicPartition(boxes.retry, 0)]
+    assert isinstance(work, parking.RetryPartition)
+    return work
+
+
+async def due(work: parking.RetryPartition, hours: int, limit: int = 1_000) -> list[bytes | None]:
+    """Values of the letters that are due when so many hours, and some minutes, have passed."""
+    return [claim.message.value for claim in await work.due(now() + hours * HOUR + 600_000, limit, 1 << 30)]
+
+
+async def test_neighbours_that_fall_due_together_are_read_together(broker: Broker, spans: list[Span]) -> None:
+    boxes, values = await make_boxes(broker, fresh_name("due")), [b"%d" % number * 1_000 for number in range(300)]
+    await lay(broker, boxes.source, [Message(b"k", value) for value in values])
+    async with broker.desk(boxes.desk()) as desk:
+        work = await park(desk, boxes, [1] * 300)
+        assert [*await due(work, 1, 200), *await due(work, 1, 200)] == values
+        assert len(spans) == 2
+
+
+async def test_of_what_lies_between_only_the_wanted_are_taken(broker: Broker, spans: list[Span]) -> None:
+    boxes, values = await make_boxes(broker, fresh_name("due")), [b"%d" % number * 1_000 for number in range(40)]
+    await lay(broker, boxes.source, [Message(b"k", value) for value in values])
+    async with broker.desk(boxes.desk()) as desk:
+        work = await park(desk, boxes, [1, 2, 3, 4] * 10)
+        assert [await due(work, hours) for hours in (1, 2, 3, 4)] == [values[first::4] for first in range(4)]
+        assert len(spans) == 4
+
+
+async def test_what_lies_far_apart_is_not_read_through(broker: Broker, spans: list[Span]) -> None:
+    boxes, values = await make_boxes(broker, fresh_name("due")), [bytes([n]) * 100_000 for n in range(12)]
+    await lay(broker, boxes.source, [Message(b"k", value) for value in values])
+    async with broker.desk(boxes.desk()) as desk:
+        work = await park(desk, boxes, [1, *[2] * 10, 1])
+        assert await due(work, 1) == [values[0], values[11]]
+        assert [end - start for start, end in spans] == [1, 1]
