@@ -11,7 +11,7 @@ from deadletter.brokers.redis.clerk import Clerk
 from deadletter.brokers.redis.encoding import message_of, unpack_letter
 from deadletter.brokers.redis.hands import LEASE, Hands
 from deadletter.brokers.redis.line import Line, Word
-from deadletter.brokers.redis.scripts import TAKE_DUE
+from deadletter.brokers.redis.scripts import NOTE, TAKE_DUE
 from deadletter.brokers.values import Claim, CourierWord, DeskSpec, Settlement
 from deadletter.core.ledger import courier_key
 from deadletter.core.letters import SEQUENCE_BITS, Place
@@ -130,12 +130,20 @@ class RedisDesk:
         while True:
             words: tuple[Word, ...] = ("XAUTOCLAIM", spec.source, spec.group, spec.consumer, LEASE, cursor)
             cursor, entries, gone = (*(await self._line.call(*words, "COUNT", limit)), ())[:3]
-            self.trimmed += len(gone)
+            await self._forget(gone)
             if claims := await self._again(entries):
                 return claims
             if cursor == b"0-0":
                 self._takeover_at = now + _TAKEOVER_EVERY
                 return []
+
+    async def _forget(self, gone: list[bytes]) -> None:
+        """Redis itself took trimmed messages off the group's list."""
+        self.trimmed += len(gone)
+        if gone:
+            source, group = self._spec.source, self._spec.group
+            beside = ("HDEL", names.notes(source, group)), ("ZREM", names.published(source, group))
+            await self._line.calls([(*words, *gone) for words in beside])
 
     async def _fresh(self, limit: int) -> list[Claim]:
         wait: list[Word] = [] if self._backlog else ["BLOCK", _BLOCK]
@@ -215,14 +223,15 @@ class RedisDesk:
     async def _flush_notes(self) -> None:
         if not self._notes:
             return
-        notes, self._notes = self._notes, {}
-        words: list[Word] = []
+        spec, notes, self._notes = self._spec, self._notes, {}
+        words: list[Word] = [spec.group, spec.consumer]
         for name, (attempts, first) in notes.items():
             words += (name, f"{attempts} {first}")
         try:
-            await self._line.call("HSET", names.notes(self._spec.source, self._spec.group), *words)
+            await self._line.run(NOTE, [spec.source, names.notes(spec.source, spec.group)], words)
         except BrokerError:
-            self._notes = notes | self._notes
+            ours = {name: note for name, note in notes.items() if (False, name) in self._hands}
+            self._notes = ours | self._notes
             raise
 
     async def _look(self) -> None:

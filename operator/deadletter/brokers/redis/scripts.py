@@ -110,6 +110,19 @@ end
 return out
 """)
 
+# KEYS: source, notes. ARGV: group, consumer, then per message: id, note. What is not ours is passed over: its note may
+# be another's by now, or never be deleted.
+NOTE = Script(
+    """
+for at = 3, #ARGV, 2 do
+  local found = redis.call('XPENDING', KEYS[1], ARGV[1], ARGV[at], ARGV[at], 1)
+  if found[1] and found[1][2] == ARGV[2] then redis.call('HSET', KEYS[2], ARGV[at], ARGV[at + 1]) end
+end
+return 1
+""",
+    flags="",
+)
+
 # KEYS: source. ARGV: group, consumer, idle time to set, ids. Answers the ids that are not ours any more.
 REFRESH = Script("""
 local lost = {}

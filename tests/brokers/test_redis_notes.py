@@ -1,0 +1,77 @@
+"""Notes of attempts on Redis: they end with their message, whoever settles it and whatever happens meanwhile."""
+
+from types import SimpleNamespace
+
+import pytest
+from redis.asyncio import Redis
+
+from deadletter.brokers.base import Broker
+from deadletter.brokers.errors import BrokerUnreachable
+from deadletter.brokers.redis import hands, names
+from deadletter.brokers.values import Delivered
+from tests.brokers.opening import fresh_name
+from tests.brokers.staging import claim_some, lay, make_boxes, numbered
+
+BROKER = "redis"
+
+
+async def test_a_note_that_could_not_be_written_is_kept_only_while_its_message_is_ours(
+    broker: Broker, client: Redis
+) -> None:
+    boxes = await make_boxes(broker, fresh_name("notes"))
+    key = names.notes(boxes.source, boxes.group)
+    await lay(broker, boxes.source, numbered(2))
+    async with broker.desk(boxes.desk()) as desk:
+        done, left = await claim_some(desk, 2)
+        desk._beating.cancel()  # type: ignore[attr-defined]  # we write notes when it suits us
+
+        async def cut(*_: object) -> None:
+            await desk.settle(done, Delivered())
+            raise BrokerUnreachable("the line was cut while notes were written")
+
+        for claim in (done, left):
+            desk.note(claim, 1, 1_700_000_000_000)
+        line, desk._line = desk._line, SimpleNamespace(call=cut, run=cut)  # type: ignore[attr-defined]
+        with pytest.raises(BrokerUnreachable):
+            await desk._flush_notes()  # type: ignore[attr-defined]
+        desk._line = line  # type: ignore[attr-defined]
+        assert set(desk._notes) == {left.place.id}  # type: ignore[attr-defined]
+        await desk._flush_notes()  # type: ignore[attr-defined]
+        assert set(await client.hkeys(key)) == {left.place.id.encode()}
+        await desk.settle(left, Delivered())
+    assert not await client.exists(key)
+
+
+async def test_a_sleeper_writes_no_note_of_what_another_took_over(broker: Broker, client: Redis) -> None:
+    boxes = await make_boxes(broker, fresh_name("notes"))
+    key = names.notes(boxes.source, boxes.group)
+    await lay(broker, boxes.source, numbered(1))
+    async with broker.desk(boxes.desk("pod-0")) as sleeper:
+        (claim,) = await claim_some(sleeper, 1)
+        sleeper._beating.cancel()  # type: ignore[attr-defined]
+        sleeper.note(claim, 1, 1_700_000_000_000)
+        await client.xclaim(boxes.source, boxes.group, "pod-0", 0, [claim.place.id], idle=hands.LEASE + 1, justid=True)
+        async with broker.desk(boxes.desk("pod-1")) as heir:
+            (taken,) = await claim_some(heir, 1)
+            heir.note(taken, 5, 1_700_000_000_000)
+            await heir._flush_notes()  # type: ignore[attr-defined]
+            await sleeper._flush_notes()  # type: ignore[attr-defined]
+            assert await client.hvals(key) == [b"5 1700000000000"]
+            await heir.settle(taken, Delivered())
+    assert not await client.exists(key)
+
+
+@pytest.mark.parametrize("heir", ["pod-0", "pod-1"])
+async def test_notes_of_a_trimmed_message_go_with_it(broker: Broker, client: Redis, heir: str) -> None:
+    boxes = await make_boxes(broker, fresh_name("notes"))
+    await lay(broker, boxes.source, numbered(2))
+    async with broker.desk(boxes.desk("pod-0")) as desk:
+        for claim in await claim_some(desk, 2):
+            desk.note(claim, 1, 1_700_000_000_000)
+    await client.xtrim(boxes.source, maxlen=1, approximate=False)
+    async with broker.desk(boxes.desk(heir)) as desk:
+        (left,) = await claim_some(desk, 1)
+        assert (left.message.value, left.attempts) == (b"v1", 1)
+        await desk.settle(left, Delivered())
+        assert desk.trimmed == 1  # type: ignore[attr-defined]
+    assert not await client.exists(names.notes(boxes.source, boxes.group))
