@@ -16,7 +16,7 @@ from deadletter.api.assignments import (
 )
 from deadletter.api.base import Duration
 from deadletter.api.brokerconnections import BrokerConnection, BrokerConnectionSpec
-from deadletter.api.deadletterqueues import DeadLetterQueue, HttpDelivery
+from deadletter.api.deadletterqueues import DeadLetterQueue, HttpDelivery, Redaction
 from deadletter.api.replays import Rate, Replay
 from deadletter.api.retrypolicies import RetryPolicy, RetryPolicySpec
 from deadletter.api.unsupported import unsupported
@@ -177,6 +177,7 @@ def test_assignments_survive_their_file():
         target=Target(kind="Queue", box="b", broker=broker),
     )
     redrive = RedriveAssignment(**common, where="attempts < 3")
-    for told in (courier, replay, redrive, Live(paused="CapacityReached", rate=Rate(per_second=5))):
+    live = Live(paused="CapacityReached", rate=Rate(per_second=5), redaction=Redaction(json_pointers=("/card",)))
+    for told in (courier, replay, redrive, live):
         assert type(told).model_validate_json(told.model_dump_json()) == told
         assert type(told).model_validate_json(told.model_dump_json(by_alias=True)) == told

@@ -7,9 +7,16 @@ import uuid
 import pytest
 import yaml
 
+from deadletter.api.brokerconnections import BrokerConnection
+from deadletter.api.deadletterqueues import DeadLetterQueue
+from deadletter.api.replays import Replay
 from deadletter.brokers.connect import open_broker
 from deadletter.core.letters import Category, Failure, Place
 from deadletter.doors import letters
+from deadletter.plan.couriers import Workers
+from deadletter.plan.facts import ReplayFacts
+from deadletter.plan.jobs import plan_replay
+from deadletter.plan.pods import Image
 from tests.workers.replaying import Scene, letter
 
 ANYWHERE = ("0.0.0.0/0", "::/0")
@@ -39,7 +46,15 @@ def write(folder, scene, told):
     for name, (kind, spec) in kinds.items():
         body = {"apiVersion": "deadletter.dev/v1alpha1", "kind": kind, "metadata": {"name": name}, "spec": spec}
         (folder / f"{name}.yaml").write_text(yaml.safe_dump(body))
-    (folder / "assignment.json").write_text(scene.assignment(allow=ANYWHERE).model_dump_json(by_alias=True))
+    made = Replay.from_body(
+        {"metadata": {"name": "again", "namespace": "shop"}, "spec": {"queueRef": {"name": "queue"}}}
+    )
+    broker = BrokerConnection.from_body({"metadata": {"name": "broker", "namespace": "shop"}, "spec": told})
+    owner = DeadLetterQueue.from_body({"metadata": {"name": "queue", "namespace": "shop"}, "spec": queue(scene)})
+    workers = Workers(Image("image:1"), allow=ANYWHERE)
+    config = plan_replay(made, ReplayFacts(queue=owner, connection=broker), workers, hold=False)[0]
+    for name, text in config["data"].items():
+        (folder / name).write_text(text)
 
 
 def queue(scene):
@@ -107,6 +122,21 @@ async def test_a_payload_is_shown_only_when_asked_and_redacted(desk, capsys, cap
     _, text, _ = await ask(capsys, "show", last, "--payload", *named[:-2])
     assert "[redacted]" in text
     assert [record.getMessage() for record in caplog.records if record.name == "asyncio"] == []
+
+
+async def test_in_a_pod_a_payload_is_redacted_as_the_queue_wants(desk, capsys):
+    folder, _ = desk
+    _, out, _ = await ask(capsys, "list", "--assignment", folder, "-o", "json")
+    last = json.loads(out)[-1]["id"]
+    code, full, _ = await ask(capsys, "show", last, "--payload", "--assignment", folder, "-o", "json")
+    assert code == 0
+    assert SECRET not in full
+    assert json.loads(json.loads(full)["payload"]) == {"n": 3, "card": {"number": "[redacted]"}}
+    assert ["Authorization", "[redacted]"] in json.loads(full)["headers"]
+    (folder / "live.json").unlink()
+    code, full, err = await ask(capsys, "show", last, "--payload", "--assignment", folder, "-o", "json")
+    assert (code, full) == (1, "")
+    assert "there is no assignment here" in err
 
 
 async def test_a_letter_of_a_redis_stream_is_shown_with_the_entry_it_came_from(redis, tmp_path, capsys):

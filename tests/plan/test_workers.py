@@ -76,6 +76,7 @@ def digest(queue: Any, facts: QueueFacts = SEEN) -> str:
         ({"suspend": True}, False),
         ({"alerts": {"depth": 1}}, False),
         ({"capacity": {"maxLetters": 9}}, False),
+        ({"redaction": {"headers": ["cookie"]}}, False),
         ({"dead": {"name": "elsewhere"}}, True),
         ({"dead": {"compatHeaders": ["Spring"]}}, True),
     ],
@@ -93,6 +94,20 @@ def test_the_gate_is_live() -> None:
     facts = QueueFacts(connection=connection(), reading=reading(9))
     queue = delivered(capacity={"maxLetters": 9})
     assert json.loads(told(plan_children(queue, facts, WORKERS), "live.json"))["paused"] == "CapacityReached"
+
+
+def test_what_a_queue_hides_is_live() -> None:
+    hides = {"redaction": {"headers": ["cookie"], "jsonPointers": ["/card"]}}
+    courier, redriven = delivered(**hides), plain(redrive={"strategy": "Automatic"}, **hides)
+    began = ReplayFacts(queue=courier, connection=connection(), told="{}")  # with what the queue hid then
+    gated = plan_gate(courier, SEEN, plan_children(delivered(), SEEN, WORKERS)[:1], redriving=True)
+    made = [plan_children(courier, SEEN, WORKERS), plan_children(redriven, SEEN, WORKERS), gated]
+    for children in (*made, plan_replay(replay(), began, WORKERS, hold=False)):
+        assert json.loads(told(children, "live.json"))["redaction"] == {
+            "headers": ["cookie"],
+            "json_pointers": ["/card"],
+        }
+    assert "redaction" not in json.loads(told(plan_children(delivered(), SEEN, WORKERS), "live.json"))
 
 
 def test_a_queue_pauses_although_its_policy_is_missing() -> None:

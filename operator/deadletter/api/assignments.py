@@ -10,6 +10,7 @@ from pydantic import BaseModel, ConfigDict
 from deadletter.api.boxes import Boxes
 from deadletter.api.brokerconnections import BrokerConnectionSpec
 from deadletter.api.deliveries import Delivery, HttpDelivery
+from deadletter.api.queueparts import Redaction
 from deadletter.api.replays import Rate, ReplaySpec
 from deadletter.api.retrypolicies import RetryPolicySpec
 
@@ -100,7 +101,8 @@ class RedriveAssignment(Told):
 
 
 class Live(Told):
-    """What may change without a restart: why the gate is shut, if it is, and the rate."""
+    """What may change without a restart: why the gate is shut, if it is, the rate, and what `letters` hides."""
 
     paused: str = ""
     rate: Rate | None = None
+    redaction: Redaction | None = None

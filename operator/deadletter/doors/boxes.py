@@ -9,8 +9,9 @@ import orjson
 import yaml
 from pydantic import ValidationError
 
+from deadletter.api.assignments import Live
 from deadletter.api.brokerconnections import BrokerConnectionSpec
-from deadletter.api.deadletterqueues import DeadLetterQueueSpec
+from deadletter.api.deadletterqueues import DeadLetterQueueSpec, Redaction
 from deadletter.brokers.connect import Secrets, mounted_secrets
 from deadletter.core import names
 
@@ -57,13 +58,14 @@ def find(options: argparse.Namespace) -> Counter:
 def _of_assignment(options: argparse.Namespace) -> Counter:
     try:
         told = orjson.loads((options.assignment / "assignment.json").read_bytes())
+        live: Live = Live.model_validate_json((options.assignment / "live.json").read_bytes())
     except OSError:
         raise CounterError(
             "say -n namespace and a queue, or --connection file and --dead box: there is no assignment here"
         ) from None
     boxes = told["boxes"]
     dead = options.dead or boxes["dead"]
-    return Counter(
+    counter = Counter(
         broker=BrokerConnectionSpec.model_validate(told["broker"]),
         dead=dead,
         ledger=boxes["ledger"] if dead == boxes["dead"] else names.ledger(dead),
@@ -73,6 +75,7 @@ def _of_assignment(options: argparse.Namespace) -> Counter:
         read_values=told.get("read_values", False),
         origin=told.get("origin"),
     )
+    return _hiding(counter, live.redaction)
 
 
 def _manifest(path: Path, kind: str) -> Any:
@@ -100,15 +103,18 @@ def _dead_of(queue: DeadLetterQueueSpec, broker: BrokerConnectionSpec) -> str | 
     return names.dead_box(queue.source.name, queue.source.group, broker.redis is not None)
 
 
+def _hiding(counter: Counter, hidden: Redaction | None) -> Counter:
+    if hidden is None:
+        return counter
+    return replace(counter, hidden_headers=tuple(hidden.headers), hidden_pointers=tuple(hidden.json_pointers))
+
+
 def with_queue(counter: Counter, queue: DeadLetterQueueSpec) -> Counter:
     """The counter as the queue wants it: its dialect, and what it hides."""
-    hidden = queue.redaction
     return replace(
-        counter,
+        _hiding(counter, queue.redaction),
         dialect=queue.dead.dialect,
         read_values=queue.dead.read_values,
         origin=queue.dead.origin,
-        hidden_headers=tuple(hidden.headers) if hidden else counter.hidden_headers,
-        hidden_pointers=tuple(hidden.json_pointers) if hidden else (),
         observed=queue.redrive.strategy == "Disabled",
     )

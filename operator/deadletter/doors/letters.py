@@ -5,13 +5,13 @@ In the operator's pod name the queue; its redaction is kept:
     kubectl -n dlq-system exec deploy/dlq-dlq-operator -- python -m deadletter letters list -n shop orders
     kubectl -n dlq-system exec deploy/dlq-dlq-operator -- python -m deadletter letters show -n shop orders 0-1234
 
-In a courier's, replayer's or redriver's pod it knows the box by itself:
+In a courier's, replayer's or redriver's pod it knows the box by itself, and the redaction of its queue:
 
     kubectl exec deploy/<queue>-courier -- python -m deadletter letters list --where 'error.status == 500'
 
 Elsewhere say `--connection file` (a BrokerConnection manifest) and `--dead box`, or `--queue file` (a DeadLetterQueue
 manifest: its dialect and its redaction are kept). `show ID` prints the envelope; key, headers and payload only with
-`--payload`, redacted.
+`--payload`, redacted as the queue wants. Of a box without a queue only the header `authorization` is hidden.
 """
 
 import argparse
@@ -81,7 +81,9 @@ def _options() -> argparse.ArgumentParser:
     several.add_argument("--limit", type=_positive, default=100, help="at most so many, the oldest first; 100")
     single = verbs.add_parser("show", parents=[shared], help="all that is known of one letter")
     single.add_argument("id", help="as `list` shows it")
-    single.add_argument("--payload", action="store_true", help="with key, headers and value, redacted")
+    single.add_argument(
+        "--payload", action="store_true", help="with key, headers and value, redacted as the queue wants"
+    )
     return parser
 
 

@@ -52,7 +52,7 @@ def plan_children(
         if role == "courier"
         else _redrive(queue, facts, connection, workers)
     )
-    live = Live(paused=pause(queue, facts.reading, redriving))
+    live = Live(paused=pause(queue, facts.reading, redriving), redaction=queue.spec.redaction)
     return _manifests(queue, connection, role, assignment, live, workers)
 
 

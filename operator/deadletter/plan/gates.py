@@ -22,6 +22,6 @@ def plan_gate(
     kept: Mapping[str, str] = next((one["data"] for one in told if role and one["metadata"]["name"] == name), {})
     if role is None or pods.ASSIGNMENT not in kept:
         return []
-    live = pods.written(Live(paused=pause(queue, facts.reading, redriving)))
+    live = pods.written(Live(paused=pause(queue, facts.reading, redriving), redaction=queue.spec.redaction))
     head = pods.owned("ConfigMap", "v1", queue, name, names.labels(queue.name, role))
     return [head | {"data": {pods.ASSIGNMENT: kept[pods.ASSIGNMENT], pods.LIVE: live}}]

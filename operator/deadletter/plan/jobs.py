@@ -27,9 +27,10 @@ def plan_replay(replay: Replay, facts: ReplayFacts, workers: Workers, hold: bool
     name, labels = names.child(replay.name, "replay"), labels_of(replay)
     # What it is told is fixed when it begins: a preview or a target that goes away since then changes nothing.
     assignment = facts.told or pods.written(assign(replay, facts, queue, connection, workers))
+    live = Live(rate=replay.spec.rate, redaction=queue.spec.redaction)
     only = {key: labels[key] for key in ("deadletter.dev/replay", "app.kubernetes.io/component")}
     return [
-        pods.told(replay, name, labels, assignment, Live(rate=replay.spec.rate)),
+        pods.told(replay, name, labels, assignment, live),
         pods.account(replay, name, labels),
         *([pods.network_policy(replay, name, labels, only)] if workers.network_policy else []),
         _job(replay, facts, _secrets(queue, connection, facts), workers, hold),
