@@ -293,6 +293,34 @@ def test_how_fast_it_goes_and_when_it_ends_is_told_while_it_runs() -> None:
     assert not {"lettersPerSecond", "estimatedCompletionTime"} & ended.keys()
 
 
+CANARY = {"canary": {"steps": [1, 100], "wait": "5s"}}
+
+
+@pytest.mark.parametrize(
+    ("spec", "more", "began", "expected"),
+    [
+        ({}, {}, -2_000, (20, 60)),
+        ({}, {}, None, (20, 60)),
+        ({}, {}, 5_000, None),  # it was suspended: since then is not known what was done when
+        ({"suspend": True}, {}, -2_000, None),
+        (CANARY, {"phase": "Waiting"}, -2_000, None),
+        ({"verify": {}}, {"phase": "Verifying"}, -2_000, None),
+        (CANARY, {"replayed": 300}, -2_000, (40, 40)),  # two waits of five seconds are no work
+        (CANARY, {"replayed": 50}, -2_000, (26, 50)),
+        (CANARY | {"mode": "DryRun"}, {}, -2_000, (20, 60)),
+        ({"canary": {"steps": [1], "wait": "20s"}}, {"replayed": 1}, -2_000, None),  # the wait is just to begin
+    ],
+)
+def test_only_time_at_work_counts_for_the_pace(spec: Any, more: Any, began: int | None, expected: Any) -> None:
+    one = tally(0, 1_200, next=400, scanned=400, updated_at=NOW + 20_000, **more)
+    old = {"lettersPerSecond": 9, "estimatedCompletionTime": "2026-11-16T00:00:00Z"}
+    job = {"status": {} if began is None else {"startTime": times.render(NOW + began)}}
+    status = replay_status(replay(status=old, **spec), seen(job=job, tallies=(one,)), None)
+    told = (status.get("lettersPerSecond"), status.get("estimatedCompletionTime"))
+    ends = expected and times.render((NOW + expected[1] * 1_000) // 1_000 * 1_000)
+    assert told == ((expected[0], ends) if expected else (None, None))
+
+
 def test_what_cannot_go_back_is_said_with_what_helps() -> None:
     found = first(REPLAY_CHECKS, replay(), seen(queue=pinned("cronsumer")))
     assert found is not None

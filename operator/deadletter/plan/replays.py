@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from deadletter.api.replays import Replay
-from deadletter.core import durations
+from deadletter.core import durations, times
 from deadletter.core.reasons import Reason
 from deadletter.core.tallies import Tally
 from deadletter.plan.conditions import Saying, claim, put
@@ -137,7 +137,7 @@ def is_finished(replay: Replay) -> bool:
 def replay_status(replay: Replay, facts: ReplayFacts, found: Finding | None) -> dict[str, Any]:
     """The whole status. What was counted before stays when nothing newer is known."""
     old = replay.status.to_wire()
-    kept = {key: value for key, value in old.items() if key not in ("conditions", "observedGeneration")}
+    kept = {key: value for key, value in old.items() if key not in ("conditions", "observedGeneration", *PACE)}
     ending = None if found else ended(replay, facts)
     status = kept | counts(facts.tallies) | (ending.counts if ending else {})
     status["groups"] = causes(status.get("groups", ()), replay, facts)
@@ -146,7 +146,6 @@ def replay_status(replay: Replay, facts: ReplayFacts, found: Finding | None) -> 
         status["startTime"] = second(facts.now)
     if ending is not None:
         status["completionTime"] = second(facts.now)
-        status = {key: value for key, value in status.items() if key not in PACE}
         if facts.tallies and ending.good and replay.spec.mode == "DryRun":
             status["estimatedDuration"] = durations.render(estimate(replay, facts.tallies))
     elif facts.tallies:
@@ -235,16 +234,30 @@ def small(tally: Tally) -> bool:
 
 
 def pace(replay: Replay, facts: ReplayFacts) -> dict[str, Any]:
-    """How fast it goes, and when it will end at this pace."""
+    """How fast it goes while it works, and when it will end at this pace; nothing where that is not known."""
     began = min(tally.now for tally in facts.tallies)
     latest = max(tally.updated_at for tally in facts.tallies)
     seen = sum(tally.scanned for tally in facts.tallies)
     left = sum(max(0, tally.span.end - tally.next) for tally in facts.tallies if small(tally))
-    if latest - began < 1000 or not seen or replay.spec.suspend:
+    took = latest - began - _waited(replay, facts.tallies)
+    if took < 1000 or not seen or replay.spec.suspend or _stood_still(facts, began):
         return {}
-    speed = seen * 1000 // (latest - began)
+    speed = seen * 1000 // took
     end = {"estimatedCompletionTime": second(latest + left * 1000 // speed)} if speed and left else {}
     return {"lettersPerSecond": speed} | end
+
+
+def _waited(replay: Replay, tallies: Iterable[Tally]) -> int:
+    """Milliseconds of the canary's waits so far."""
+    canary, sent = replay.spec.canary, sum(tally.replayed for tally in tallies)
+    return sum(canary.wait_ms for step in canary.steps if sent >= step) if canary else 0
+
+
+def _stood_still(facts: ReplayFacts, began: int) -> bool:
+    """Does it watch what comes back, or was its Job resumed since the freeze? How long it rested nobody knows."""
+    resumed = ((facts.job or {}).get("status") or {}).get("startTime")  # set anew each time
+    watches = any(tally.phase in ("Waiting", "Verifying") for tally in facts.tallies)
+    return watches or (resumed is not None and times.parse(resumed) > began)
 
 
 def estimate(replay: Replay, tallies: Sequence[Tally]) -> int:
