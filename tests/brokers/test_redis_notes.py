@@ -1,18 +1,24 @@
 """Notes of attempts on Redis: they end with their message, whoever settles it and whatever happens meanwhile."""
 
+import asyncio
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 from redis.asyncio import Redis
 
 from deadletter.brokers.base import Broker
+from deadletter.brokers.connect import open_broker
 from deadletter.brokers.errors import BrokerUnreachable
+from deadletter.brokers.redis import desk as desks
 from deadletter.brokers.redis import hands, names
 from deadletter.brokers.values import Delivered
-from tests.brokers.opening import fresh_name
-from tests.brokers.staging import claim_some, lay, make_boxes, numbered
+from tests.brokers.opening import LOOPBACK, fresh_name, no_secrets, redis_at
+from tests.brokers.servers import HERE, own_redis, url_of
+from tests.brokers.staging import PATIENCE, claim_some, lay, make_boxes, numbered
 
 BROKER = "redis"
+LONG_AGO = 3_600_000
 
 
 async def test_a_note_that_could_not_be_written_is_kept_only_while_its_message_is_ours(
@@ -75,3 +81,25 @@ async def test_notes_of_a_trimmed_message_go_with_it(broker: Broker, client: Red
         await desk.settle(left, Delivered())
         assert desk.trimmed == 1  # type: ignore[attr-defined]
     assert not await client.exists(names.notes(boxes.source, boxes.group))
+
+
+async def test_a_lease_is_prolonged_although_notes_cannot_be_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(desks, "_TICK", 0.01)
+    with own_redis(tmp_path) as port:
+        async with (
+            Redis(host=HERE, port=port) as admin,
+            open_broker(redis_at(url_of(port)), no_secrets, LOOPBACK) as own,
+        ):
+            boxes = await make_boxes(own, "orders")
+            await lay(own, boxes.source, numbered(1))
+            async with own.desk(boxes.desk()) as desk:
+                (claim,) = await claim_some(desk, 1)
+                await admin.config_set("maxmemory", "1")
+                desk.note(claim, 1, 1_700_000_000_000)
+                await admin.xclaim(boxes.source, boxes.group, "pod-0", 0, [claim.place.id], idle=LONG_AGO, justid=True)
+                async with asyncio.timeout(PATIENCE):
+                    while await admin.xpending_range(boxes.source, boxes.group, "-", "+", 1, idle=LONG_AGO):
+                        await asyncio.sleep(0.05)
+                await admin.config_set("maxmemory", "0")

@@ -216,6 +216,7 @@ class RedisDesk:
             tick += 1
             with suppress(BrokerError):  # the next claim or settlement says it
                 await self._flush_notes()
+            with suppress(BrokerError):  # a Redis out of memory takes no notes, but leases
                 if tick % _REFRESH_EVERY == 0:
                     await self._hands.refresh()
                     await self._look()
