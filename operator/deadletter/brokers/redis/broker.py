@@ -13,6 +13,7 @@ from deadletter.brokers.redis.mover import RedisMover
 from deadletter.brokers.redis.publishing import Guard, Parcel, publish
 from deadletter.brokers.redis.reading import read_span
 from deadletter.brokers.redis.registers import RedisRegisters
+from deadletter.brokers.redis.selections import read_selection
 from deadletter.brokers.values import BoxSpec, BoxState, CourierWord, DeskSpec, Publication, Server, Taken
 from deadletter.core.names import archive
 from deadletter.core.tallies import Span, Tally
@@ -104,8 +105,8 @@ class RedisBroker:
 
     async def selected(self, ledger: str, uid: str) -> Mapping[int, Offsets]:
         """What a DryRun selected."""
-        chunks = await ledgers.read_list(self._line, names.selected(ledger, uid))
-        return {0: frozenset(ledgers.unpacked(chunks))} if chunks else {}
+        selection = await read_selection(self._line, ledger, uid)
+        return {0: selection} if selection else {}
 
     async def produced(self, ledger: str, uid: str) -> ledgers.Ranges:
         """Where a Replay published."""

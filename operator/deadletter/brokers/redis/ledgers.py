@@ -1,10 +1,8 @@
 """The ledger of a dead stream: a hash of tallies and couriers' words, and a list per Replay beside it."""
 
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import AsyncGenerator
 from dataclasses import asdict, dataclass, field
-from itertools import chain
-from struct import iter_unpack
 from typing import Any
 
 from deadletter.brokers.errors import LedgerCorrupt
@@ -20,10 +18,10 @@ from deadletter.core.ledger import (
     parse_key,
     tally_key,
 )
-from deadletter.core.letters import SEQUENCE_BITS, Place
+from deadletter.core.letters import Place
 from deadletter.core.tallies import Tally
 
-_SLICE = 500
+_SLICE = 50  # one may be the selection of a step, 160 KB
 
 
 @dataclass(slots=True)
@@ -94,18 +92,17 @@ class Ranges:
         return partition == 0 and at >= 0 and offset <= spans[at][1]
 
 
-async def read_list(line: Line, key: str) -> list[bytes]:
+async def read_pieces(line: Line, key: str) -> AsyncGenerator[list[bytes], None]:
     """A list in slices, so that no reply is without bound."""
-    found: list[bytes] = []
-    while piece := await line.call("LRANGE", key, len(found), len(found) + _SLICE - 1):
-        found += piece
-    return found
+    at = 0
+    while piece := await line.call("LRANGE", key, at, at + _SLICE - 1):
+        yield piece
+        at += len(piece)
 
 
-def unpacked(chunks: list[bytes]) -> Iterator[int]:
-    """The offsets of a selection."""
-    pairs = chain.from_iterable(iter_unpack(">QQ", chunk) for chunk in chunks)
-    return (ms << SEQUENCE_BITS | sequence for ms, sequence in pairs)
+async def read_list(line: Line, key: str) -> list[bytes]:
+    """All of a list."""
+    return [one async for piece in read_pieces(line, key) for one in piece]
 
 
 async def forget(line: Line, ledger: str, uid: str) -> None:

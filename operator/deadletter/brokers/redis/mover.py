@@ -11,7 +11,6 @@ twice and settles. Each script asks the fence of the box first.
 import asyncio
 from collections import deque
 from collections.abc import Sequence
-from struct import pack
 
 from deadletter.brokers.errors import BrokerError, Fenced
 from deadletter.brokers.redis import boxes, names
@@ -19,9 +18,10 @@ from deadletter.brokers.redis.ledgers import read_tally
 from deadletter.brokers.redis.line import Line, Word
 from deadletter.brokers.redis.publishing import Guard, Parcel, publish, unmark
 from deadletter.brokers.redis.scripts import LIST_IDS, SETTLE
+from deadletter.brokers.redis.selections import packed
 from deadletter.brokers.values import Step
 from deadletter.core.ledger import encode_tally, tally_key
-from deadletter.core.letters import SEQUENCE_BITS, SEQUENCE_MASK, Place
+from deadletter.core.letters import Place
 from deadletter.core.tallies import Tally, Why
 
 _REMEMBERED = 20_000
@@ -103,7 +103,7 @@ class RedisMover:
         key = tally_key(self._uid, 0)
         keep = () if self._stream == self._archive else step.settled.get(Why.Archived, ())
         drop = [offset for why, offsets in step.settled.items() if why is not Why.Archived for offset in offsets]
-        words: list[Word] = [self._guard.token, key, encode_tally(key, step.tally), _packed(step.selected), len(keep)]
+        words: list[Word] = [self._guard.token, key, encode_tally(key, step.tally), packed(step.selected), len(keep)]
         words += [_entry(offset) for offset in (*keep, *drop)]
         fence, chosen = self._guard.key, names.selected(self._ledger, self._uid)
         await self._line.run(SETTLE, [fence, self._stream, self._archive, self._ledger, chosen], words)
@@ -123,8 +123,3 @@ class RedisMover:
 
 def _entry(offset: int) -> str:
     return Place("", 0, offset).id
-
-
-def _packed(offsets: Sequence[int]) -> bytes:
-    """Sixteen bytes an offset: milliseconds and sequence."""
-    return b"".join(pack(">QQ", offset >> SEQUENCE_BITS, offset & SEQUENCE_MASK) for offset in offsets)
