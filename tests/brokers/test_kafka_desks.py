@@ -6,9 +6,12 @@ import time
 from types import SimpleNamespace
 
 import pytest
+from structlog.testing import capture_logs
 
 from deadletter.brokers.base import Broker
+from deadletter.brokers.errors import BrokerError, BrokerUnreachable, NotAuthorised
 from deadletter.brokers.kafka import desk as kafka_desk
+from deadletter.brokers.kafka.sources import SourcePartition
 from deadletter.brokers.values import BoxSpec, Delivered
 from tests.brokers.opening import fresh_name
 from tests.brokers.staging import PATIENCE, claim_some, lay, make_boxes, now, numbered, settle_all
@@ -96,3 +99,39 @@ async def test_a_partition_added_to_the_source_is_read_from_its_beginning(
         await lay(broker, boxes.source, numbered(5, 10), 1)
         claims = await claim_some(desk, 5)
         assert [claim.message.value for claim in claims] == [one.value for one in numbered(5, 10)]
+
+
+async def test_a_partition_that_does_not_open_is_named_and_counted_while_others_are_at_work(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    boxes = await make_boxes(broker, fresh_name("shut"), partitions=2)
+    for partition in range(2):
+        await lay(broker, boxes.source, numbered(1), partition)
+    async with broker.desk(boxes.desk()) as desk:
+        await settle_all(desk, await claim_some(desk, 2))
+    opened, why = SourcePartition.open, list[BrokerError]([BrokerUnreachable("no leader")])
+
+    async def opening(self: SourcePartition) -> int:
+        if self.tp.partition == 1 and why:
+            raise why[0]
+        return await opened(self)
+
+    monkeypatch.setattr(SourcePartition, "open", opening)
+    for name, seconds in {"LOOK_EVERY": 0.1, "BACKOFF": 0.05, "JOIN_TIMEOUT": 10.0}.items():
+        monkeypatch.setattr(kafka_desk, name, seconds)
+    await lay(broker, boxes.source, numbered(5), 1)
+    with capture_logs() as logs:
+        async with broker.desk(boxes.desk("pod-1")) as desk, asyncio.timeout(PATIENCE):
+            await lay(broker, boxes.source, numbered(3), 0)
+            await settle_all(desk, await claim_some(desk, 3))
+            assert desk.why_shut is why[0]
+            while desk.lag != 5:
+                await asyncio.sleep(0.05)
+            why[0] = NotAuthorised("no right")
+            while desk.why_shut is not why[0]:
+                await asyncio.sleep(0.05)
+            why.clear()
+            await settle_all(desk, await claim_some(desk, 5))
+            assert (desk.why_shut, desk.lag) == (None, 0)
+    said = [(line["log_level"], line["partition"], line.get("reason")) for line in logs if "partition" in line]
+    assert said == [("warning", 1, "BrokerUnreachable"), ("warning", 1, "NotAuthorised"), ("info", 1, None)]

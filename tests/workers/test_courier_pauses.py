@@ -6,7 +6,8 @@ import pytest
 from aiohttp import web
 from prometheus_client import REGISTRY
 
-from deadletter.brokers.errors import BoxRefused
+from deadletter.brokers.errors import BoxRefused, NotAuthorised
+from deadletter.brokers.memory.desk import MemoryDesk
 from tests.workers.couriers import QUICK, Bench, assignment, message
 from tests.workers.services import Received, serving, status, until
 
@@ -85,6 +86,24 @@ async def test_a_dead_box_that_refuses_loses_nothing_and_heals():
         del bench.server.refuse["dead"]
         await until(lambda: bench.is_settled)
     assert [one.value for one in bench.buried()] == [b"body", b"later"]
+
+
+async def test_a_partition_that_stands_still_is_said_while_the_others_are_delivered(monkeypatch):
+    bench, gate = Bench(), ""
+    monkeypatch.setattr(MemoryDesk, "why_shut", NotAuthorised("no right to read"), raising=False)
+    async with serving() as service, bench.courier(assignment(service.url), paused=lambda: gate):
+        await until(lambda: bench.words == ["NotAuthorised"])
+        assert paused("NotAuthorised") == 1
+        bench.send(message())
+        await until(lambda: bench.is_settled)
+        gate = "Suspended"
+        await until(lambda: bench.words == ["Suspended"])
+        gate = ""
+        await until(lambda: bench.words == ["NotAuthorised"])
+        monkeypatch.setattr(MemoryDesk, "why_shut", None)
+        await until(lambda: bench.words == [""])
+        assert paused("NotAuthorised") == 0
+    assert len(service.received) == 1
 
 
 async def test_a_letter_that_fits_nowhere_is_held_and_said():

@@ -63,6 +63,7 @@ async def test_noise_ends_its_connection_and_nothing_else(noise: bytes):
 class _StillDesk:
     lag = 0
     parked = 0
+    why_shut = None
 
 
 async def test_the_watchdog_barks_only_when_lag_grows_and_nothing_moves_and_nothing_pauses():

@@ -66,6 +66,10 @@ class Desk(Protocol):
     def parked(self) -> int:
         """Letters waiting in the retry partitions this desk works on."""
 
+    @property
+    def why_shut(self) -> BrokerError | None:
+        """What keeps a part of the source or the retry box shut, even while the rest is worked on; None: nothing."""
+
     async def claim(self, limit: int, max_bytes: int = 64 << 20) -> list[Claim]:
         """Due parked letters first, then messages of the source; waits at most 1 s for the first one."""
 

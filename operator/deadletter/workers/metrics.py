@@ -16,7 +16,9 @@ RETRIES = Counter(
 )
 PARKED = Gauge("dlq_retries_parked", "Letters waiting in the retry partitions of this pod.", QUEUE)
 CIRCUIT = Gauge("dlq_circuit_open", "1 while the circuit is not closed.", QUEUE)
-PAUSED = Gauge("dlq_courier_paused", "1 while nothing is claimed, by reason.", (*QUEUE, "reason"))
+PAUSED = Gauge(
+    "dlq_courier_paused", "1 while nothing is claimed, or nothing of some partition, by reason.", (*QUEUE, "reason")
+)
 LAG = Gauge("dlq_courier_lag", "Messages of the source not yet claimed, as far as known.", QUEUE)
 IN_FLIGHT = Gauge("dlq_courier_in_flight", "Deliveries under way.", QUEUE)
 REFUSALS = Counter(

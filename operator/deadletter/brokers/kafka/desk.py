@@ -17,6 +17,7 @@ from deadletter.brokers.kafka.intake import Intake, Partition
 from deadletter.brokers.kafka.ledgers import write_word
 from deadletter.brokers.kafka.line import Line
 from deadletter.brokers.kafka.parking import RetryPartition
+from deadletter.brokers.kafka.shut import Shut, lags
 from deadletter.brokers.kafka.sources import SourcePartition
 from deadletter.brokers.values import Claim, CourierWord, DeskSpec, Settlement
 
@@ -36,12 +37,13 @@ class KafkaDesk(ConsumerRebalanceListener):  # type: ignore[misc]
         self._works: dict[TopicPartition, Partition] = {}
         self._openings: set[asyncio.Task[None]] = set()
         self._failure: BrokerError | None = None
-        self._shut: dict[TopicPartition, BrokerError] = {}  # partitions of ours that do not open yet, and why
+        self._shut = Shut()
         self._intake = Intake(line, spec.group, self._works, self._shut, self._begin_anew)
         self._said = False
         self._closing = False
         self._joined = asyncio.Event()
         self._ends: dict[int, int] = {}
+        self._shut_lags: dict[TopicPartition, int] = {}
         self._looking: asyncio.Task[None] | None = None
 
     async def open(self) -> None:
@@ -146,13 +148,13 @@ class KafkaDesk(ConsumerRebalanceListener):  # type: ignore[misc]
                 self._consumer.seek(tp, start)
                 self._consumer.resume(tp)
             self._works[tp] = work
-            self._shut.pop(tp, None)
+            self._shut.open(tp)
         except BaseException as error:
             await asyncio.shield(work.close(flush=False))
             if isinstance(error, Fenced):
                 return not membership.is_assigned(self._consumer, tp)
             if isinstance(error, BrokerError) and error.heals:
-                self._shut[tp] = error
+                self._shut.put(tp, error)
                 return False
             raise
         return True
@@ -166,7 +168,13 @@ class KafkaDesk(ConsumerRebalanceListener):  # type: ignore[misc]
     def lag(self) -> int:
         """Messages of the source not yet claimed, as far as known."""
         sources = ((tp, work) for tp, work in self._works.items() if isinstance(work, SourcePartition))
-        return sum(max(0, self._end(tp) - work.progress.highest - 1) for tp, work in sources)
+        shut = sum(self._shut_lags.get(tp, 0) for tp in self._shut.of(self._spec.source))
+        return shut + sum(max(0, self._end(tp) - work.progress.highest - 1) for tp, work in sources)
+
+    @property
+    def why_shut(self) -> BrokerError | None:
+        """What keeps a partition of ours shut."""
+        return self._shut.first
 
     def _end(self, tp: TopicPartition) -> int:
         return max(self._consumer.highwater(tp) or 0, self._ends.get(tp.partition, 0))
@@ -177,6 +185,7 @@ class KafkaDesk(ConsumerRebalanceListener):  # type: ignore[misc]
             ours = [tp.partition for tp, work in self._works.items() if isinstance(work, SourcePartition)]
             with contextlib.suppress(BrokerError):  # the next claim or settlement says it
                 self._ends = await self._line.ends(self._spec.source, ours) if ours else {}
+                self._shut_lags = await lags(self._line, self._spec.group, self._shut.of(self._spec.source))
 
     @property
     def parked(self) -> int:
@@ -206,8 +215,8 @@ class KafkaDesk(ConsumerRebalanceListener):  # type: ignore[misc]
 
     async def _nothing(self) -> list[Claim]:
         """Nothing came, and it is asked why: what keeps a partition shut is raised."""
-        if self._shut:
-            raise next(iter(self._shut.values()))
+        if self.why_shut is not None:
+            raise self.why_shut
         if not self._line.is_current(self._consumer):
             await self._join_anew()
         return []

@@ -3,15 +3,16 @@
 import asyncio
 import contextlib
 from collections import deque
-from collections.abc import Callable, Mapping, MutableMapping
+from collections.abc import Callable, Mapping
 
 from aiokafka import AIOKafkaConsumer, ConsumerRecord, TopicPartition
 
-from deadletter.brokers.errors import BoxRefused, BrokerError
+from deadletter.brokers.errors import BoxRefused
 from deadletter.brokers.kafka import batches
 from deadletter.brokers.kafka.errors import translate, translated
 from deadletter.brokers.kafka.line import Line
 from deadletter.brokers.kafka.parking import RetryPartition
+from deadletter.brokers.kafka.shut import Shut
 from deadletter.brokers.kafka.sources import SourcePartition
 from deadletter.brokers.values import Claim
 
@@ -29,7 +30,7 @@ class Intake:
         line: Line,
         group: str,
         works: Mapping[TopicPartition, Partition],
-        shut: MutableMapping[TopicPartition, BrokerError],
+        shut: Shut,
         begin_anew: Callable[[TopicPartition, SourcePartition], None],
     ) -> None:
         self._line, self._group, self._works, self._shut = line, group, works, shut
@@ -113,4 +114,4 @@ class Intake:
                 consumer.seek(tp, work.position)
             else:  # letters of ours that wait there cannot be had: a human must know
                 consumer.pause(tp)
-                self._shut[tp] = BoxRefused(unread.why)
+                self._shut.put(tp, BoxRefused(unread.why))

@@ -3,7 +3,7 @@
 import asyncio
 
 from deadletter.brokers.attempts import parked_claim, to_park
-from deadletter.brokers.errors import Fenced
+from deadletter.brokers.errors import BrokerError, Fenced
 from deadletter.brokers.memory.server import Box, MemoryServer
 from deadletter.brokers.values import Buried, Claim, CourierWord, DeskSpec, Parked, Publication, Settlement
 from deadletter.core.letters import Place
@@ -14,6 +14,8 @@ _GLANCE = 0.01
 
 class MemoryDesk:
     """Keeps the contract of `base.Desk`. A second desk of the same consumer takes over what the first one held."""
+
+    why_shut: BrokerError | None = None  # every partition is open
 
     def __init__(self, server: MemoryServer, spec: DeskSpec) -> None:
         self._server, self._spec = server, spec

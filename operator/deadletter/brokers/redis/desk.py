@@ -27,6 +27,8 @@ _TAKEOVER_EVERY = 5.0
 class RedisDesk:
     """Keeps the contract of `base.Desk`."""
 
+    why_shut: BrokerError | None = None  # a stream is open as a whole, or the claim fails
+
     def __init__(self, line: Line, spec: DeskSpec) -> None:
         self._line, self._spec = line, spec
         self._hands = Hands(line, spec)

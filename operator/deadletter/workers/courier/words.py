@@ -33,8 +33,16 @@ class Speaker:
     def word(self) -> CourierWord:
         """How it stands now."""
         now = self._clock()
-        reason, message = self._courier.gate.why(now)
+        reason, message = self._why(now)
         return CourierWord(self._pod, self._courier.gate.breaker.state, reason, message, self._desk.parked, now)
+
+    def _why(self, now: int) -> tuple[str, str]:
+        """Reason and sentence of the pause; without one, of a partition that is shut while others are worked on."""
+        reason, message = self._courier.gate.why(now)
+        shut = self._desk.why_shut
+        if reason or shut is None:
+            return reason, message
+        return type(shut).__name__, str(shut)[:1024]
 
     async def speak(self) -> None:
         """Until cancelled."""
@@ -58,7 +66,7 @@ class Speaker:
 
     def _measure(self) -> None:
         gate, where = self._courier.gate, self._where
-        reason, _ = gate.why(self._clock())
+        reason, _ = self._why(self._clock())
         metrics.LAG.labels(*where).set(self._desk.lag)
         metrics.PARKED.labels(*where).set(self._desk.parked)
         metrics.IN_FLIGHT.labels(*where).set(self._courier.in_flight)
@@ -72,7 +80,7 @@ class Speaker:
     def stuck(self, now: float) -> str:
         """The watchdog: lag grows, nothing moves for minutes and nothing pauses it. `now` in seconds."""
         moves = self._courier.load.moves
-        if moves != self._moves or self._courier.gate.why(self._clock())[0] or self._desk.lag <= self._lag:
+        if moves != self._moves or self._why(self._clock())[0] or self._desk.lag <= self._lag:
             self._moves, self._lag, self._moved_at = moves, self._desk.lag, now
             return ""
         return "nothing moves although the lag grows" if now - self._moved_at > self._patience else ""
