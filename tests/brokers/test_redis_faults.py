@@ -16,6 +16,7 @@ from deadletter.brokers.errors import (
     LedgerCorrupt,
 )
 from deadletter.brokers.values import Buried, Delivered, Step
+from deadletter.core.letters import Message
 from deadletter.core.tallies import Why
 from tests.brokers.opening import LOOPBACK, fresh_name, no_secrets, redis_at
 from tests.brokers.servers import HERE, own_redis, url_of, wired
@@ -136,3 +137,24 @@ async def test_a_corrupt_ledger_is_said_and_never_taken_for_an_empty_one(broker:
             pass
     registers = broker.registers()
     assert isinstance((await registers.sweep([boxes.watched], now()))[boxes.dead], LedgerCorrupt)
+
+
+async def test_a_large_step_is_archived_without_being_in_memory_twice(tmp_path: Path) -> None:
+    count, size = 4_000, 5_000
+    with own_redis(tmp_path) as port:
+        async with (
+            Redis(host=HERE, port=port) as admin,
+            open_broker(redis_at(url_of(port)), no_secrets, LOOPBACK) as broker,
+        ):
+            boxes = await make_boxes(broker, "orders")
+            await lay(broker, boxes.dead, [Message(None, n.to_bytes(size)) for n in range(count)])
+            letters = await contents(broker, boxes.dead)
+            used = (await admin.info("memory"))["used_memory"]
+            async with broker.mover(boxes.dead, boxes.ledger, 0, "uid-1") as mover:
+                settled = {Why.Archived: [one.place.offset for one in letters]}
+                await mover.commit(Step(tally_of(letters, archived=count), settled=settled))
+            assert (await admin.info("memory"))["used_memory_peak"] < used + count * size // 2
+            assert await contents(broker, boxes.dead) == []
+            spans = await broker.window(boxes.dead, archived=True)
+            kept = [one.message.value async for batch in broker.read(boxes.dead, spans, archived=True) for one in batch]
+            assert kept == [one.message.value for one in letters]

@@ -81,15 +81,17 @@ return out
 )
 
 # KEYS: fence, box, archive, ledger, selected. ARGV: token, tally field, tally, selection, number of letters to
-# archive, their ids, ids to delete.
+# archive, their ids, ids to delete. What is archived leaves the box at once, so that a step is never in memory twice.
+# One script: letters that were archived without their tally would never be counted.
 SETTLE = Script("""
 if redis.call('GET', KEYS[1]) ~= ARGV[1] then return redis.error_reply('FENCED') end
 local archived = tonumber(ARGV[5])
 for at = 6, 5 + archived do
   local found = redis.call('XRANGE', KEYS[2], ARGV[at], ARGV[at])
   if found[1] then redis.call('XADD', KEYS[3], '*', unpack(found[1][2])) end
+  redis.call('XDEL', KEYS[2], ARGV[at])
 end
-for at = 6, #ARGV, 1000 do redis.call('XDEL', KEYS[2], unpack(ARGV, at, math.min(at + 999, #ARGV))) end
+for at = 6 + archived, #ARGV, 1000 do redis.call('XDEL', KEYS[2], unpack(ARGV, at, math.min(at + 999, #ARGV))) end
 if ARGV[4] ~= '' then redis.call('RPUSH', KEYS[5], ARGV[4]) end
 redis.call('HSET', KEYS[4], ARGV[2], ARGV[3])
 return 1
