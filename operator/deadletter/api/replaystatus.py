@@ -46,7 +46,7 @@ class ReplayStatus(Status):
     )
     bytes: int | None = Field(None, description="Size of what matched: keys, values and headers.", ge=0)
     samples: tuple[str, ...] = Field((), max_length=10, description="Ids of some that matched.")
-    letters_per_second: int | None = Field(None, description="How fast it goes, on average since it began.", ge=0)
+    letters_per_second: int | None = Field(None, description="How fast it goes, on average while it works.", ge=0)
     estimated_completion_time: str | None = Field(
         None, description="When it will end at this pace.", json_schema_extra=TIME
     )
