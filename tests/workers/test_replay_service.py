@@ -12,10 +12,10 @@ LOCAL = ("127.0.0.0/8",)
 
 
 class Service:
-    """Answers every request with a status chosen by its body; remembers bodies and keys."""
+    """Answers every request with a status chosen by its body; remembers bodies, headers and keys."""
 
     def __init__(self, status) -> None:
-        self.status, self.bodies, self.keys = status, [], []
+        self.status, self.bodies, self.heads, self.keys = status, [], [], []
 
     async def visit(self, reader, writer):
         try:
@@ -24,6 +24,7 @@ class Service:
                 fields = dict(line.split(": ", 1) for line in head.decode().split("\r\n")[1:] if ": " in line)
                 body = await reader.readexactly(int(fields["Content-Length"]))
                 self.bodies.append(body)
+                self.heads.append(fields)
                 self.keys.append(fields["Idempotency-Key"])
                 status = self.status(self, body)
                 writer.write(f"HTTP/1.1 {status} Answer\r\nContent-Length: 0\r\n\r\n".encode())
@@ -53,6 +54,15 @@ async def test_what_the_service_takes_is_settled(scene):
     assert len(service.bodies) == 20
     assert "orders/0/3" in service.keys
     assert await scene.open_letters() == []
+
+
+async def test_it_is_told_where_and_when_a_message_first_came(scene):
+    await scene.bury(letter(7, partition=1))
+    async with serving(lambda service, body: 200) as (service, carrier):
+        await scene.run(scene.assignment(target=TARGET), carrier=carrier)
+    (told,) = service.heads
+    assert [told[f"Dlq-{name}"] for name in ("Topic", "Partition", "Offset")] == ["orders", "1", "7"]
+    assert told["Dlq-Timestamp"] == "2023-11-14T22:13:20.007Z"
 
 
 async def test_what_it_refuses_stays_and_has_failed_again(scene):

@@ -9,7 +9,7 @@ from deadletter.api.deliveries import HttpDelivery
 from deadletter.brokers.base import Broker
 from deadletter.brokers.values import Publication
 from deadletter.core import headers
-from deadletter.core.letters import Place
+from deadletter.core.letters import Message, Place
 from deadletter.workers.courier.requests import Requests, Waybill
 from deadletter.workers.http.client import Client
 from deadletter.workers.http.errors import HttpError
@@ -59,6 +59,14 @@ def _is_final(status: int, attempt: int) -> bool:
     return status < 500 or attempt == ATTEMPTS
 
 
+def _waybill(outcome: Outcome, publication: Publication, attempt: int) -> Waybill:
+    """As a courier's: where the message first came from, or, where that is not known, where its letter lies."""
+    known, origin, place = headers.read_fields(dict(publication.message.headers)), outcome.origin, publication.letter
+    if origin is not None and origin.topic is not None and origin.offset is not None:
+        place = Place(origin.topic, origin.partition or 0, origin.offset)
+    return Waybill(known.id or place.id, place, attempt, origin.timestamp if origin is not None else None)
+
+
 class ServiceCarrier:
     """Straight to one subscriber."""
 
@@ -86,7 +94,7 @@ class ServiceCarrier:
             return
         async with self._slots:
             for attempt in range(1, ATTEMPTS + 1):
-                status = await self._send(outcome.publication, attempt)
+                status = await self._send(outcome.publication.message, _waybill(outcome, outcome.publication, attempt))
                 if status is not None and _is_final(status, attempt):
                     outcome.refused = not self._http.is_success(status)
                     return
@@ -94,11 +102,8 @@ class ServiceCarrier:
                     await asyncio.sleep(FIRST_WAIT_S * 2 ** (attempt - 1))
         raise Undelivered("The service took a letter in none of a few attempts.")
 
-    async def _send(self, publication: Publication, attempt: int) -> int | None:
-        message, known = publication.message, headers.read_fields(dict(publication.message.headers))
-        place = publication.letter
-        origin = Place(place.box, place.partition, place.offset)
-        head = self._requests.head(message, Waybill(known.id or place.id, origin, attempt))
+    async def _send(self, message: Message, waybill: Waybill) -> int | None:
+        head = self._requests.head(message, waybill)
         try:
             return (await self._client.exchange(head, message.value or b"", SECONDS)).status
         except HttpError as error:

@@ -88,6 +88,7 @@ class Drafter:
             else:
                 mended = self._mend(letter)
                 outcome.publication = self._target.publish(to, letter, mended, self._partitions, self._clock())
+                outcome.origin = letter.envelope.origin
         except (DialectError, TransformError):
             outcome.skip = Skip.TransformError
         else:

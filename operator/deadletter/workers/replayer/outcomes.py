@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from itertools import islice
 
 from deadletter.brokers.values import Publication
-from deadletter.core.letters import Place
+from deadletter.core.letters import Origin, Place
 from deadletter.core.tallies import Skip, Tally
 
 MOST_NAMES = 100
@@ -25,6 +25,7 @@ class Outcome:
     target: str = ""
     skip: Skip | None = None
     publication: Publication | None = None
+    origin: Origin | None = None  # told to a service, which is no box
     refused: bool = False  # the service said no: sent, failed again, still open
 
     @property

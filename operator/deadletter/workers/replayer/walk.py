@@ -60,8 +60,8 @@ class Walk:
     def _reader(errand: Errand) -> Callable[[Message, Place], Letter]:
         """How much of a letter is read: what choosing and sending it need."""
         told = errand.assignment
-        needs_times = errand.publishes and (told.target.kind == "Retry" or told.spec.timestamp == "Original")
-        takes_a_glance = errand.selection.takes_a_glance and not needs_times
+        tells_times = told.target.kind in ("Retry", "Service") or told.spec.timestamp == "Original"
+        takes_a_glance = errand.selection.takes_a_glance and not (errand.publishes and tells_times)
         reader = partial(glance, to_send=errand.publishes) if takes_a_glance else read_letter
         return partial(reader, dialect=told.dialect, read_values=told.read_values, origin=told.origin)
 
