@@ -1,9 +1,8 @@
 """How much a courier carries: bounded, so that a slow service never fills the pod's memory.
 
 At most twice `concurrency` claims whose fate is open, and 64 MiB of payload in all, which the last message taken may
-reach over. A message that was delivered, or
-whose verdict is known, is no open claim any more (the desk gathers its settlement with others), but its bytes count
-until it is durable.
+reach over. A message that was delivered, or whose verdict is known, is no open claim any more (the desk gathers its
+settlement with others), but its bytes count until it is durable.
 """
 
 from deadletter.brokers.values import Claim
