@@ -213,7 +213,7 @@ def failing(name: str, spec: BrokerConnectionSpec, url: str, count: int, runs: i
         progress(f"{name} with 1 % failing: turn {turn + 1} of {2 * runs}")
         both = [(plain, 0), (mixed, 100)]
         for rates, bad in both if turn % 2 else reversed(both):  # nobody is always the one that goes first
-            rates.append(run(courier(url + "some", spec, 2 * count, bad))[0])
+            rates.append(run(courier(url + "some", spec, 5 * count, bad))[0])
     versus(f"courier-{name}-failing", "deliveries/s", median(mixed), "none-failing", median(plain), 0.95)
 
 

@@ -4,8 +4,6 @@ Foreign origin, error and counter headers go, else a library appends to an old o
 context, CloudEvents and user headers stay.
 """
 
-from functools import lru_cache
-
 from deadletter.core.dialects.base import Names
 from deadletter.core.dialects.table import BY_NAME, TABLE
 from deadletter.core.letters import Headers
@@ -32,10 +30,5 @@ _RULES = {name: _split((*_ALWAYS, *dialect.strips)) for name, dialect in BY_NAME
 
 def kept_headers(headers: Headers, dialect: str) -> Headers:
     """The headers that go back with a letter of this dialect."""
-    return tuple(header for header in headers if _goes_back(header[0], dialect))
-
-
-@lru_cache(maxsize=4_096)
-def _goes_back(name: str, dialect: str) -> bool:
     names, prefixes = _RULES.get(dialect, _RULES["none"])
-    return name not in names and not name.startswith(prefixes)
+    return tuple([header for header in headers if header[0] not in names and not header[0].startswith(prefixes)])
