@@ -2,9 +2,10 @@
 
 from collections.abc import Sequence
 
+from deadletter.brokers.kafka.fetching import BATCH
 from deadletter.brokers.values import Taken
 
-KEPT = 200  # batches a partition: as many letters as a settler scans between two commits
+KEPT = 10_000 // BATCH  # batches a partition: as many letters as a settler scans between two commits
 
 
 class Sightings:
