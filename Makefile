@@ -46,7 +46,7 @@ test: .root setup lint ## lint and every test but the long kill runs, on real pa
 	@$(PY) $(PYTEST) -q tests/core --cov=deadletter.core --cov-branch --cov-fail-under=100 --cov-report=term:skip-covered
 	@$(PY) -m tests.bed --provider $(PROVIDER) run -- $(VENV)/bin/python $(PYTEST) -m "not kill" --ignore=tests/core $(ARGS)
 
-test-kill: .root setup ## the long kill runs (minutes)
+test-kill: .root setup ## the long kill runs (minutes); make bench-faults keeps the figures of those on three brokers
 	@echo "test-kill: workers, brokers and pods are killed over and over"
 	@$(PY) -m tests.bed run -- $(VENV)/bin/python -m pytest -m kill --timeout 1800 $(ARGS)
 
@@ -63,8 +63,8 @@ crds: setup ## write what is generated: CRDs, their copy in the chart, the refer
 image: setup ## build the image from the Dockerfile, without a registry (BASE=name takes a public base image)
 	@$(PY) -m tests.bed image
 
-bed-up: setup ## start Kafka, Redis and a cluster that stay up (PROVIDER=kind with Docker)
-	@$(PY) -m tests.bed --provider $(PROVIDER) up
+bed-up: setup ## start Kafka, Redis and a cluster that stay up (PROVIDER=kind with Docker; PARTS="kafka-cluster redis-sentinel")
+	@$(PY) -m tests.bed --provider $(PROVIDER) up $(PARTS)
 
 bed-down: setup ## take them down; nothing stays behind
 	@$(PY) -m tests.bed --provider $(PROVIDER) down

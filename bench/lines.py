@@ -10,9 +10,16 @@ from statistics import median
 
 
 def line(
-    bench: str, unit: str, ours: float, peer: str, peer_value: float, goal: float = 1.0, lower_is_better: bool = False
+    bench: str,
+    unit: str,
+    ours: float,
+    peer: str,
+    peer_value: float,
+    goal: float = 1.0,
+    lower_is_better: bool = False,
+    **details: object,
 ) -> bool:
-    """Print one result and say whether its goal is met."""
+    """Print one result and say whether its goal is met; `details` are kept with it and not shown in the table."""
     ratio = (peer_value / ours if lower_is_better else ours / peer_value) if ours and peer_value else 0.0
     result = {
         "bench": bench,
@@ -23,6 +30,7 @@ def line(
         "ratio": round(ratio, 3),
         "goal": goal,
         "met": ratio >= goal,
+        **details,
     }
     print(json.dumps(result), flush=True)
     return ratio >= goal

@@ -146,6 +146,13 @@ def as_topic(box: PlannedBox) -> NewTopic:
     return NewTopic(box.name, 1, 1, topic_configs={"retention.ms": str(box.retention_ms), **box.config})
 
 
+async def own_boxes(cluster: Cluster, namespace: str, name: str) -> None:
+    """Record the boxes of a queue as its own."""
+    dead = f"{namespace}.{name}"
+    records = [{"name": dead}, {"name": f"{dead}.ledger"}]
+    await cluster.patch(QUEUES, namespace, name, {"status": {"ownedBoxes": records}}, "status")
+
+
 async def scene(server: ApiServer, kafka: str, count: int, folder: Path, cluster: Cluster) -> tuple[str, Operator]:
     """A namespace with `count` plain queues whose boxes exist, and an operator that is not started."""
     namespace = f"bench-{uuid.uuid4().hex[:8]}"
@@ -158,6 +165,8 @@ async def scene(server: ApiServer, kafka: str, count: int, folder: Path, cluster
     known = BrokerConnection.from_body(broker).spec
     await make_boxes(kafka, [plan_boxes(DeadLetterQueue.from_body(one), known)[0] for one in made])
     await all_of(cluster.create(QUEUES, namespace, one) for one in made)
+    # As if the operator had created the boxes: else they were those of others.
+    await all_of(own_boxes(cluster, namespace, f"q-{at}") for at in range(count))
     config = rights(server, namespace, folder)
     return namespace, Operator(config, namespace, folder / f"{namespace}.log", **SETTINGS)
 

@@ -2,6 +2,11 @@
 
 kafka       bootstrap address, "host:port"
 redis       URL, "redis://host:port/0"
+kafka_cluster   a Kafka of three brokers: .bootstrap ("host:port,host:port,host:port"), .kill(id), .start(id),
+            .empty_disk(id), .move_leaders(*topics) and more (tests/bed/kafka_cluster.py)
+redis_sentinel  a Redis primary with a replica and three Sentinels: .url (of the primary), .sentinels, .kill(server)
+            A test has either of these two for itself and may break it: tests on it take turns, whichever worker has
+            them, and it is healed after each.
 api_server  a control plane without a node: .server (URL), .kubeconfig (Path), .kubectl(*words, stdin=None) -> str
             (raises BedError with what kubectl said)
 crds        the same API server, with our CRDs applied and established
@@ -22,7 +27,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.bed import beds, caches, control, node, places, processes
+from tests.bed import beds, caches, control, kafka_cluster, node, places, processes, redis_sentinel
 
 BED = processes.USED
 
@@ -79,6 +84,24 @@ def kafka(bed: beds.Bed) -> str:
 def redis(bed: beds.Bed) -> str:
     """The URL of a real Redis."""
     return bed.redis()
+
+
+@pytest.fixture(name="kafka_cluster")
+def kafka_cluster_(bed: beds.Bed) -> Iterator[kafka_cluster.KafkaCluster]:
+    """A real Kafka of three brokers, for this test alone."""
+    with places.locked(bed.directory / "locks" / "turn-kafka-cluster"):
+        cluster = bed.kafka_cluster()
+        yield cluster
+        cluster.heal()
+
+
+@pytest.fixture(name="redis_sentinel")
+def redis_sentinel_(bed: beds.Bed) -> Iterator[redis_sentinel.RedisSentinel]:
+    """A real Redis with a replica and Sentinels, for this test alone."""
+    with places.locked(bed.directory / "locks" / "turn-redis-sentinel"):
+        watched = bed.redis_sentinel()
+        yield watched
+        watched.heal()
 
 
 @pytest.fixture(scope="session")

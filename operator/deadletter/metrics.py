@@ -17,6 +17,12 @@ GROUP_LETTERS = Gauge(
 )
 CAPACITY = Gauge("dlq_capacity_ratio", "Open letters as a share of capacity.maxLetters.", QUEUE)
 PARKED = Gauge("dlq_queue_retries_parked", "Letters waiting in the retry box, as the sweep sees it.", QUEUE)
+LOST = Gauge(
+    "dlq_queue_parked_letters_lost", "Letters deleted from the retry box before they were delivered, in all.", QUEUE
+)
+LOST_TIME = Gauge(
+    "dlq_queue_parked_letters_lost_timestamp_seconds", "When parked letters were last found to be lost.", QUEUE
+)
 CIRCUIT = Gauge("dlq_queue_circuit_open", "1 while a courier of the queue says its circuit is open.", QUEUE)
 COURIER_READY = Gauge("dlq_courier_ready_replicas", "Pods of the courier that are ready.", QUEUE)
 COURIER_WANTED = Gauge("dlq_courier_replicas", "Pods of the courier that should be.", QUEUE)
@@ -34,6 +40,11 @@ REPLAY_FAILED = Gauge("dlq_replay_failed", "1 when a Replay ended badly.", REPLA
 
 SWEEP_SECONDS = Histogram("dlq_sweep_duration_seconds", "One sweep over one broker.", buckets=SECONDS)
 SWEEPS_FAILED = Counter("dlq_sweeps_failed", "Readings that failed.", QUEUE)
+LEDGER_SKIPPED = Counter(
+    "dlq_ledger_records_skipped",
+    "Ledger records that a sweep read and skipped, because only a later release knows them.",
+    QUEUE,
+)
 RECONCILE_SECONDS = Histogram("dlq_reconcile_duration_seconds", "One pass over one object.", ("kind",), buckets=SECONDS)
 RECONCILE_ERRORS = Counter(
     "dlq_reconcile_errors", "Passes that ended with an error of ours or of the API.", ("kind", "reason")
@@ -43,7 +54,10 @@ RELISTS = Counter("dlq_snapshot_relists", "Full lists of a kind.", ("resource",)
 WORK_DEPTH = Gauge("dlq_reconcile_queue_length", "Objects that wait for a pass.")
 BUILD = Info("dlq_build", "Version of the operator.")
 
-OF_QUEUE = (LETTERS, OLDEST, AGE, LOSS, CAPACITY, PARKED, CIRCUIT, COURIER_READY, COURIER_WANTED, READY, SWEEPS_FAILED)
+OF_QUEUE = (
+    LETTERS, OLDEST, AGE, LOSS, CAPACITY, PARKED, CIRCUIT, COURIER_READY, COURIER_WANTED, READY, SWEEPS_FAILED,
+    LEDGER_SKIPPED, LOST, LOST_TIME,
+)  # fmt: skip
 OF_READING = (LETTERS, OLDEST, AGE, LOSS, CAPACITY, PARKED, CIRCUIT)
 BY_QUEUE_AND_MORE = (GROUP_LETTERS, THRESHOLD)
 _SHOWN: dict[tuple[Gauge, str, str], frozenset[str]] = {}

@@ -29,6 +29,11 @@ from tests.dialects import libraries
 
 STANDING = os.environ.get("DLQ_BED_NAME", "main")
 PARTS = ("redis", "kafka", "cluster")
+EXTRA = ("kafka-cluster", "redis-sentinel")
+CHOICE = (
+    f"Any of {', '.join((*PARTS, *EXTRA))}; without names {', '.join(PARTS)}. "
+    "kafka-cluster is a Kafka of three brokers, redis-sentinel a Redis primary with a replica and three Sentinels."
+)
 # Within the bed nothing can be installed any more: what a test needs is here.
 TOOLS = (
     *("redis-server", "redis-cli", "kcat", "java", "openssl"), *node.TOOLS, *image.TOOLS,
@@ -42,7 +47,7 @@ def main(words: Sequence[str]) -> int:
     parser.add_argument("--provider", choices=("processes", "kind"), default="processes")
     verbs = parser.add_subparsers(dest="verb", required=True)
     for verb in ("up", "start"):
-        verbs.add_parser(verb).add_argument("parts", nargs="*", default=list(PARTS))
+        verbs.add_parser(verb).add_argument("parts", nargs="*", default=list(PARTS), help=CHOICE)
     for verb in ("down", "status", "image", "prepare"):
         verbs.add_parser(verb)
     verbs.add_parser("run").add_argument("command", nargs=argparse.REMAINDER)
@@ -95,14 +100,15 @@ def prepare() -> Path:
         binaries.path(name)
     pause.archive()
     libraries.prepare()
+    image.previous_archive()
     return image.archive()
 
 
 def up(parts: Sequence[str]) -> int:
     """Bring the standing bed up, or what is missing of it."""
-    unknown = sorted(set(parts) - set(PARTS))
+    unknown = sorted(set(parts) - {*PARTS, *EXTRA})
     if unknown:
-        raise BedError(f"No part is called {', '.join(unknown)}; there are {', '.join(PARTS)}.")
+        raise BedError(f"No part is called {', '.join(unknown)}; there are {', '.join((*PARTS, *EXTRA))}.")
     archive = prepare()
     beds.sweep()
     bed = _standing()
@@ -132,6 +138,11 @@ def start(parts: Sequence[str]) -> int:
         print(f"redis    {bed.redis()}")
     if "kafka" in parts:
         print(f"kafka    {bed.kafka()}")
+    if "kafka-cluster" in parts:
+        print(f"kafka-cluster   {bed.kafka_cluster().bootstrap}")
+    if "redis-sentinel" in parts:
+        watched = bed.redis_sentinel()
+        print(f"redis-sentinel  {watched.url}, Sentinels {', '.join(watched.sentinels)}")
     if "cluster" in parts:
         cluster = bed.cluster()
         print(f"cluster  {cluster.server}\nimage    {cluster.image}")

@@ -9,7 +9,22 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.bed import control, image, kafka, kernel, kind, leftovers, network, node, places, ports, processes, redis
+from tests.bed import (
+    control,
+    image,
+    kafka,
+    kafka_cluster,
+    kernel,
+    kind,
+    leftovers,
+    network,
+    node,
+    places,
+    ports,
+    processes,
+    redis,
+    redis_sentinel,
+)
 from tests.bed.processes import BedError
 
 LOOPBACK = "127.0.0.1"
@@ -86,6 +101,18 @@ class Bed:
         """The URL of the bed's Redis."""
         said = self.part(Part("redis", 1, redis.start))
         return redis.url(said["address"], said["ports"][0])
+
+    def kafka_cluster(self) -> kafka_cluster.KafkaCluster:
+        """Return the bed's Kafka of three brokers, after starting it if one of them does not run."""
+        name = "kafka-cluster"
+        said = self.part(Part(name, kafka_cluster.PORTS, kafka_cluster.start, kafka_cluster.programs(name)))
+        return kafka_cluster.KafkaCluster(self.directory, name, said["address"], tuple(said["ports"]))
+
+    def redis_sentinel(self) -> redis_sentinel.RedisSentinel:
+        """Return the bed's Redis with replica and Sentinels, after starting it if one of them does not run."""
+        name = "redis-sentinel"
+        said = self.part(Part(name, redis_sentinel.PORTS, redis_sentinel.start, redis_sentinel.programs(name)))
+        return redis_sentinel.RedisSentinel(self.directory, name, said["address"], tuple(said["ports"]))
 
     def api_server(self, name: str = "control") -> control.ApiServer:
         """A control plane without a node."""

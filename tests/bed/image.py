@@ -1,15 +1,22 @@
-"""Our image: the very Dockerfile, built by buildah, kept by a hash of what goes into it."""
+"""Our images: the very Dockerfile, built by buildah, kept by a hash of what goes into them.
+
+There are two: this version's, and the previous release's, whose package comes from its wheel.
+"""
 
 import hashlib
 import os
 import shutil
 import tomllib
+import zipfile
+from collections.abc import Callable
 from pathlib import Path
 
+from tests import previous
 from tests.bed import caches, image_base, places, tools
 
 TOOLS = ("buildah", "runc", "mmdebstrap")
 _KEPT = 3
+_RECIPE = ("Dockerfile", "requirements.txt", "operator/sbom.py")
 
 
 def version() -> str:
@@ -19,22 +26,43 @@ def version() -> str:
 
 def name() -> str:
     """What pods call it."""
-    return f"deadletter.dev/dlq-operator:{version()}"
+    return _name(version())
+
+
+def _name(of: str) -> str:
+    return f"deadletter.dev/dlq-operator:{of}"
 
 
 def archive() -> Path:
     """The image as an archive for `ctr images import`, built if its inputs have changed."""
     entry = places.cache() / "images" / f"operator-{fingerprint()}"
-    made = caches.kept(entry, f"the image {name()}", "30 s, the first time 90 s", _build)
+    return _kept(entry, version(), _copy_inputs)
+
+
+def previous_archive() -> Path:
+    """Return the archive of the previous release's image; its own code, with this version's recipe and libraries."""
+    files = [previous.WHEEL, *(places.REPOSITORY / name for name in _RECIPE)]
+    entry = places.cache() / "images" / f"previous-{_hash(previous.VERSION, sorted(files))}"
+    return _kept(entry, previous.VERSION, _unpack_previous)
+
+
+def _kept(entry: Path, of: str, fill: Callable[[Path], None]) -> Path:
+    made = caches.kept(
+        entry, f"the image {_name(of)}", "30 s, the first time 90 s", lambda aside: _build(aside, of, fill)
+    )
     made.touch()
-    _forget_old(made.parent)
+    _forget_old(made.parent, entry.name.split("-")[0])
     return made / "image.tar"
 
 
 def fingerprint() -> str:
     """A hash of everything that goes into the image."""
-    found = hashlib.sha256(f"{name()} {os.environ.get('BASE', '')} {image_base.fingerprint()}".encode())
-    for path in _inputs():
+    return _hash(version(), _inputs())
+
+
+def _hash(of: str, files: list[Path]) -> str:
+    found = hashlib.sha256(f"{_name(of)} {os.environ.get('BASE', '')} {image_base.fingerprint()}".encode())
+    for path in files:
         found.update(str(path.relative_to(places.REPOSITORY)).encode() + b"\0" + path.read_bytes() + b"\0")
     return found.hexdigest()[:16]
 
@@ -42,11 +70,11 @@ def fingerprint() -> str:
 def _inputs() -> list[Path]:
     sources = (places.REPOSITORY / "operator" / "deadletter").rglob("*")
     files = [path for path in sources if path.is_file() and "__pycache__" not in path.parts]
-    others = (places.REPOSITORY / name for name in ("Dockerfile", "requirements.txt", "operator/sbom.py"))
+    others = (places.REPOSITORY / name for name in _RECIPE)
     return sorted([*files, *others])
 
 
-def _build(aside: Path) -> None:
+def _build(aside: Path, of: str, fill: Callable[[Path], None]) -> None:
     tools.need(*TOOLS)
     buildah = image_base.buildah()
     public = os.environ.get("BASE")
@@ -55,15 +83,15 @@ def _build(aside: Path) -> None:
         image_base.load(buildah)
     mounts = [word for mount in image_base.pip_mounts() for word in ("--volume", mount)]
     context = aside / "context"
-    _copy_inputs(context)
+    fill(context)
     tools.run(
         [*buildah, "bud", *base, "--layers", "--network", "host", "--isolation", "oci", "--format", "docker", *mounts,
-         "--build-arg", f"VERSION={version()}", "--iidfile", aside / "id", context],
+         "--build-arg", f"VERSION={of}", "--iidfile", aside / "id", context],
         env=tools.environment(),
     )  # fmt: skip
     # By its id: another checkout may be building under the same name at this very moment.
     made = (aside / "id").read_text().strip()
-    tools.run([*buildah, "push", made, f"docker-archive:{aside}/image.tar:{name()}"], env=tools.environment())
+    tools.run([*buildah, "push", made, f"docker-archive:{aside}/image.tar:{_name(of)}"], env=tools.environment())
     shutil.rmtree(context)
 
 
@@ -75,7 +103,15 @@ def _copy_inputs(context: Path) -> None:
         shutil.copy2(path, target)
 
 
-def _forget_old(folder: Path) -> None:
-    entries = sorted(folder.glob("operator-*"), key=lambda entry: entry.stat().st_mtime, reverse=True)
+def _unpack_previous(context: Path) -> None:
+    for name in _RECIPE:
+        (context / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy2(places.REPOSITORY / name, context / name)
+    with zipfile.ZipFile(previous.WHEEL) as wheel:
+        wheel.extractall(context / "operator", [one for one in wheel.namelist() if one.startswith("deadletter/")])
+
+
+def _forget_old(folder: Path, kind: str) -> None:
+    entries = sorted(folder.glob(f"{kind}-*"), key=lambda entry: entry.stat().st_mtime, reverse=True)
     for entry in entries[_KEPT:]:
         shutil.rmtree(entry, ignore_errors=True)

@@ -70,27 +70,40 @@ def java(*words: str | Path) -> list[str]:
     return [tools.path("java"), "-cp", f"{jars()}/*", *map(str, words)]
 
 
-def start(bed: Path, name: str, address: str, port: int, controller: int, quick: bool = True) -> None:
-    """Start a broker that keeps its log in the bed and wait until it serves clients."""
+def start(
+    bed: Path, name: str, address: str, port: int, controller: int, quick: bool = True, settings: str = ""
+) -> None:
+    """Start a broker that keeps its log in the bed and wait until it serves clients. `settings`: more properties."""
     tools.need("java")
     directory = bed / name
     directory.mkdir(parents=True, exist_ok=True)
     config = directory / "server.properties"
-    config.write_text(PROPERTIES.format(address=address, port=port, controller=controller, directory=directory))
+    told = PROPERTIES.format(address=address, port=port, controller=controller, directory=directory)
+    config.write_text(told + settings)
     if not (directory / "log" / "meta.properties").exists():
-        _format(config)
+        format_disk(config, "--standalone")
     options = [word.format(heap="512m" if quick else "1g") for word in JVM] + ([QUICK_START] if quick else [])
     made = processes.start(name, java(*options, "kafka.Kafka", config), bed)
-    processes.wait_until("Kafka", lambda: _serves(address, port), 180, made)
+    processes.wait_until("Kafka", lambda: serves(address, port), 180, made)
 
 
-def _format(config: Path) -> None:
-    cluster = urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=").replace("-", "A", 1)
-    words = ("kafka.tools.StorageTool", "format", "--standalone", "-t", cluster, "-c", config)
-    tools.run(java("-XX:+UseSerialGC", QUICK_START, *words), cwd=config.parent)
+def new_id() -> str:
+    """Return a random id as Kafka writes them: a UUID in base64 that does not begin with a dash."""
+    return urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=").replace("-", "A", 1)
 
 
-def _serves(address: str, port: int) -> bool:
+def format_disk(config: Path, *more: str) -> None:
+    """Format the log directory that a configuration file names, for a new cluster."""
+    run_tool("kafka.tools.StorageTool", "format", *more, "-t", new_id(), "-c", config, cwd=config.parent)
+
+
+def run_tool(*words: str | Path, cwd: Path) -> str:
+    """Run one of Kafka's Java tools to its end and return its output."""
+    return tools.run(java("-XX:+UseSerialGC", QUICK_START, *words), cwd=cwd)
+
+
+def serves(address: str, port: int) -> bool:
+    """True if the broker answers a metadata request."""
     command = [tools.path("kcat"), "-b", f"{address}:{port}", "-L", "-m", "2"]
     done = subprocess.run(command, capture_output=True, timeout=30, check=False, env=os.environ)
     return done.returncode == 0

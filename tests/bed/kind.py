@@ -45,7 +45,16 @@ def create(name: str, archive: Path, *words: str) -> None:
     making = [kind, "create", "cluster", "--name", name, "--config", str(CONFIG), "--wait", "180s", *words]
     if subprocess.run(making, check=False).returncode:
         raise BedError("kind could not make a cluster; what it said stands above.")
-    tools.run([kind, "load", "image-archive", archive, "--name", name], timeout=600)
+    _load(name, archive)
+
+
+def load(bed: Path, archive: Path) -> None:
+    """Make an image archive known to the node of a bed."""
+    _load(network.name(bed), archive)
+
+
+def _load(name: str, archive: Path) -> None:
+    tools.run([binaries.path("kind"), "load", "image-archive", archive, "--name", name], timeout=600)
 
 
 def delete(name: str) -> None:

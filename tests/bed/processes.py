@@ -136,7 +136,7 @@ def _is_marked(entry: Path, wanted: bytes, exact: bool) -> bool:
 def stop(processes: Iterable[Process], grace: float = 30) -> None:
     """End processes politely; those that do not go are killed."""
     asked = set(processes)
-    _signal(asked, signal.SIGTERM)
+    send(asked, signal.SIGTERM)
     if not _gone(asked, grace):
         kill(asked)
 
@@ -144,12 +144,13 @@ def stop(processes: Iterable[Process], grace: float = 30) -> None:
 def kill(processes: Iterable[Process]) -> None:
     """End processes at once; returns when they are gone. What they kept is thrown away anyway."""
     doomed = set(processes)
-    _signal(doomed, signal.SIGKILL)
+    send(doomed, signal.SIGKILL)
     if not _gone(doomed, 30):
         raise BedError(f"Processes {sorted(p.pid for p in doomed if p.is_alive())} do not end even when killed.")
 
 
-def _signal(processes: Iterable[Process], number: int) -> None:
+def send(processes: Iterable[Process], number: int) -> None:
+    """Send a signal to those processes that still live."""
     for process in processes:
         if process.is_alive():
             try:

@@ -21,20 +21,28 @@ maxmemory-policy noeviction
 
 def start(bed: Path, name: str, address: str, port: int) -> None:
     """Start a Redis that keeps its entries in the bed and wait until it answers."""
-    tools.need("redis-server", "redis-cli")
     directory = bed / name
     directory.mkdir(parents=True, exist_ok=True)
     config = directory / "redis.conf"
     config.write_text(CONFIG.format(address=address, port=port, directory=directory))
-    made = processes.start(name, [tools.path("redis-server"), config], bed)
+    run(bed, name, config, address, port)
+
+
+def run(bed: Path, name: str, config: Path, address: str, port: int, *more: str) -> None:
+    """Start the server with a configuration file and wait until it answers."""
+    tools.need("redis-server", "redis-cli")
+    made = processes.start(name, [tools.path("redis-server"), config, *more], bed)
     processes.wait_until("Redis", lambda: _pongs(address, port), 60, made)
 
 
+def ask(address: str, port: int, *words: str) -> str:
+    """Send one command with redis-cli and return its answer."""
+    command = [tools.path("redis-cli"), "-h", address, "-p", str(port), *words]
+    return subprocess.run(command, capture_output=True, text=True, timeout=30, check=False).stdout.strip()
+
+
 def _pongs(address: str, port: int) -> bool:
-    if not ports.answers(address, port):
-        return False
-    command = [tools.path("redis-cli"), "-h", address, "-p", str(port), "ping"]
-    return subprocess.run(command, capture_output=True, text=True, timeout=30, check=False).stdout.strip() == "PONG"
+    return ports.answers(address, port) and ask(address, port, "ping") == "PONG"
 
 
 def url(address: str, port: int) -> str:

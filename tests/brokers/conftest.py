@@ -1,4 +1,4 @@
-"""Open brokers for the tests of one module, which names its kind: `BROKER = "kafka"` or `"redis"`."""
+"""Open brokers for the tests of one module, which names its kind: `BROKER = "kafka"` or one of the others below."""
 
 from collections.abc import AsyncIterator
 
@@ -9,13 +9,20 @@ from deadletter.brokers.base import Broker
 from deadletter.brokers.connect import open_broker
 from tests.brokers.opening import LOOPBACK, kafka_at, no_secrets, redis_at
 
+CONNECT = {
+    "kafka": kafka_at,
+    "redis": redis_at,
+    "kafka_cluster": lambda cluster: kafka_at(cluster.bootstrap),
+    "redis_sentinel": lambda watched: redis_at(watched.url),
+}
+
 
 @pytest.fixture
 async def broker(request: pytest.FixtureRequest) -> AsyncIterator[Broker]:
     """The bed's broker of the module's kind."""
     kind = request.module.BROKER
-    at = {"kafka": kafka_at, "redis": redis_at}[kind]
-    async with open_broker(at(request.getfixturevalue(kind)), no_secrets, LOOPBACK) as opened:
+    connection = CONNECT[kind](request.getfixturevalue(kind))
+    async with open_broker(connection, no_secrets, LOOPBACK) as opened:
         yield opened
 
 

@@ -10,6 +10,7 @@ from deadletter.brokers.errors import BoxMissing, BrokerError, Fenced
 from deadletter.brokers.values import BoxSpec, Buried, CourierWord, Parked, Step, Watched
 from deadletter.core.tallies import Why
 from tests.brokers.deskcontract import DeskContract
+from tests.brokers.groupcontract import GroupContract
 from tests.brokers.staging import (
     POISON,
     Boxes,
@@ -27,7 +28,7 @@ from tests.brokers.staging import (
 )
 
 
-class BrokerContract(DeskContract):
+class BrokerContract(DeskContract, GroupContract):
     """Subclass it with a fixture `broker`."""
 
     async def test_the_server_says_who_it_is(self, broker: Broker) -> None:
@@ -40,6 +41,14 @@ class BrokerContract(DeskContract):
         spec = BoxSpec(fresh("box"), 1)
         assert await broker.ensure(spec) == await broker.ensure(spec)
         assert set(await broker.describe([spec.name, fresh("nowhere")])) == {spec.name}
+
+    async def test_a_box_keeps_its_id_and_a_new_one_of_its_name_has_another(self, broker: Broker, fresh: Fresh) -> None:
+        for spec in (BoxSpec(fresh("box"), 1), BoxSpec(fresh("box"), 1, parking=True)):
+            first = (await broker.ensure(spec)).id
+            assert first
+            assert (await broker.ensure(spec)).id == (await broker.describe([spec.name]))[spec.name].id == first
+            await broker.drop([spec.name])
+            assert (await broker.ensure(spec)).id not in ("", first)
 
     async def test_an_adopted_box_is_never_made(self, broker: Broker, fresh: Fresh) -> None:
         spec = BoxSpec(fresh("box"), adopt=True)
@@ -192,9 +201,9 @@ class BrokerContract(DeskContract):
         registers = broker.registers()
         word = CourierWord("redrive-0", paused="ErrorBudgetSpent", message="too many", at=now())
         try:
-            await broker.say(boxes.ledger, "redrive-0", word)
+            await broker.say(boxes.dead, boxes.ledger, "redrive-0", word)
             assert (await self.reading(registers, boxes)).couriers == (word,)
-            await broker.say(boxes.ledger, "redrive-0", None)
+            await broker.say(boxes.dead, boxes.ledger, "redrive-0", None)
             assert (await self.reading(registers, boxes)).couriers == ()
         finally:
             await registers.close()

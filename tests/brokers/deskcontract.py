@@ -147,6 +147,22 @@ class DeskContract:
             assert await desk.claim(1) == []
         assert await values(broker, boxes.dead) == [b"v0"]
 
+    async def test_due_letters_leave_room_for_messages_of_the_source(self, broker: Broker, fresh: Fresh) -> None:
+        boxes = await make_boxes(broker, fresh("q"))
+        await lay(broker, boxes.source, numbered(6))
+        async with broker.desk(boxes.desk()) as desk:
+            for claim in await claim_some(desk, 6):
+                await desk.settle(claim, Parked(claim.message, now()))
+            await lay(broker, boxes.source, [Message(b"new", f"new-{n}".encode()) for n in range(6)])
+            claims: list[Claim] = []
+            async with asyncio.timeout(60):
+                while len(claims) < 12:
+                    found = await desk.claim(4, due=1)
+                    assert sum(claim.parked for claim in found) <= 1
+                    claims += found
+            assert sum(claim.parked for claim in claims) == 6
+            await settle_all(desk, claims)
+
     async def test_a_parked_letter_survives_a_restart(self, broker: Broker, fresh: Fresh) -> None:
         boxes = await make_boxes(broker, fresh("q"))
         await lay(broker, boxes.source, numbered(2))

@@ -12,7 +12,7 @@ def no_secrets(name: str, key: str) -> bytes:
 
 
 def kafka_at(bootstrap: str) -> BrokerConnectionSpec:
-    return BrokerConnectionSpec.model_validate({"kafka": {"bootstrapServers": [bootstrap]}})
+    return BrokerConnectionSpec.model_validate({"kafka": {"bootstrapServers": bootstrap.split(",")}})
 
 
 def redis_at(url: str) -> BrokerConnectionSpec:

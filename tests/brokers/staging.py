@@ -46,8 +46,10 @@ class Boxes:
     target: str
     group: str
 
-    def desk(self, consumer: str = "pod-0", from_earliest: bool = True) -> DeskSpec:
-        return DeskSpec(self.source, self.group, self.dead, self.retry, self.ledger, consumer, from_earliest)
+    def desk(self, consumer: str = "pod-0", from_earliest: bool = True, has_started: bool = False) -> DeskSpec:
+        return DeskSpec(
+            self.source, self.group, self.dead, self.retry, self.ledger, consumer, from_earliest, has_started
+        )
 
     @property
     def watched(self) -> Watched:
@@ -60,10 +62,11 @@ def named(source: str) -> Boxes:
 
 
 async def make_boxes(broker: Broker, source: str, partitions: int = 1) -> Boxes:
-    boxes = named(source)
+    """Make the boxes of a queue, on three brokers with three replicas."""
+    boxes, replicas = named(source), min((await broker.server()).brokers, 3)
     for name in (boxes.source, boxes.dead, boxes.target):
-        await broker.ensure(BoxSpec(name, partitions))
-    await broker.ensure(BoxSpec(boxes.retry, partitions, retention_ms=-1, parking=True))
+        await broker.ensure(BoxSpec(name, partitions, replicas))
+    await broker.ensure(BoxSpec(boxes.retry, partitions, replicas, retention_ms=-1, parking=True))
     return boxes
 
 

@@ -25,6 +25,12 @@ from deadletter.brokers.guard import address_guard, allowed
         ("::ffff:127.0.0.1", False),
         ("::ffff:169.254.169.254", False),
         ("fd00:ec2::254", False),
+        ("64:ff9b::a9fe:a9fe", False),
+        ("64:ff9b:1::a9fe:a9fe", False),
+        ("2002:a9fe:a9fe::", False),
+        ("::a9fe:a9fe", False),
+        ("::ffff:0:a9fe:a9fe", False),
+        ("fe80::a9fe:a9fe%1", False),
     ],
 )
 def test_ourselves_and_metadata_services_are_forbidden(address: str, verdict: bool) -> None:

@@ -173,7 +173,7 @@ async def test_a_corrupt_ledger_is_never_an_empty_one(broker: Broker) -> None:
     boxes = await make_boxes(broker, fresh_name("corrupt"))
     await lay(broker, boxes.dead, numbered(1))
     await replay_all(broker, boxes)
-    garbage = Message(mark_key(boxes.dead, 0), b"garbage")
+    garbage = Message(mark_key(boxes.dead, 0), b"\x01garbage")
     await broker.append([Publication(boxes.ledger, garbage, Place("outside", 0, 0), 0)])
     with pytest.raises(LedgerCorrupt, match="mark/"):
         async with broker.mover(boxes.dead, boxes.ledger, 0, "uid-2"):

@@ -20,6 +20,7 @@ from tests.bed import kafka as kafka_bed
 from tests.brokers import kills
 from tests.brokers.opening import LOOPBACK, fresh_name, kafka_at, no_secrets
 from tests.brokers.staging import Boxes, contents, lay, make_boxes, numbered, republish, tally_of, values
+from tests.workers.services import until
 
 PART = beds.Part("frail-kafka", 2, kafka_bed.start)
 
@@ -39,7 +40,13 @@ class Frail:
             os.kill(process.pid, sign)
 
     def bounce(self, hard: bool) -> None:
-        (processes.kill if hard else processes.stop)(processes.of_bed(self._bed.directory, PART.name))
+        (self.kill if hard else self.end)()
+        self.start()
+
+    def kill(self) -> None:
+        processes.kill(processes.of_bed(self._bed.directory, PART.name))
+
+    def start(self) -> None:
         kafka_bed.start(self._bed.directory, PART.name, self._said["address"], *self._said["ports"])
 
     def end(self) -> None:
@@ -119,6 +126,19 @@ async def test_a_broker_that_falls_silent_under_a_large_step_is_given_up(
         assert sorted(found or b"" for found in await values(broker, boxes.target)) == sorted(
             one.message.value or b"" for one in letters
         )
+
+
+async def test_a_desk_is_closed_while_its_broker_is_away(frail: Frail, caplog: pytest.LogCaptureFixture) -> None:
+    """Fetches that failed wait for their next try; ending them must not cancel whoever closes the desk."""
+    try:
+        async with open_broker(kafka_at(frail.address), no_secrets, LOOPBACK) as broker:
+            boxes = await make_boxes(broker, fresh_name("away"), 3)
+            async with broker.desk(boxes.desk()) as desk:
+                assert await desk.claim(1) == []
+                frail.kill()
+                await until(lambda: "Failed fetch messages" in caplog.text)
+    finally:
+        frail.start()
 
 
 @pytest.mark.parametrize("hard", [True, False])

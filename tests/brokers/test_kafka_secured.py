@@ -11,7 +11,8 @@ import pytest
 from deadletter.api.brokerconnections import BrokerConnectionSpec
 from deadletter.brokers.base import Broker, Mover, Registers
 from deadletter.brokers.connect import mounted_secrets, open_broker
-from deadletter.brokers.errors import AuthenticationFailed, CertificateRefused, NotAuthorised
+from deadletter.brokers.errors import AuthenticationFailed, BoxRefused, CertificateRefused, NotAuthorised
+from deadletter.brokers.kafka.reassignments import reassign
 from deadletter.brokers.values import BoxSpec, Reading, Step, Taken
 from deadletter.core.tallies import Why
 from tests.bed import beds
@@ -199,6 +200,32 @@ async def test_a_guest_without_rights_is_told_so(secured: Secured, secrets: Path
             await guest.window(name)
         with pytest.raises(NotAuthorised):
             await guest.ensure(BoxSpec(fresh_name("mine"), 1))
+
+
+async def test_offsets_that_a_guest_may_not_see_are_not_taken_for_lost(secured: Secured, secrets: Path) -> None:
+    name = fresh_name("hidden")
+    await rights(secured, ALLOW, EVERYTHING, (TOPIC, name))
+    login(secrets, "guest", PASSWORD)
+    async with dial(secured, secrets, "PLAIN") as guest:
+        boxes = await until_allowed(guest, name)
+        await lay(guest, boxes.source, numbered(1))
+        with pytest.raises(NotAuthorised):
+            await guest.is_group_lost(boxes.source, boxes.group)
+
+
+async def test_who_may_not_alter_the_cluster_is_refused_more_replicas(secured: Secured, secrets: Path) -> None:
+    name = fresh_name("single")
+    await rights(secured, ALLOW, EVERYTHING, (TOPIC, name))
+    login(secrets, "guest", PASSWORD)
+    async with dial(secured, secrets, "PLAIN") as guest:
+        boxes = await until_allowed(guest, name)
+        with pytest.raises(NotAuthorised):
+            await reassign(guest._line, boxes.dead, {0: [1]})  # type: ignore[attr-defined]
+    login(secrets, "admin", PASSWORD)
+    async with dial(secured, secrets, "PLAIN") as admin:
+        await reassign(admin._line, boxes.dead, {0: [1]})  # type: ignore[attr-defined]
+        with pytest.raises(BoxRefused, match="InvalidReplicationAssignment"):
+            await reassign(admin._line, boxes.dead, {0: [1, 99]})  # type: ignore[attr-defined]
 
 
 async def test_a_right_lost_in_the_middle_of_a_replay_settles_nothing_more(secured: Secured, secrets: Path) -> None:

@@ -5,19 +5,22 @@ import time
 
 import pytest
 from redis.asyncio import Redis
+from structlog.testing import capture_logs
 
-from deadletter.brokers.base import Broker
+from deadletter.brokers.base import Broker, Registers
 from deadletter.brokers.connect import open_broker
 from deadletter.brokers.errors import (
     Fenced,
+    GroupOffsetsLost,
 )
 from deadletter.brokers.redis import clerk, hands
 from deadletter.brokers.redis.publishing import publish
-from deadletter.brokers.values import Buried, Claim, Delivered, Parked
+from deadletter.brokers.values import Buried, Claim, Delivered, Parked, Reading
 from deadletter.core.letters import Message
 from tests.brokers.opening import LOOPBACK, fresh_name, no_secrets, redis_at
 from tests.brokers.staging import (
     PATIENCE,
+    Boxes,
     claim_some,
     lay,
     make_boxes,
@@ -84,6 +87,35 @@ async def test_a_source_deleted_under_the_desk_is_read_again_when_it_comes_back(
         await desk.settle(claim, Delivered())
 
 
+async def test_a_group_destroyed_under_the_desk_stops_it(broker: Broker, client: Redis) -> None:
+    boxes = await make_boxes(broker, fresh_name("destroyed"))
+    await lay(broker, boxes.source, numbered(2))
+    async with broker.desk(boxes.desk()) as desk:
+        for claim in await claim_some(desk, 2):
+            await desk.settle(claim, Delivered())
+        await lay(broker, boxes.source, numbered(1, 2))
+        await client.xgroup_destroy(boxes.source, boxes.group)
+        for _ in range(2):
+            with pytest.raises(GroupOffsetsLost):
+                await desk.claim(1)
+        await broker.resume_group(boxes.source, boxes.group, "Earliest")
+        assert len(await claim_some(desk, 3)) == 3
+
+
+async def test_a_source_made_anew_under_the_desk_is_read_from_its_beginning(broker: Broker, client: Redis) -> None:
+    boxes = await make_boxes(broker, fresh_name("anew"))
+    await lay(broker, boxes.source, numbered(2))
+    async with broker.desk(boxes.desk(from_earliest=False)) as desk:
+        await lay(broker, boxes.source, numbered(1, 2))
+        await settle_all(desk, await claim_some(desk, 1))
+        async with client.pipeline() as together:
+            together.delete(boxes.source)
+            together.xadd(boxes.source, {"body": "new"})
+            await together.execute()
+        (claim,) = await claim_some(desk, 1)
+        assert claim.message.value == b"new"
+
+
 async def test_a_cancelled_wait_ends(broker: Broker) -> None:
     boxes = await make_boxes(broker, fresh_name("cancel"))
     async with broker.desk(boxes.desk()) as desk:
@@ -134,3 +166,33 @@ async def test_a_letter_in_its_box_is_settled_although_nobody_waits_for_it_any_m
         cancelled.set()
     assert await values(broker, boxes.dead) == [b"v0"]
     assert (await client.xpending(boxes.source, boxes.group))["pending"] == 0
+
+
+async def test_parked_letters_that_others_deleted_are_counted_and_nothing_waits_for_them(
+    broker: Broker, client: Redis
+) -> None:
+    boxes, registers = await make_boxes(broker, fresh_name("gone")), broker.registers()
+    await lay(broker, boxes.source, numbered(3))
+    async with broker.desk(boxes.desk()) as desk:
+        first, second, third = await claim_some(desk, 3)
+        for claim in (first, second, third):
+            await desk.settle(claim, Parked(claim.message, int(time.time() * 1000) + 2_000))
+        assert await lost(registers, boxes) == 0
+        ids = [one for one in await client.hkeys(boxes.retry) if one]
+        assert await client.hdel(boxes.retry, *ids[:2]) == 2
+        with capture_logs() as logs:
+            (left,) = await claim_some(desk, 1)
+        assert (left.parked, desk.lost, await client.zcard(f"{{{boxes.retry}}}.due")) == (True, 2, 1)
+        said = [one for one in logs if one["event"] == "parked letters lost"]
+        assert ({one["box"] for one in said}, sum(one["letters"] for one in said)) == ({boxes.retry}, 2)
+        await desk.settle(left, Delivered())
+    assert [await lost(registers, boxes), await lost(registers, boxes)] == [2, 0]
+    assert await lost(broker.registers(), boxes) == 0, "a new sweep knows only what comes after it"
+    await broker.drop([boxes.retry])
+    assert await client.keys(f"*{boxes.retry}*") == []
+
+
+async def lost(registers: Registers, boxes: Boxes) -> int:
+    found = (await registers.sweep([boxes.watched], int(time.time() * 1000)))[boxes.dead]
+    assert isinstance(found, Reading), found
+    return found.lost

@@ -1,72 +1,222 @@
 """The circuit and the budget, walked with an explicit clock."""
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from deadletter.core.breaker import Breaker, ErrorBudget
+from deadletter.core.breaker import PROBES, Breaker, ErrorBudget, Sign
 from deadletter.core.policy import BreakerSettings, BudgetSettings
 
+Up, Failed, Down = Sign.Up, Sign.Failed, Sign.Down
 
-def _broken(breaker: Breaker, times: int = 5, now: int = 0) -> Breaker:
-    for _ in range(times):
-        breaker.record(ok=False, network=True, now=now)
+
+def fed(breaker: Breaker, *signs: Sign, is_first: bool = True, now: int = 0, start: int = 0) -> Breaker:
+    """The same breaker after deliveries of different messages."""
+    for number, sign in enumerate(signs, start):
+        breaker.record(sign, number, now, is_first=is_first)
     return breaker
 
 
-def test_five_network_failures_in_a_row_open_it():
-    breaker = _broken(Breaker(BreakerSettings()), 4)
-    assert (breaker.state, breaker.may_deliver(0), breaker.may_probe(0)) == ("Closed", True, False)
-    _broken(breaker, 1)
-    assert (breaker.state, breaker.may_deliver(0), breaker.opens_until) == ("Open", False, 30_000)
+def opened(**settings: int) -> Breaker:
+    """Open since 0, by messages that did not reach the service."""
+    breaker = fed(Breaker(BreakerSettings(**settings)), *[Down] * 5)
+    assert breaker.state == "Open"
+    return breaker
 
 
-@pytest.mark.parametrize(("ok", "network"), [(True, False), (False, False)])
-def test_anything_between_starts_the_row_again(ok, network):
-    breaker = _broken(Breaker(BreakerSettings(window=100)), 4)
-    breaker.record(ok, network, 0)
-    assert _broken(breaker, 4).state == "Closed"
+def probed(breaker: Breaker, now: int, *, is_fresh: bool = True) -> int:
+    """How many probes go out now."""
+    count = 0
+    while breaker.may_probe(now, is_fresh=is_fresh):
+        count += 1
+        assert count <= PROBES
+    return count
+
+
+def test_five_messages_in_a_row_that_do_not_reach_the_service_open_it():
+    breaker = fed(Breaker(BreakerSettings()), *[Down] * 4)
+    assert (breaker.state, breaker.may_deliver(), breaker.may_probe(0, is_fresh=True)) == ("Closed", True, False)
+    fed(breaker, Down, is_first=False, start=4)
+    assert (breaker.state, breaker.may_deliver(), breaker.opens_until) == ("Open", False, 30_000)
+
+
+def test_the_same_message_counts_once_however_often_it_does_not_reach_the_service():
+    breaker = Breaker(BreakerSettings(window=100))
+    for _ in range(10):
+        breaker.record(Down, "one", 0, is_first=False)
+    assert fed(breaker, *[Down] * 3).state == "Closed"
+    assert fed(breaker, Down, start=3).state == "Open"
+
+
+@pytest.mark.parametrize("sign", [Up, Failed])
+def test_any_answer_of_the_service_starts_the_row_again(sign: Sign):
+    breaker = fed(Breaker(BreakerSettings(window=100)), *[Down] * 4, sign, *[Down] * 4)
+    assert breaker.state == "Closed"
 
 
 def test_the_share_counts_only_over_a_full_window():
-    breaker = Breaker(BreakerSettings(window=4))
-    for ok in (False, True, True):
-        breaker.record(ok, False, 0)
+    breaker = fed(Breaker(BreakerSettings(window=4, failure_share=50)), Failed, Up, Up)
     assert breaker.state == "Closed"
-    breaker.record(False, False, 0)
+    assert fed(breaker, Failed).state == "Open"
+
+
+def test_the_share_is_of_the_last_ones():
+    breaker = fed(Breaker(BreakerSettings(window=4, failure_share=75)), Failed, Failed, Up, Up, Failed, Failed)
+    assert breaker.state == "Closed"
+    assert fed(breaker, Failed).state == "Open"
+
+
+def test_retries_do_not_count_for_the_share():
+    breaker = Breaker(BreakerSettings(window=4, failure_share=50))
+    for _ in range(50):
+        fed(breaker, Up)
+        fed(breaker, *[Failed] * 3, is_first=False)
+    assert breaker.state == "Closed"
+
+
+@pytest.mark.parametrize("share", [50, 95, 100])
+def test_it_opens_when_the_last_attempts_of_any_kind_had_no_success(share: int):
+    breaker = fed(Breaker(BreakerSettings(failure_share=share)), Up)
+    assert fed(breaker, *[Failed] * 19, is_first=False).state == "Closed"
+    assert fed(breaker, Failed, is_first=False).state == "Open"
+
+
+def test_up_to_five_probes_go_out_after_the_pause_and_one_success_closes_it():
+    breaker = opened()
+    assert probed(breaker, 29_999) == 0
+    assert probed(breaker, 30_000, is_fresh=False) == PROBES
+    assert (breaker.state, breaker.may_deliver()) == ("HalfOpen", False)
+    for sign in (Down, Failed, Up):
+        assert not breaker.may_deliver()
+        breaker.record_probe(sign, 30_100, is_fresh=False)
+        assert probed(breaker, 30_100) == 0
+    assert (breaker.state, breaker.may_deliver(), breaker.opens_until) == ("Closed", True, 0)
+    breaker.record_probe(Down, 30_200, is_fresh=False)
+    assert fed(breaker, *[Down] * 4).state == "Closed"
+
+
+@pytest.mark.parametrize("sent", [1, 3, PROBES])
+def test_when_all_probes_failed_it_opens_again(sent: int):
+    breaker = opened()
+    assert all(breaker.may_probe(30_000, is_fresh=True) for _ in range(sent))
+    for number in range(sent):
+        assert breaker.state == "HalfOpen"
+        breaker.record_probe(Failed, 31_000 + number, is_fresh=True)
+        assert probed(breaker, 31_000) == 0  # no more of them once one has failed
+    assert (breaker.state, breaker.opens_until) == ("Open", 61_000 + sent - 1)
+
+
+def test_lost_probes_are_sent_again_and_a_late_success_still_closes_it():
+    breaker = opened()
+    assert probed(breaker, 30_000) == PROBES
+    assert probed(breaker, 60_000) == PROBES
+    for _ in range(PROBES):
+        breaker.record_probe(Down, 60_001, is_fresh=True)
     assert breaker.state == "Open"
-
-
-def test_one_probe_at_a_time_closes_it():
-    breaker = _broken(Breaker(BreakerSettings()))
-    assert not breaker.may_probe(29_999)
-    assert breaker.may_probe(30_000)
-    assert (breaker.state, breaker.may_probe(30_001), breaker.may_deliver(30_001)) == ("HalfOpen", False, False)
-    breaker.record(True, False, 30_100)
-    assert (breaker.state, breaker.may_deliver(30_100), breaker.opens_until) == ("Closed", True, 0)
-    assert _broken(breaker, 4).state == "Closed"
-
-
-def test_a_failed_probe_opens_it_again():
-    breaker = _broken(Breaker(BreakerSettings()))
-    assert breaker.may_probe(30_000)
-    breaker.record(False, True, 31_000)
-    assert (breaker.state, breaker.opens_until) == ("Open", 61_000)
-
-
-def test_a_lost_probe_is_sent_again():
-    breaker = _broken(Breaker(BreakerSettings()))
-    assert breaker.may_probe(30_000)
-    assert breaker.may_probe(60_000)
+    breaker.record_probe(Up, 60_002, is_fresh=True)
+    assert breaker.state == "Closed"
 
 
 def test_what_was_under_way_when_it_opened_does_not_count():
-    breaker = _broken(Breaker(BreakerSettings()))
-    breaker.record(True, False, 1)
-    _broken(breaker, 10, 20_000)
+    breaker = fed(opened(), Up, now=1)
+    fed(breaker, *[Down] * 10, now=20_000)
     assert (breaker.state, breaker.opens_until) == ("Open", 30_000)
 
 
+def opened_by_retries() -> Breaker:
+    return fed(Breaker(BreakerSettings()), *[Failed] * 20, is_first=False)
+
+
+def test_where_only_retries_fail_a_fresh_message_is_a_probe_at_once():
+    breaker = opened_by_retries()
+    assert probed(breaker, 1, is_fresh=False) == 0
+    assert probed(breaker, 1) == PROBES
+    breaker.record_probe(Failed, 2, is_fresh=True)
+    assert probed(breaker, 2) == 1
+    breaker.record_probe(Up, 3, is_fresh=True)
+    assert breaker.state == "Closed"
+
+
+def test_where_only_retries_fail_a_success_that_was_under_way_closes_it():
+    assert fed(opened_by_retries(), Failed, now=1).state == "Open"
+    assert fed(opened_by_retries(), Up, now=1).state == "Closed"
+
+
+def test_as_many_fresh_messages_as_the_window_are_tried_before_the_pause_is_over():
+    breaker, tried = opened_by_retries(), 0
+    while breaker.may_probe(1, is_fresh=True):
+        breaker.record_probe(Failed, 1, is_fresh=True)
+        tried += 1
+    assert (tried, breaker.state, breaker.opens_until) == (20, "Open", 30_000)
+
+
+def test_fresh_messages_wait_when_one_did_not_reach_the_service():
+    breaker = opened_by_retries()
+    assert breaker.may_probe(1, is_fresh=True)
+    breaker.record_probe(Down, 1, is_fresh=True)
+    assert not breaker.may_probe(1, is_fresh=True)
+
+
+def test_probes_with_retries_leave_fresh_messages_their_turn():
+    breaker = opened_by_retries()
+    assert probed(breaker, 30_000, is_fresh=False) == PROBES
+    for _ in range(PROBES):
+        breaker.record_probe(Failed, 30_001, is_fresh=False)
+    assert (breaker.state, probed(breaker, 30_002, is_fresh=False), probed(breaker, 30_002)) == ("Open", 0, PROBES)
+
+
 def test_switched_off_it_stays_closed():
-    assert _broken(Breaker(BreakerSettings(enabled=False)), 100).state == "Closed"
+    assert fed(Breaker(BreakerSettings(enabled=False)), *[Down] * 100).state == "Closed"
+
+
+deliveries = st.tuples(st.sampled_from(Sign), st.integers(0, 6), st.booleans())
+settings = st.builds(
+    BreakerSettings,
+    consecutive=st.integers(1, 6),
+    failure_share=st.integers(1, 100),
+    window=st.integers(1, 8),
+    open_for=st.integers(1, 50),
+)
+
+
+@given(settings, st.lists(deliveries))
+def test_it_opens_exactly_when_one_of_the_three_rules_is_fulfilled(told: BreakerSettings, seen: list):
+    breaker = Breaker(told)
+    for count in range(1, len(seen) + 1):
+        sign, message, is_first = seen[count - 1]
+        breaker.record(sign, message, 0, is_first=is_first)
+        past = seen[:count]
+        assert (breaker.state == "Open") == _is_bad(told, past)
+        if breaker.state == "Open":
+            return
+
+
+def _is_bad(told: BreakerSettings, past: list) -> bool:
+    answered = [number for number, (sign, _, _) in enumerate(past, 1) if sign is not Down]
+    row = {message for _, message, _ in past[max(answered, default=0) :]}
+    firsts = [sign is not Up for sign, _, is_first in past if is_first][-told.window :]
+    last = [sign for sign, _, _ in past[-told.window :]]
+    is_share = len(firsts) == told.window and sum(firsts) / told.window * 100 >= told.failure_share
+    return len(row) >= told.consecutive or is_share or (len(last) == told.window and Up not in last)
+
+
+@given(settings, st.lists(st.tuples(st.integers(0, 60), st.booleans(), st.sampled_from([*Sign, None])), max_size=80))
+def test_however_probes_end_one_success_closes_it_and_one_more_is_always_sent_in_the_end(
+    told: BreakerSettings, steps: list
+):
+    breaker = fed(Breaker(told), *[Down] * 8)
+    now, out = 0, 0
+    for wait, is_fresh, sign in steps:
+        now += wait
+        out += breaker.may_probe(now, is_fresh=is_fresh)
+        if sign is not None and out:
+            out -= 1
+            breaker.record_probe(sign, now, is_fresh=is_fresh)
+            if sign is Up:
+                assert breaker.may_deliver()
+                return
+        assert not breaker.may_deliver()
+    assert breaker.may_probe(now + told.open_for, is_fresh=False)
 
 
 def test_without_a_budget_nothing_is_ever_spent():

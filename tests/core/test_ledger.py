@@ -1,12 +1,15 @@
 """The ledger's keys and values, and the settlements of one box partition."""
 
+from dataclasses import dataclass
+
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pyroaring import BitMap
 
 from deadletter.core import ledger
-from deadletter.core.ledger import LedgerError, Settlements
+from deadletter.core.ledger import LedgerError, Settlements, UnknownRecord
 from deadletter.core.tallies import Span, Tally, Why
 
 OFFSETS = st.lists(st.integers(0, 300_000) | st.integers(0, 2**62), max_size=30)
@@ -29,12 +32,63 @@ def test_a_key_is_read_as_it_was_written(key, parsed):
 
 
 @pytest.mark.parametrize(
-    "key", [b"", b"odd/x", b"settled/o/1", b"settled/o/x/replayed/1", b"settled/o/1/no/1", b"\xff"]
+    "key",
+    [b"", b"lease/x", b"settled/o/1", b"settled/o/1/replayed/1/x", b"settled/o/x/replayed/1", b"tally/u/0/x", b"\xff"],
 )
-def test_a_foreign_key_is_an_error_that_names_it(key):
-    with pytest.raises(LedgerError, match="ledger record") as refused:
-        ledger.parse_key(key)
-    assert refused.value.key == key
+def test_a_key_of_an_unknown_kind_or_shape_is_to_be_skipped(key):
+    assert ledger.parse_key(key) is None
+
+
+def test_a_letter_settled_for_an_unknown_reason_is_settled_and_its_record_left_alone():
+    key = b"settled/o/1/quarantined/0"
+    settled = Settlements("o", 1)
+    assert settled.load(key, ledger.encode_chunk(key, BitMap([3, 4]))) == [3, 4]
+    settled.add(Why.Replayed, [4, 5])
+    settled.remove(Why.Archived, [3])
+    assert list(settled) == [3, 4, 5]
+    assert settled.of("quarantined") == [3, 4]
+    assert [written for written, _ in settled.changed()] == [b"settled/o/1/replayed/0"]
+    settled.drop_below(65_536)  # retention deleted the letters themselves
+    assert list(settled) == []
+
+
+@dataclass
+class Word:
+    """A heartbeat."""
+
+    pod: str
+    at: int = 0
+    paused: str = ""
+
+
+def test_fields_of_a_later_release_are_ignored_and_missing_ones_have_their_default():
+    key = b"courier/p"
+    assert ledger.decode_word(key, ledger.encode_word(key, {"pod": "p", "zone": "b", "at": 7}), Word) == Word("p", 7)
+    tally = Tally(Span(0, 1, 9), 5, 3, skipped={"Throttled": 2}, phase="Cooling")
+    content = msgspec.json.decode(ledger.encode_tally(key, tally)[5:])
+    content = {name: value for name, value in content.items() if name != "bytes"} | {"cooled": 1}
+    assert ledger.decode_tally(key, ledger.seal(key, msgspec.json.encode(content))) == tally
+
+
+@pytest.mark.parametrize("content", [b"{}", b'{"pod": 3}', b'{"pod": "p", "at": "noon"}', b"[]"])
+def test_intact_content_of_another_shape_is_of_a_later_release(content):
+    with pytest.raises(UnknownRecord, match="courier/p.*Upgrade"):
+        ledger.decode_word(b"courier/p", ledger.seal(b"courier/p", content), Word)
+
+
+@pytest.mark.parametrize("value", [b"\x02", b"\x02rest"])
+def test_another_version_is_of_a_later_release_whatever_its_layout(value):
+    with pytest.raises(UnknownRecord, match=r"tally/u/0: version 2.*Upgrade") as refused:
+        ledger.unseal(b"tally/u/0", value)
+    assert refused.value.key == b"tally/u/0"
+
+
+def test_a_broken_record_is_never_taken_for_one_of_a_later_release():
+    good = ledger.encode_word(b"courier/p", {"pod": "p"})
+    for value in (b"", good[:3], good[:-1], good[:-1] + b"x", ledger.seal(b"courier/p", b"{")):
+        with pytest.raises(LedgerError) as refused:
+            ledger.decode_word(b"courier/p", value, Word)
+        assert not isinstance(refused.value, UnknownRecord)
 
 
 def test_values_survive_writing():
@@ -42,7 +96,7 @@ def test_values_survive_writing():
     tally = Tally(Span(0, 1, 9), 5, 3, skipped={"LoopCap": 1}, groups={"ab": 2}, samples=("0-1",), reason="Running")
     assert ledger.decode_tally(key, ledger.encode_tally(key, tally)) == tally
     assert ledger.decode_mark(key, ledger.encode_mark(key, 7, 8)) == (7, 8)
-    assert ledger.decode_word(key, ledger.encode_word(key, {"pod": "p", "at": 1})) == {"pod": "p", "at": 1}
+    assert ledger.decode_word(key, ledger.encode_word(key, {"pod": "p", "at": 1}), Word) == Word("p", 1)
     chunk = BitMap([1, 65_535])
     assert ledger.decode_chunk(key, ledger.encode_chunk(key, chunk)) == chunk
 
@@ -128,7 +182,8 @@ def test_contains_asks_for_offsets_only():
 
 def test_records_of_other_boxes_and_kinds_are_passed_over():
     settled = Settlements("o", 1)
-    for key in (ledger.settled_key("o", 2, Why.Replayed, 0), ledger.settled_key("p", 1, Why.Replayed, 0), b"tally/u/1"):
+    others = ledger.settled_key("o", 2, Why.Replayed, 0), ledger.settled_key("p", 1, Why.Replayed, 0)
+    for key in (*others, b"tally/u/1", b"lease/o/1"):
         settled.load(key, ledger.encode_chunk(key, BitMap([1])))
     assert len(settled) == 0
 

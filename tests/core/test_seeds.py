@@ -2,7 +2,7 @@
 
 import pytest
 
-from deadletter.core.breaker import Breaker, ErrorBudget
+from deadletter.core.breaker import Breaker, ErrorBudget, Sign
 from deadletter.core.dialects import original, read_envelope
 from deadletter.core.failures import classify_error, failure_of
 from deadletter.core.letters import Category, Message, Place
@@ -157,9 +157,9 @@ class TestSeed004:
     def test_an_error_rate_over_the_budget_pauses_instead_of_draining(self):
         breaker = Breaker(BreakerSettings(failure_share=30, window=10))
         for count in range(10):
-            breaker.record(ok=count >= 3, network=False, now=NOW)
+            breaker.record(Sign.Up if count >= 3 else Sign.Failed, count, NOW, is_first=True)
         assert breaker.state == "Open"
-        assert not breaker.may_deliver(NOW)
+        assert not breaker.may_deliver()
 
     def test_a_budget_of_letters_is_spent_and_recovers(self):
         budget = ErrorBudget(BudgetSettings(letters=100, per=10 * MINUTE))

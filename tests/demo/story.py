@@ -3,7 +3,8 @@
 from collections.abc import Callable
 from pathlib import Path
 
-from tests.bed import places
+from tests import previous
+from tests.bed import image, places
 from tests.bed.node import Cluster
 from tests.demo import traffic
 from tests.demo.stage import MANIFESTS, Stage, bar
@@ -34,6 +35,12 @@ def install(cluster: Cluster, *words: str, chart: Path = CHART) -> None:
         "--set", "operator.sweepSeconds=2,operator.extraEnv[0].name=DLQ_STATUS_SECONDS",
         "--set-string", "operator.extraEnv[0].value=2", *words,
     )  # fmt: skip
+
+
+def install_previous(cluster: Cluster) -> None:
+    """Install the release before this one: its own chart, and its own code in the image that the chart names."""
+    cluster.load(image.previous_archive())
+    install(cluster, chart=previous.CHART)
 
 
 def depth(stage: Stage) -> int | None:

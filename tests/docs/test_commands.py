@@ -29,9 +29,11 @@ NOT_RUN = {
     r"make (demo( BROKER=redis)?|demo-picture|demo-down)": "tests/e2e/test_story.py tells it and compares the README",
     r"make (image|setup|lint|bed-status)": "`make test` has done it before any test runs: the pods run its image",
     r"make bed-up PROVIDER=kind": "needs Docker",
+    r"make bed-up PARTS=kafka-cluster": "the fixture kafka_cluster starts the same part",
     r"docker build .*": "needs Docker; `make image` builds the same Dockerfile",
     r"make (bench|bench-.+)": "measures for minutes on a quiet machine",
     r"make crds": "tests/api/test_generated.py writes the same files and wants no difference",
+    r"kafka-(acls|reassign-partitions) .*": "Kafka's own tools; tests/brokers/test_ledger_replication.py does it",
     r"python -m deadletter (letters|decode)": "the name of a door; its own tests open it",
 }
 # A reader puts a name of his own here.

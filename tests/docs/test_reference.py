@@ -1,12 +1,15 @@
 """The pages of the reference that are written by hand name what there is, all of it."""
 
 import re
+from dataclasses import fields
 
 import pytest
 
-from deadletter.core import selection
+from deadletter.brokers.values import CourierWord
+from deadletter.core import records, selection
 from deadletter.core.headers import FORGED_PREFIX, OUR_HEADERS
 from deadletter.core.selection import Predicate
+from deadletter.core.tallies import Skip, Span, Tally, Why
 from deadletter.settings import Settings
 from deadletter.workers.courier import requests
 from tests.bed import places
@@ -54,3 +57,20 @@ def test_every_setting_is_explained() -> None:
     assert first_cells(page) == {f"DLQ_{name.upper()}" for name in Settings.model_fields}
     for field in Settings.model_fields.values():
         assert f"| {field.description} |" in page
+
+
+def section(page: str, title: str) -> str:
+    """The text under one heading of a page."""
+    return page.split(f"\n## {title}\n")[1].split("\n## ")[0]
+
+
+def test_every_record_of_the_ledger_is_explained() -> None:
+    page = (REFERENCE / "ledger.md").read_text()
+    assert first_cells(section(page, "On Kafka")) == set(records._KINDS)
+    for kind, parts in records._KINDS.items():
+        (key,) = re.findall(rf"^\| `{kind}` \| `([^`]+)` \|", page, re.MULTILINE)
+        assert len(key.split("/")) == parts
+    assert first_cells(section(page, "Reasons of settlement")) == set(Why)
+    assert first_cells(section(page, "Tally")) == {field.name for field in fields(Tally)}
+    assert first_cells(section(page, "Heartbeat")) == {field.name for field in fields(CourierWord)}
+    assert {name for name in (*Skip, *(field.name for field in fields(Span))) if f"`{name}`" not in page} == set()

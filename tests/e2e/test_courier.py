@@ -1,22 +1,42 @@
 """A courier in the cluster while everything around it changes: nothing is lost."""
 
+import asyncio
 import json
 import threading
 import time
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import pytest
 
+from deadletter.brokers.connect import open_broker
+from deadletter.brokers.values import Taken
+from deadletter.core.headers import read_ours
+from tests import previous
+from tests.bed import image
 from tests.bed.beds import Bed
 from tests.bed.node import Cluster
+from tests.bed.processes import BedError
+from tests.brokers.opening import LOOPBACK, kafka_at, no_secrets
+from tests.brokers.staging import contents
 from tests.demo import story, traffic
 from tests.demo.stage import Stage
-from tests.e2e import previous
 
 pytestmark = [pytest.mark.node, pytest.mark.timeout(1200)]
 
 A_SECOND = 100
+COURIERS = 2
+
+
+def orders(first: int) -> list[dict[str, Any]]:
+    """A second's orders: one is refused for good, four are taken at their third attempt."""
+    made = traffic.orders(A_SECOND, first)
+    made[50]["currency"] = "DOGE"
+    for number in range(3, A_SECOND, 25):
+        made[number]["flaky"] = True
+    return made
 
 
 @contextmanager
@@ -27,7 +47,7 @@ def flowing(told: story.Story) -> Iterator[list[int]]:
     def flow() -> None:
         while not stop.is_set():
             begun = time.monotonic()
-            told.send(traffic.orders(A_SECOND, sent[0]))
+            told.send(orders(sent[0]))
             sent[0] += A_SECOND
             stop.wait(max(0.0, 1 - (time.monotonic() - begun)))
 
@@ -46,30 +66,92 @@ def taken(stage: Stage) -> int:
     return int(stage.kubectl("get", "--raw", f"/api/v1/namespaces/{stage.namespace}/pods/{pod}:8080/proxy/"))
 
 
-def test_no_order_is_lost_while_couriers_scale_roll_and_pause_and_the_operator_is_upgraded(
+def letters(stage: Stage, address: str) -> list[Taken]:
+    """What is in the dead box, whoever wrote it."""
+
+    async def read() -> list[Taken]:
+        async with open_broker(kafka_at(address), no_secrets, LOOPBACK) as broker:
+            return await contents(broker, stage.get("dlq/orders")["status"]["boxes"]["dead"])
+
+    return asyncio.run(read())
+
+
+def id_of(letter: Taken) -> str:
+    return str(json.loads(letter.message.value or b"")["id"])
+
+
+def check_account(stage: Stage, address: str, sent: int) -> None:
+    """Every good order was taken, every bad one is in the dead box, once; if not, say what is wrong and why."""
+    bad = Counter(f"order-{number}" for number in range(50, sent, A_SECOND))
+    good = sent - bad.total()
+    try:
+        stage.until(f"{good} orders", lambda: taken(stage) == good, 300)
+        stage.until(f"{bad.total()} letters", lambda: story.depth(stage) == bad.total())
+    except BedError as error:
+        found = letters(stage, address)
+        said = [(id_of(one), read_ours(one.message)) for one in found]
+        why = Counter(
+            (known.reason, known.failure.type, known.attempts) for id_, known in said if known and id_ not in bad
+        )
+        missing = sorted((bad - Counter(map(id_of, found))).elements())[:20]
+        pods = stage.kubectl("get", "pods", "-o", "wide")
+        pytest.fail(
+            f"{error} taken: {taken(stage)} of {good}, depth {story.depth(stage)}, {len(found)} letters;"
+            f" bad orders without a letter: {missing}; good orders in the dead box: {why}\n{pods}"
+        )
+    assert Counter(map(id_of, letters(stage, address))) == bad
+    stage.say(f"    {sent} orders, {bad.total()} letters")
+
+
+def until_couriers_run(stage: Stage, version: str) -> None:
+    """Every courier is of this version and ready, and no other is left."""
+
+    def are_there() -> bool:
+        pods = json.loads(stage.kubectl("get", "pods", "-l", "deadletter.dev/queue=orders", "-o", "json"))["items"]
+        images = [pod["spec"]["containers"][0]["image"] for pod in pods]
+        ready = stage.get("dlq/orders")["status"].get("readyReplicas") == COURIERS
+        return ready and len(images) == COURIERS and all(one.endswith(f":{version}") for one in images)
+
+    stage.until(f"{COURIERS} couriers of {version}", are_there)
+
+
+def test_no_order_is_lost_while_the_release_is_upgraded_rolled_back_and_upgraded_again(
     cluster: Cluster, bed: Bed
 ) -> None:
-    previous.install(cluster)
+    story.install_previous(cluster)
     stage = Stage(cluster, "flow")
     told = story.Story(stage, "kafka", bed.kafka(), source="flow")
     try:
         told.set_up()
+        # Every retry is parked, and a busy machine neither buries an order nor opens the circuit.
+        patience = {"maxAttempts": 50, "timeout": "30s", "circuitBreaker": {"enabled": False}}
+        patch(stage, "rtp/patient", patience)
+        patch(stage, "dlq/orders", {"delivery": {"inlineLimit": "0s", "replicas": COURIERS}})
         with flowing(told) as sent:
-            stage.kubectl("scale", "dlq/orders", "--replicas=3")
-            stage.until("three couriers", lambda: stage.get("dlq/orders")["status"].get("readyReplicas") == 3)
-            story.install(cluster, "--set", "operator.logLevel=debug")
+            until_couriers_run(stage, previous.VERSION)
+            stage.until("letters", lambda: bool(story.depth(stage)))
+            story.install(cluster)
+            until_couriers_run(stage, image.version())
             cluster.helm("rollback", "dlq", "--namespace", story.SYSTEM, "--wait", "--timeout", "240s")
-            rolled = stage.get("dlq/orders")["status"]["policy"]["hash"]
-            patch(stage, "rtp/patient", {"maxAttempts": 6})
-            stage.until("the new policy", lambda: stage.get("dlq/orders")["status"]["policy"]["hash"] != rolled)
-            patch(stage, "dlq/orders", {"suspend": True})
-            stage.until("the pause", lambda: stage.condition("dlq/orders", "Ready").get("reason") == "Suspended")
-            patch(stage, "dlq/orders", {"suspend": False})
-            stage.until("the end of it", lambda: stage.condition("dlq/orders", "Ready").get("reason") == "Reconciled")
-        stage.until(f"all {sent[0]} orders", lambda: taken(stage) == sent[0], 300)
-        stage.until("no letter", lambda: story.depth(stage) == 0)
+            until_couriers_run(stage, previous.VERSION)
+            story.install(cluster)
+            until_couriers_run(stage, image.version())
+            roll_and_pause(stage)
+        check_account(stage, bed.kafka(), sent[0])
+        assert stage.condition("dlq/orders", "Ready")["status"] == "True"
     finally:
         cluster.kubectl("delete", "namespace", stage.namespace, "--wait=false")
+
+
+def roll_and_pause(stage: Stage) -> None:
+    """Couriers roll for another policy, then stand still for a while."""
+    rolled = stage.get("dlq/orders")["status"]["policy"]["hash"]
+    patch(stage, "rtp/patient", {"maxAttempts": 60})
+    stage.until("the new policy", lambda: stage.get("dlq/orders")["status"]["policy"]["hash"] != rolled)
+    patch(stage, "dlq/orders", {"suspend": True})
+    stage.until("the pause", lambda: stage.condition("dlq/orders", "Ready").get("reason") == "Suspended")
+    patch(stage, "dlq/orders", {"suspend": False})
+    stage.until("the end of it", lambda: stage.condition("dlq/orders", "Ready").get("reason") == "Reconciled")
 
 
 def patch(stage: Stage, what: str, spec: dict[str, object]) -> None:

@@ -6,12 +6,12 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests import previous
 from tests.bed import image
 from tests.bed.beds import Bed
 from tests.bed.node import Cluster
 from tests.demo import story
 from tests.demo.stage import Stage
-from tests.e2e import previous
 
 pytestmark = [pytest.mark.node, pytest.mark.timeout(1200)]
 
@@ -68,7 +68,7 @@ def is_ready(stage: Stage) -> bool:
 def test_a_release_is_upgraded_rolled_back_and_removed_and_queues_stay(stage: Stage, bed: Bed) -> None:
     cluster = stage.cluster
     cluster.helm("uninstall", "dlq", "--namespace", story.SYSTEM, "--ignore-not-found", "--wait", "--timeout", "240s")
-    previous.install(cluster)
+    story.install_previous(cluster)
     apply_queue(stage, bed)
     stage.until("the queue to be Ready", lambda: is_ready(stage))
     certificate = certificate_of(cluster)

@@ -70,7 +70,7 @@ def delete_pod(haul: Haul) -> None:
 
 def test_pods_killed_and_a_job_deleted_lose_and_repeat_nothing(cluster: Cluster, bed: Bed) -> None:
     with haul_of(cluster, bed.kafka(), 1_500) as haul:
-        haul.replay(rate={"perSecond": 150})  # far from its end, however long a fault takes
+        haul.replay(rate={"perSecond": 75})  # far from its end, however long a fault takes
         haul.until_sent(300)
         first = haul.container()
         haul.kill(first)

@@ -67,6 +67,8 @@ def _told(body: dict[str, Any]) -> str:
     kept = [body.get("spec"), body.get("data"), body["metadata"].get("finalizers")]
     if body["apiVersion"].startswith("deadletter.dev"):
         status = body.get("status", {})
+        for one in status.get("ownedBoxes", ()):
+            one["id"] = bool(one.get("id"))  # another in each life
         kept += [{key: value for key, value in status.items() if key not in PASSING and not key.endswith("Time")}]
         kept += [[one["type"], one["status"], one["reason"], one["message"]] for one in status.get("conditions", ())]
     return json.dumps(kept, sort_keys=True)

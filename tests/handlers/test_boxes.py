@@ -8,6 +8,8 @@ from typing import Any
 from aiokafka.admin import AIOKafkaAdminClient, NewPartitions, NewTopic
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 
+from deadletter.brokers.kafka.boxes import LEDGER_CONFIG
+from tests.bed.kafka_cluster import KafkaCluster
 from tests.handlers.operators import Operator, Place, until
 
 Admin = AIOKafkaAdminClient
@@ -48,11 +50,12 @@ def test_what_drifts_is_put_right(place: Place, operator: Operator, kafka: str) 
     asked = {"name": dead, "retention": "24h", "config": {"max.message.bytes": "2000000"}}
     place.apply("DeadLetterQueue", "orders", {"brokerRef": {"name": "broker"}, "dead": asked})
     place.until_condition("dlq", "orders", "Ready", "True")
-    configure(kafka, dead, retention_ms="60000", segment_ms="700000")
+    configure(kafka, dead, retention_ms="60000", retention_bytes="5000000", segment_ms="700000")
     until("put right", lambda: configs(kafka, dead)["retention.ms"] == "86400000")
     found = configs(kafka, dead)
     assert (found["max.message.bytes"], found["message.timestamp.type"]) == ("2000000", "LogAppendTime")
     assert found["segment.ms"] == "700000"
+    assert (found["retention.bytes"], found["cleanup.policy"]) == ("-1", "delete")
     ask(kafka, lambda admin: admin.delete_topics([dead]))
     until("made again", lambda: dead in ask(kafka, lambda admin: admin.list_topics()))
     place.until_condition("dlq", "orders", "Ready", "True")
@@ -85,3 +88,19 @@ def test_an_adopted_box_is_left_as_it_is(place: Place, operator: Operator, kafka
     place.kubectl("delete", "dlq", "orders", "--timeout=120s")
     assert configs(kafka, dead)["retention.ms"] == "7777777"
     assert partitions(kafka, dead) == 2
+
+
+def test_a_ledger_of_an_older_version_gets_the_replicas_of_its_dead_box(
+    place: Place, operator: Operator, kafka_cluster: KafkaCluster
+) -> None:
+    defaults = {"partitions": 1, "replicationFactor": 3}
+    connection = {"kafka": {"bootstrapServers": kafka_cluster.servers, "defaults": defaults}}
+    place.apply("BrokerConnection", "broker", connection)
+    dead = f"dead-{uuid.uuid4().hex[:8]}"
+    old = NewTopic(f"{dead}.ledger", 3, 1, topic_configs=LEDGER_CONFIG)
+    ask(kafka_cluster.bootstrap, lambda admin: admin.create_topics([old]))
+    spec = {"brokerRef": {"name": "broker"}, "dead": {"name": dead}}
+    place.apply("DeadLetterQueue", "orders", spec, annotations={"deadletter.dev/take-over": dead})
+    place.until_condition("dlq", "orders", "Ready", "True")
+    until("replicas", lambda: [len(one.replicas) for one in kafka_cluster.partitions(old.name)] == [3, 3, 3])
+    assert place.condition("dlq", "orders", "Degraded")["reason"] == "AsExpected"

@@ -106,13 +106,13 @@ def test_boxes_are_kept_or_deleted_as_asked(place: Place, operator: Operator, re
     place.redis(f"redis://127.0.0.1:{wire.port}/0")
     kept, dropped, held, free = (f"{name}-{uuid.uuid4().hex[:8]}" for name in ("kept", "dropped", "held", "free"))
     with driver.Redis.from_url(redis) as client:
-        for name in (kept, dropped, held, free):
-            client.xadd(name, {"value": b"x"})
         place.apply("DeadLetterQueue", "kept", queue(kept))
         for name, box in (("dropped", dropped), ("held", held), ("free", free)):
             place.apply("DeadLetterQueue", name, queue(box, deletionPolicy="Delete"))
         for name in ("kept", "dropped", "held", "free"):
             place.until_condition("dlq", name, "Ready", "True")
+        for name in (kept, dropped, held, free):
+            client.xadd(name, {"value": b"x"})
         assert place.get("dlq", "kept")["metadata"].get("finalizers") is None
         assert place.get("dlq", "dropped")["metadata"]["finalizers"] == ["deadletter.dev/boxes"]
         place.kubectl("delete", "dlq", "kept", "dropped", "--timeout=120s")

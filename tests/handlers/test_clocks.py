@@ -27,7 +27,8 @@ def say(redis: str, ledger: str, circuit: str) -> None:
 
     async def speak() -> None:
         async with open_broker(redis_at(redis), no_secrets, LOOPBACK) as broker:
-            await broker.say(ledger, "pod-0", CourierWord("pod-0", circuit=circuit, at=time.time_ns() // 1_000_000))
+            word = CourierWord("pod-0", circuit=circuit, at=time.time_ns() // 1_000_000)
+            await broker.say(ledger.removesuffix(".ledger"), ledger, "pod-0", word)
 
     asyncio.run(speak())
 

@@ -186,7 +186,7 @@ def test_a_list_of_the_past_destroys_nothing(
         operator.stop(signal.SIGKILL)
     place.kubectl("patch", "dlq", "orders", "--type=merge", "-p", '{"metadata":{"finalizers":null}}')
     place.redis(redis)
-    place.apply("DeadLetterQueue", "orders", spec)
+    place.apply("DeadLetterQueue", "orders", spec, annotations={"deadletter.dev/take-over": spec["dead"]["name"]})
     with driver.Redis.from_url(redis) as client, behind() as operator:
         client.xadd(spec["dead"]["name"], {"value": b"x"})
         operator.until_ready()

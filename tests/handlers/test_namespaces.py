@@ -58,7 +58,8 @@ def test_a_namespace_never_hangs_and_may_come_back(
         place.server.kubectl("create", "namespace", place.namespace)
         place.server.kubectl("apply", "-f", "-", stdin=manifests)
         place.redis(redis)
-        place.apply("DeadLetterQueue", "orders", spec)
+        # What a namespace left behind belongs to no queue until it is given to one.
+        place.apply("DeadLetterQueue", "orders", spec, annotations={"deadletter.dev/take-over": dead})
         place.until_condition("dlq", "orders", "Ready", "True")
     wire.cut()
 

@@ -22,6 +22,7 @@ from tests.handlers.operators import Operator, Place, until
     ("error", "reason"),
     [
         (errors.LedgerCorrupt("mark/x: bad checksum"), Reason.LedgerCorrupt),
+        (errors.LedgerTooNew("settled/x: version 2"), Reason.LedgerTooNew),
         (errors.NotSupported("no"), Reason.NotSupported),
         (errors.NotAuthorised("no"), Reason.NotAuthorised),
         (errors.BoxRecreated("no"), Reason.BoxRecreated),

@@ -105,6 +105,15 @@ async def test_no_reading_is_not_nought() -> None:
     assert shown() == {"dlq_sweeps_failed_total": 1}
 
 
+async def test_skipped_ledger_records_are_counted() -> None:
+    operation = operating()
+    for skipped in (0, 2, 0, 3):
+        await swept(operation, Reading(1, NOW, skipped=skipped))
+    assert shown()["dlq_ledger_records_skipped_total"] == 5
+    metrics.forget_queue(*KEY)
+    assert shown() == {}
+
+
 async def test_letters_of_another_age_of_the_world_are_counted() -> None:
     operation = operating()
     await swept(operation, Reading(1, 2**64))
@@ -148,6 +157,23 @@ async def test_who_asks_for_a_box_hears_whatever_went_wrong() -> None:
     asked = Line(connection().spec, None, line(breaks).broker, None)  # type: ignore[arg-type]
     with pytest.raises(RuntimeError):
         await asked.describe([DEAD])
+
+
+async def test_a_box_that_we_may_not_describe_fails_only_those_who_asked_for_it() -> None:
+    class Picky:
+        async def describe(self, names: list[str]) -> Mapping[str, BoxState]:
+            if "secret" in names:
+                raise errors.NotAuthorised("secret: the broker does not allow it")
+            return {name: BoxState(name) for name in names if name != "missing"}
+
+    asked = Line(connection().spec, None, Picky(), None)  # type: ignore[arg-type]
+    others = [f"box-{number}" for number in range(20)]
+    answers = await asyncio.gather(
+        asked.describe(others[:10]), asked.describe(["secret"]), asked.describe([*others[10:], "missing"]),
+        return_exceptions=True,
+    )  # fmt: skip
+    assert isinstance(answers[1], errors.NotAuthorised)
+    assert [list(answers[0]), list(answers[2])] == [others[:10], others[10:]]  # type: ignore[arg-type]
 
 
 async def test_one_pass_meets_a_broker_and_no_other_waits_for_it() -> None:
@@ -214,3 +240,21 @@ async def test_an_operator_is_ready_when_everything_was_listed_lately(monkeypatc
     assert health.not_ready(operation, now) == ""
     operation.pulse.swept_at = now - 10_000
     assert "no sweep" in health.not_ready(operation, now)
+
+
+async def test_lost_letters_add_up_over_restarts_and_are_told_at_once() -> None:
+    operation = operating(
+        source={"name": "orders", "group": "billing"}, delivery={"http": {"url": "http://b.example/"}}
+    )
+    operation.readings[KEY] = Reading(0, None)
+    status = {"lostParkedLetters": 4, "lostParkedLettersTime": "2026-11-15T00:00:00Z"}  # of another life
+    body = operation.snapshots[QUEUES].get(*KEY) or {}
+    operation.snapshots[QUEUES].take({**body, "metadata": meta("orders", resourceVersion="2"), "status": status})
+    await swept(operation, Reading(0, None))
+    assert shown()["dlq_queue_parked_letters_lost"] == 4
+    operation.work = type(operation.work)()
+    await swept(operation, Reading(0, None, lost=3))
+    await swept(operation, Reading(0, None, lost=1))
+    assert (operation.losses[KEY].letters, len(operation.work)) == (8, 1)
+    assert shown()["dlq_queue_parked_letters_lost"] == 8
+    assert shown()["dlq_queue_parked_letters_lost_timestamp_seconds"] == operation.losses[KEY].at / 1000

@@ -12,7 +12,7 @@ from deadletter.brokers.values import CourierWord, GroupReading
 from deadletter.core.reasons import Reason
 from deadletter.plan.conditions import turned
 from deadletter.plan.degradation import gate, loss_warning
-from deadletter.plan.facts import QueueFacts
+from deadletter.plan.facts import Loss, QueueFacts
 from deadletter.plan.findings import BOXES, Finding
 from deadletter.plan.queues import conditions_of, queue_status
 from tests.plan.things import NOW, connection, delivered, plain, reading
@@ -67,6 +67,16 @@ def test_a_courier_counts_when_it_is_available(deployment: dict[str, Any] | None
     assert said(status)["Ready"][0] == expected[0]
 
 
+def test_a_group_has_started_when_a_courier_was_heard_and_stays_so() -> None:
+    heard = replace(SEEN, reading=reading(couriers=(CourierWord("pod-0"),)))
+    assert "consumerGroup" not in queue_status(delivered(), SEEN, None)
+    assert "consumerGroup" not in queue_status(plain(), heard, None)
+    group = queue_status(delivered(), heard, None)["consumerGroup"]
+    assert (group["name"], group["source"]) == ("billing", "orders")
+    later = replace(SEEN, now=NOW + HOUR)
+    assert queue_status(delivered(status={"consumerGroup": group}), later, None)["consumerGroup"] == group
+
+
 def test_a_clock_moves_only_when_its_status_turns() -> None:
     first = queue_status(plain(), SEEN, None)
     queue = plain().model_copy(update={"status": type(plain().status).model_validate(first)})
@@ -99,6 +109,29 @@ def test_degraded_says_the_worst(spec: dict[str, Any], seen: Any, reason: str | 
     status = said(queue_status(plain(**spec), replace(SEEN, reading=seen), None))
     assert status["Degraded"] == (("True", reason) if reason else ("False", "AsExpected"))
     assert status["Ready"][0] == "True"
+
+
+def test_a_ledger_with_too_few_replicas_is_reported_until_it_is_raised() -> None:
+    lacks = "orders.dead.ledger has 1 of 3 replicas, and the broker refuses to raise it (NotAuthorised)"
+    looked = replace(SEEN, reading=reading(0))
+    told = queue_status(plain(), replace(looked, ledger_lacks=lacks), None)
+    found = next(one for one in told["conditions"] if one["type"] == "Degraded")
+    assert (found["status"], found["reason"]) == ("True", "LedgerUnderReplicated")
+    assert "has 1 of 3 replicas" in found["message"]
+    assert "ALTER on the cluster" in found["message"]
+    known = plain().model_copy(update={"status": type(plain().status).model_validate(told)})
+    restarted = queue_status(known, looked, None)
+    assert restarted["conditions"] == told["conditions"], "a restarted operator has not asked yet"
+    assert said(queue_status(known, replace(looked, ledger_lacks=""), None))["Degraded"] == ("False", "AsExpected")
+
+
+@pytest.mark.parametrize(
+    ("later", "degraded"), [(HOUR, ("True", "ParkedLettersLost")), (24 * HOUR, ("False", "AsExpected"))]
+)
+def test_lost_letters_are_counted_for_good_and_degrade_for_a_day(later: int, degraded: tuple[str, str]) -> None:
+    status = queue_status(delivered(), replace(SEEN, reading=reading(0), loss=Loss(30, NOW - later)), None)
+    assert said(status)["Degraded"] == degraded
+    assert (status["lostParkedLetters"], "lostParkedLettersTime" in status) == (30, True)
 
 
 @pytest.mark.parametrize(("depth", "degraded"), [(99, ("False", "AsExpected")), (100, ("True", "DepthHigh"))])

@@ -7,7 +7,9 @@ from typing import Any
 import pytest
 
 from deadletter.api.assignments import CourierAssignment, RedriveAssignment, ReplayAssignment
+from deadletter.api.deadletterqueues import DeadLetterQueue
 from deadletter.api.retrypolicies import RetryPolicy
+from deadletter.brokers.values import CourierWord
 from deadletter.plan.boxes import owned_boxes, plan_boxes
 from deadletter.plan.couriers import Workers, plan_children
 from deadletter.plan.facts import Exit, QueueFacts, ReplayFacts
@@ -85,6 +87,27 @@ def test_only_what_a_courier_works_by_rolls_it(change: dict[str, Any], rolls: bo
     assert (digest(delivered(**change)) != digest(delivered())) is rolls
 
 
+STARTED = {"consumerGroup": {"name": "billing", "source": "orders", "startedTime": "2026-11-16T00:00:00Z"}}
+HEARD = QueueFacts(connection=connection(**SASL), reading=reading(couriers=(CourierWord("pod-0"),)), now=NOW)
+
+
+@pytest.mark.parametrize(
+    ("queue", "facts", "has_started"),
+    [
+        (delivered(), SEEN, False),
+        (delivered(), HEARD, True),
+        (delivered(status=STARTED), SEEN, True),
+        (delivered(status={"consumerGroup": STARTED["consumerGroup"] | {"name": "another"}}), SEEN, False),
+    ],
+)
+def test_a_courier_is_told_whether_its_group_has_started_and_is_not_rolled_by_it(
+    queue: DeadLetterQueue, facts: QueueFacts, has_started: bool
+) -> None:
+    made = CourierAssignment.model_validate_json(told(plan_children(queue, facts, WORKERS)))
+    assert made.group_started is has_started
+    assert digest(queue, facts) == digest(delivered())
+
+
 def test_scaling_does_not_roll() -> None:
     http = {"serviceRef": {"name": "billing", "port": 8080, "path": "/orders"}}
     assert digest(delivered(delivery={"http": http, "replicas": 7})) == digest(delivered())
@@ -131,7 +154,10 @@ def test_a_redrive_waits_for_an_apply() -> None:
 def test_boxes() -> None:
     dead, retry = plan_boxes(delivered(), connection(defaults={"partitions": 6, "replicationFactor": 3}).spec)
     assert (dead.partitions, dead.replication_factor, dead.retention_ms) == (6, 3, 720 * 3_600_000)
-    assert dead.config == {"message.timestamp.type": "LogAppendTime"}
+    kept = {"cleanup.policy": "delete", "retention.bytes": "-1"}
+    assert dead.config == kept | {"message.timestamp.type": "LogAppendTime"}
+    assert retry.config == kept
+    assert [box.config for box in plan_boxes(delivered(), connection(redis=True).spec)] == [{}, {}]
     assert (retry.name, retry.parking, retry.retention_ms) == ("orders.billing.dlq.retry", True, -1)
     (adopted,) = plan_boxes(plain(dead={"name": "x", "adopt": True}), connection().spec)
     assert adopted.adopt

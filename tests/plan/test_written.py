@@ -1,5 +1,6 @@
 """Every field of a status is written by somebody: a field that nobody fills promises what is never kept."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -8,12 +9,13 @@ from deadletter.api.brokerconnections import BrokerConnection
 from deadletter.api.crds import crd
 from deadletter.api.deadletterqueues import DeadLetterQueue
 from deadletter.api.kinds import Kind
+from deadletter.api.queuestatus import OwnedBox
 from deadletter.api.reference import rows
 from deadletter.api.replays import Replay
 from deadletter.api.retrypolicies import RetryPolicy
-from deadletter.brokers.values import GroupReading, Server
+from deadletter.brokers.values import CourierWord, GroupReading, Server
 from deadletter.handlers import references
-from deadletter.plan.facts import QueueFacts, ReplayFacts
+from deadletter.plan.facts import Loss, QueueFacts, ReplayFacts
 from deadletter.plan.queues import queue_status
 from deadletter.plan.replays import replay_status
 from tests.plan.things import NOW, connection, delivered, reading, replay, tally
@@ -24,8 +26,11 @@ DEPLOYMENT = {"status": {"replicas": 2, "readyReplicas": 1, "availableReplicas":
 
 def _queue() -> dict[str, Any]:
     queue = delivered(capacity={"maxLetters": 10})
-    seen = reading(3, NOW - 1000, groups=(CAUSE,), upper_bound=True, caught_up=True)
-    facts = QueueFacts(connection(), reading=seen, retention_ms=86_400_000, deployment=DEPLOYMENT, now=NOW)
+    couriers = (CourierWord("pod-0"),)
+    seen = reading(3, NOW - 1000, groups=(CAUSE,), upper_bound=True, caught_up=True, couriers=couriers)
+    owned = (OwnedBox(name="orders.billing.dlq", id="id-1"),)
+    facts = QueueFacts(connection(), reading=seen, retention_ms=86_400_000, owned=owned, deployment=DEPLOYMENT, now=NOW)
+    facts = replace(facts, loss=Loss(3, NOW))
     return queue_status(queue, facts, None)
 
 

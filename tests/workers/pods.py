@@ -5,11 +5,13 @@ import os
 import signal
 import socket
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from deadletter.api.assignments import CourierAssignment
+from deadletter.api.assignments import CourierAssignment, ReplayAssignment
 from tests.bed import ports
+from tests.workers import shop
 from tests.workers.services import until
 
 REPOSITORY = Path(__file__).parents[2]
@@ -38,6 +40,11 @@ class Program:
             self.process.send_signal(number)
         return await self.process.wait()
 
+    async def ended(self, seconds: float) -> int:
+        """Wait until it ends by itself, and return its exit code."""
+        assert self.process is not None
+        return await asyncio.wait_for(self.process.wait(), seconds)
+
     async def kill(self) -> None:
         """End it at once and start it again."""
         await self.end(signal.SIGKILL)
@@ -49,9 +56,16 @@ class Program:
 
 
 class Pod(Program):
-    """A courier with the files a pod would have."""
+    """A courier, or what `words` say, with the files a pod would have."""
 
-    def __init__(self, folder: Path, told: CourierAssignment, *words: str, name: str = "pod-0", **more: str) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        told: CourierAssignment | ReplayAssignment,
+        *words: str,
+        name: str = "pod-0",
+        **more: str,
+    ) -> None:
         environment = {
             "DLQ_ASSIGNMENT_DIR": str(folder),
             "DLQ_SECRETS_DIR": str(folder),
@@ -98,17 +112,27 @@ class Book:
                     self.delivered.add(int(number))
         return len(self.delivered)
 
+    def check_order(self, is_parked: Callable[[int], bool] = shop.is_put_off) -> None:
+        """Of each key, what was never parked was taken in the order it was sent; a parked letter lets others pass."""
+        taken: dict[str, dict[int, None]] = {}
+        for one in self.entries:
+            is_inline = one.attempt == (2 if shop.is_flaky(one.number) else 1)
+            if one.status == 200 and is_inline and not is_parked(one.number):
+                taken.setdefault(one.key, {}).setdefault(one.number)
+        for key, numbers in taken.items():
+            assert list(numbers) == sorted(numbers), f"{key} out of order"
+
 
 class Shop(Program):
     """The service of `tests.workers.shop`, always at the same port."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, delay_ms: int = 0) -> None:
         self._kept = socket.socket()  # bound and deaf: nobody else takes the port between an end and a start
         self._kept.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         self._kept.bind((HERE, 0))
         self.port = self._kept.getsockname()[1]
         self.book = Book(folder / "book")
-        super().__init__(folder, "tests.workers.shop", str(self.port), str(self.book.file))
+        super().__init__(folder, "tests.workers.shop", str(self.port), str(self.book.file), str(delay_ms))
 
     @property
     def url(self) -> str:

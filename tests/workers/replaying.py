@@ -51,9 +51,10 @@ class Scene:
         return Boxes(source=self.name, dead=dead, retry=f"{dead}.retry", ledger=f"{dead}.ledger")
 
     async def build(self) -> "Scene":
-        await self.broker.ensure(BoxSpec(self.name, partitions=2))
-        await self.broker.ensure(BoxSpec(self.boxes.dead, partitions=self.partitions, retention_ms=-1))
-        await self.broker.ensure(BoxSpec(self.boxes.retry or "", partitions=1, parking=True, retention_ms=-1))
+        replicas = min((await self.broker.server()).brokers, 3)
+        await self.broker.ensure(BoxSpec(self.name, 2, replicas))
+        await self.broker.ensure(BoxSpec(self.boxes.dead, self.partitions, replicas, retention_ms=-1))
+        await self.broker.ensure(BoxSpec(self.boxes.retry or "", 1, replicas, parking=True, retention_ms=-1))
         return self
 
     async def bury(self, *messages: Message, partition: int | None = 0) -> None:

@@ -47,6 +47,20 @@ class Service:
     answer: Answering = ok
     received: list[Received] = field(default_factory=list)
     port: int = 0
+    runner: web.AppRunner | None = None
+    site: web.TCPSite | None = None
+
+    async def listen(self) -> None:
+        """Accept connections, at the port it had before if there was one."""
+        assert self.runner is not None
+        self.site = web.TCPSite(self.runner, "127.0.0.1", self.port)
+        await self.site.start()
+        self.port = self.port or self.runner.addresses[0][1]
+
+    async def refuse(self) -> None:
+        """Refuse connections; those that are open already stay open."""
+        assert self.site is not None
+        await self.site.stop()
 
     @property
     def url(self) -> str:
@@ -70,9 +84,8 @@ async def serving(answer: Answering = ok) -> AsyncIterator[Service]:
     application.router.add_route("*", "/{rest:.*}", service.take)
     runner = web.AppRunner(application, shutdown_timeout=1)
     await runner.setup()
-    site = web.TCPSite(runner, "127.0.0.1", 0)
-    await site.start()
-    service.port = runner.addresses[0][1]
+    service.runner = runner
+    await service.listen()
     try:
         yield service
     finally:

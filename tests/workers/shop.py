@@ -1,6 +1,6 @@
 """A service as a process of its own, so that it can be killed: it writes down what it answers before it answers.
 
-    python -m tests.workers.shop PORT FILE
+    python -m tests.workers.shop PORT FILE [MILLISECONDS UNTIL IT ANSWERS]
 
 The body of a request is a number, and its last two digits say what becomes of it: 03 is refused for ever, 05 asks for
 patience at its first attempt, x7 fails at its first attempt. A line of the file: number, attempt, key, status.
@@ -41,8 +41,8 @@ def is_flaky(number: int) -> bool:
 class Till(asyncio.Protocol):
     """One connection."""
 
-    def __init__(self, book: int) -> None:
-        self._book, self._rest = book, b""
+    def __init__(self, book: int, delay: float) -> None:
+        self._book, self._delay, self._rest = book, delay, b""
         self._transport: Any = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -63,14 +63,19 @@ class Till(asyncio.Protocol):
         code = status(number, attempt)
         os.write(self._book, f"{number} {attempt} {key} {code}\n".encode())
         later = f"Retry-After: {PATIENCE_S}\r\n" if code == 429 else ""
-        self._transport.write(f"HTTP/1.1 {code} X\r\n{later}Content-Length: 0\r\n\r\n".encode())
+        answer = f"HTTP/1.1 {code} X\r\n{later}Content-Length: 0\r\n\r\n".encode()
+        if self._delay:
+            asyncio.get_running_loop().call_later(self._delay, self._transport.write, answer)
+        else:
+            self._transport.write(answer)
 
 
-async def serve(port: int, file: Path) -> None:
+async def serve(port: int, file: Path, delay: float) -> None:
     book = os.open(file, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
-    server = await asyncio.get_running_loop().create_server(lambda: Till(book), "127.0.0.1", port, reuse_port=True)
+    loop = asyncio.get_running_loop()
+    server = await loop.create_server(lambda: Till(book, delay), "127.0.0.1", port, reuse_port=True)
     await server.serve_forever()
 
 
 if __name__ == "__main__":
-    uvloop.run(serve(int(sys.argv[1]), Path(sys.argv[2])))
+    uvloop.run(serve(int(sys.argv[1]), Path(sys.argv[2]), int([*sys.argv, "0"][3]) / 1000))

@@ -1,6 +1,7 @@
 """A courier killed at every step of a delivery: nothing lost, no letter twice, a redelivery under the same name."""
 
 import asyncio
+import itertools
 import signal
 from collections import Counter, defaultdict
 from pathlib import Path
@@ -8,6 +9,7 @@ from pathlib import Path
 import pytest
 from redis.asyncio import Redis
 
+from deadletter.workers.running import end
 from tests.workers.couriers import QUICK, message
 from tests.workers.failpoints import STEPS
 from tests.workers.pods import Pod
@@ -38,7 +40,11 @@ async def walk(wire: Wire, service: Service, folder: Path, kind: str, step: str)
     dying = Pod(folder / f"{step}-dying", told, "tests.workers.failpoints", kind, step, TIMES)
     await dying.start()
     assert dying.process is not None
-    assert await asyncio.wait_for(dying.process.wait(), 180) == -signal.SIGKILL, dying.log
+    sending = asyncio.ensure_future(send_more(own, step))
+    try:
+        assert await asyncio.wait_for(dying.process.wait(), 180) == -signal.SIGKILL, dying.log
+    finally:
+        await end(sending)
     pod = Pod(folder / step, told)
     await pod.start()
     try:
@@ -52,11 +58,18 @@ async def walk(wire: Wire, service: Service, folder: Path, kind: str, step: str)
         assert letters == Counter(f"{step} {number}".encode() for number in range(first, COUNT, 6)), step
 
 
+async def send_more(own: Wire, step: str) -> None:
+    """Send good messages one by one: a plain commit is sure only where no letter is settled at the same time."""
+    for number in itertools.count(COUNT + 2, 3):
+        await asyncio.sleep(0.5)
+        await own.send(message(f"{step} {number}", f"k{number}"))
+
+
 def done(service: Service, step: str) -> set[int]:
-    """The numbers that the service took."""
+    """The numbers that the service took, of those that were sent at first."""
     mine = [one for one in service.received if one.body.split()[0] == step.encode()]
     taken = {int(one.body.split()[1]): one for one in mine if answer(one).status == 200}
-    return set(taken)
+    return {number for number in taken if number < COUNT}
 
 
 @pytest.mark.timeout(600)
@@ -68,7 +81,7 @@ async def test_killed_at_every_step(wire: Wire, tmp_path: Path):
     for one in service.received:
         names[one.body].add(one.id)
     assert {len(found) for found in names.values()} == {1}
-    assert len({name for found in names.values() for name in found}) == len(names) == COUNT * len(STEPS[kind])
+    assert len({name for found in names.values() for name in found}) == len(names) >= COUNT * len(STEPS[kind])
 
 
 @pytest.mark.timeout(300)

@@ -7,15 +7,20 @@ from pathlib import Path
 import pytest
 from aiohttp import web
 
+from deadletter.brokers.values import Claim
 from deadletter.core.failures import failure_of
+from deadletter.core.letters import Place
 from deadletter.core.policy import BreakerSettings, Policy
 from deadletter.workers.courier import deliveries, outcomes
 from deadletter.workers.courier.gates import Gate, Pass
+from deadletter.workers.courier.lanes import Lanes
 from tests.pems import FUTURE, PAST, Authority
 from tests.workers.couriers import QUICK, Bench, assignment, message
 from tests.workers.rawservers import OK, refusing_server, saying, server, server_tls
 from tests.workers.services import Received, serving, until
 
+FRESH = Lanes()
+FRESH.add(Claim(Place("orders", 0, 0), message()))
 FEW = {**QUICK, "maxAttempts": 1}
 
 
@@ -194,33 +199,34 @@ async def test_a_slow_service_is_a_timeout_and_a_timeout_is_an_attempt():
 def test_what_fails_while_the_circuit_is_open_does_not_count():
     gate = Gate(Policy(breaker=BreakerSettings(consecutive=2, open_for=1000)))
     refused = outcomes.Outcome(failure_of("ConnectionRefused"))
-    assert gate.record(refused, Pass.Usual, 0)
-    assert gate.record(refused, Pass.Usual, 0)
+    assert gate.record(refused, Pass.Usual, 0, "a", is_first=True)
+    assert gate.record(refused, Pass.Usual, 0, "b", is_first=True)
     assert gate.why(0)[0] == "CircuitOpen"
-    assert not gate.record(refused, Pass.Usual, 1)
-    assert gate.ask(500) is None
-    assert gate.ask(1000) is Pass.Probe
-    assert gate.ask(1000) is None
-    assert not gate.record(refused, Pass.Usual, 1001)  # an old one; the probe is still out
+    assert not gate.record(refused, Pass.Usual, 1, "c", is_first=True)
+    assert gate.ask(500, FRESH) is None
+    assert [gate.ask(1000, FRESH) for _ in range(6)] == [Pass.Probe] * 5 + [None]
+    assert not gate.record(refused, Pass.Usual, 1001, "d", is_first=True)  # an old one; the probes are still out
     assert gate.breaker.state == "HalfOpen"
-    assert not gate.record(refused, Pass.Probe, 1002)
-    assert gate.ask(2001) is None
-    assert gate.ask(2002) is Pass.Probe
-    gate.record(outcomes.DONE, Pass.Probe, 2003)
-    assert gate.ask(2003) is Pass.Usual
+    for _ in range(5):
+        assert gate.ask(1002, FRESH) is None
+        assert not gate.record(refused, Pass.Probe, 1002, "e", is_first=True)
+    assert gate.ask(2001, FRESH) is None
+    assert gate.ask(2002, FRESH) is Pass.Probe
+    gate.record(outcomes.DONE, Pass.Probe, 2003, "f", is_first=True)
+    assert gate.ask(2003, FRESH) is Pass.Usual
 
 
 def test_a_fault_is_probed_by_one_at_a_time_with_growing_pauses():
     gate = Gate(Policy())
     fault = outcomes.Outcome(failure_of("Dns"), fault="TargetUnresolvable")
     for _ in range(5):  # all on their way when it began
-        assert not gate.record(fault, Pass.Usual, 0)
-    assert gate.ask(999) is None
-    assert gate.ask(1000) is Pass.Probe
-    assert gate.ask(1001) is None
-    gate.record(fault, Pass.Probe, 1500)
-    assert gate.ask(3400) is None
-    assert gate.ask(3500) is Pass.Probe
+        assert not gate.record(fault, Pass.Usual, 0, None, is_first=True)
+    assert gate.ask(999, FRESH) is None
+    assert gate.ask(1000, FRESH) is Pass.Probe
+    assert gate.ask(1001, FRESH) is None
+    gate.record(fault, Pass.Probe, 1500, None, is_first=True)
+    assert gate.ask(3400, FRESH) is None
+    assert gate.ask(3500, FRESH) is Pass.Probe
 
 
 @pytest.mark.parametrize(

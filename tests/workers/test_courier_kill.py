@@ -102,7 +102,7 @@ async def walk(server: Server, folder: Path, count: int, kills: Counter[str]) ->
         await service.end()
         await pod.end(signal.SIGKILL)
     assert letters == Counter(bad)
-    check_order(service.book)
+    service.book.check_order()
     print(f"{count} messages, {dict(kills)}: {len(service.book.entries)} requests, {len(bad)} letters")
 
 
@@ -116,17 +116,6 @@ async def _kill_on(
         await until(lambda want=want: book.look() >= want, 300)
         await asyncio.sleep(random.random() * 0.1)  # anywhere between two steps
         await victims[victim]()
-
-
-def check_order(book: Book) -> None:
-    """Of each key, what was never parked was taken in the order it was sent; a parked letter lets others pass."""
-    taken: dict[str, dict[int, None]] = {}
-    for one in book.entries:
-        is_inline = one.attempt == (2 if shop.is_flaky(one.number) else 1)
-        if one.status == 200 and is_inline and not shop.is_put_off(one.number):
-            taken.setdefault(one.key, {}).setdefault(one.number)
-    for key, numbers in taken.items():
-        assert list(numbers) == sorted(numbers), f"{key} out of order"
 
 
 @pytest.mark.timeout(900)

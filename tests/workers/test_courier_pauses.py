@@ -159,3 +159,49 @@ async def test_a_service_that_says_it_is_down_costs_no_attempt_however_often_it_
             is_down = False
             await until(lambda: bench.is_settled)
     assert not bench.buried()
+
+
+async def test_a_message_that_breaks_the_connection_is_buried_when_the_service_has_answered_another():
+    policy = {**QUICK, "maxAttempts": 3, "circuitBreaker": {"openFor": "100ms"}}
+    bench = Bench()
+    bench.send(message("poison", "p"))
+
+    def answer(one: Received) -> web.Response:
+        if one.body == b"poison":
+            one.hang_up()
+        return web.Response()
+
+    async with serving(answer) as service, bench.courier(assignment(service.url, policy=policy)):
+        await until(lambda: len(service.received) >= 6)  # it may be an outage: it is tried again, and not buried
+        assert not bench.buried()
+        bench.send(message("good", "g"))
+        await until(lambda: bench.is_settled)
+    (envelope,) = bench.envelopes()
+    assert (envelope.attempts, envelope.reason) == (3, "AttemptsExhausted")
+    assert service.bodies[-1] == b"poison"  # once more after the answer
+
+
+async def test_a_policy_of_one_attempt_buries_what_did_not_reach_the_service():
+    bench = Bench()
+    bench.send(message())
+    policy = {**QUICK, "maxAttempts": 1, "circuitBreaker": {}}
+    async with serving(status(503)) as service, bench.courier(assignment(service.url, policy=policy)):
+        await until(lambda: bench.is_settled)
+    assert (len(bench.buried()), len(service.received)) == (1, 1)
+
+
+async def test_fresh_messages_go_out_while_an_open_circuit_holds_back_retries():
+    """Also those that must wait for a retry of their key: none of them waits for the 30 s that the circuit is open."""
+    policy = {"backoff": {"strategy": "Immediate"}, "maxAttempts": 40, "circuitBreaker": {"window": 8}}
+    bench, opened = Bench(partitions=3), 0
+    answer = lambda one: web.Response(status=200 if one.body.startswith(b"good") else 500)  # noqa: E731
+    async with serving(answer) as service, bench.courier(assignment(service.url, policy=policy)) as courier:
+        for n in range(4):
+            bench.send(*(message(f"good-{n}-{some}", f"{n}-{some}") for some in range(4)))
+            bench.send(*(message(f"bad-{n}-{some}", f"{n}-{some}") for some in range(2)))
+            await until(lambda opened=opened: courier.gate.breaker.opened > opened)
+            opened = courier.gate.breaker.opened
+            bench.send(*(message(f"good-{n}-behind-{some}", f"{n}-{some}") for some in range(2)))
+            await until(
+                lambda n=n: {f"good-{n}-behind-{some}".encode() for some in range(2)} <= set(service.bodies), 25
+            )

@@ -17,15 +17,18 @@ class Wire:
         self.broker, self.spec, self.prefix = broker, spec, prefix
 
     async def make(self, partitions: int = 2) -> None:
+        """Make them, on three brokers with three replicas."""
         parts = None if self.spec.is_redis else partitions
+        replicas = min((await self.broker.server()).brokers, 3)
         for name in ("orders", "dead", "other"):
-            await self.broker.ensure(BoxSpec(self.prefix + name, parts, 1))
-        await self.broker.ensure(BoxSpec(self.prefix + "retry", parts, 1, retention_ms=-1, parking=True))
+            await self.broker.ensure(BoxSpec(self.prefix + name, parts, replicas))
+        await self.broker.ensure(BoxSpec(self.prefix + "retry", parts, replicas, retention_ms=-1, parking=True))
 
-    async def send(self, *messages: Message) -> None:
+    async def send(self, *messages: Message, partition: int | None = None) -> None:
         box = self.prefix + "orders"
         places = (Place("elsewhere", 0, uuid.uuid4().int >> 70) for _ in messages)
-        await self.broker.append([Publication(box, one, place) for one, place in zip(messages, places, strict=True)])
+        told = [Publication(box, one, place, partition) for one, place in zip(messages, places, strict=True)]
+        await self.broker.append(told)
 
     async def buried(self, box: str = "dead") -> list[Taken]:
         spans = await self.broker.window(self.prefix + box)

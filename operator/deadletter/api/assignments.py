@@ -3,7 +3,7 @@
 The operator writes these models, the workers read them; Secrets are mounted as files under `/secrets/<name>/<key>`.
 """
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict
 
@@ -30,6 +30,8 @@ class Told(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
+    not_rolling: ClassVar[frozenset[str]] = frozenset()  # fields that a pod reads only when it starts
+
 
 class ResolvedRoute(Told):
     """A route with the box its queue owns."""
@@ -41,12 +43,15 @@ class ResolvedRoute(Told):
 class CourierAssignment(Told):
     """Deliver this source."""
 
+    not_rolling = frozenset({"group_started"})
+
     namespace: str
     queue: str
     broker: BrokerConnectionSpec
     boxes: Boxes
     group: str
     start_from: Literal["Latest", "Earliest"] = "Latest"
+    group_started: bool = False  # the group had offsets before: without them the courier stops
     policy: RetryPolicySpec = RetryPolicySpec()
     delivery: Delivery
     url: str

@@ -34,7 +34,11 @@ class Source(Model):
         Text(200, r"[A-Za-z0-9._:/-]+", "must be the name of a group: letters, digits, '.', '_', '-', ':' and '/'"),
         Field(description="Consumer group; it belongs to the courier alone."),
     ]
-    start_from: Literal["Latest", "Earliest"] = Field("Latest", description="Where a new group begins.")
+    start_from: Literal["Latest", "Earliest"] = Field(
+        "Latest",
+        description="Where a new group begins. A group that has started and lost its offsets does not begin again: it "
+        "waits for the annotation deadletter.dev/resume-from.",
+    )
 
 
 class DeadBox(Model):
@@ -84,7 +88,10 @@ class DeadBox(Model):
         description="Partitions of the dead box; may grow, never shrink. Absent: as the broker says.",
     )
     replication_factor: Int | None = Field(
-        None, ge=1, le=100, description="Copies of the dead box. Absent: as the broker says."
+        None,
+        ge=1,
+        le=100,
+        description="Replicas of the dead box, its retry box and its ledger. The broker's default if unset.",
     )
     retention: Duration = Field(
         "720h", description="How long letters are kept. An adopted box keeps its own retention."

@@ -35,11 +35,36 @@ class BoxesStatus(Shown):
     ledger: str | None = Field(None, description="Where settlements are kept.", max_length=255)
 
 
+class OwnedBox(Shown):
+    """A box that the operator may configure and, with deletionPolicy Delete, delete."""
+
+    name: str = Field(description="Name of the topic or stream.", max_length=255)
+    id: str = Field(
+        "",
+        description="Id that the broker gives the box: on Kafka the topic id, on Redis the value of its id key. Empty "
+        "until the box exists, and where the broker gives none.",
+        max_length=64,
+    )
+    found: bool = Field(
+        False,
+        description="The box existed before it was recorded: it was created by 0.2.0 or taken over. It is deleted only "
+        "after a confirmation by the annotation deadletter.dev/confirm-delete.",
+    )
+
+
 class PolicyStatus(Shown):
     """The policy that is followed now."""
 
     name: str | None = Field(None, description="The RetryPolicy, or `default` for the built-in one.", max_length=253)
     hash: str | None = Field(None, description="Changes when the policy does.", max_length=64)
+
+
+class ConsumerGroupStatus(Shown):
+    """The consumer group that the courier has started."""
+
+    name: str = Field(description="The consumer group.", max_length=200)
+    source: str = Field(description="The topic or stream that it reads.", max_length=255)
+    started_time: str = Field(description="When a courier was first seen at work.", json_schema_extra=TIME)
 
 
 class DeadLetterQueueStatus(Status):
@@ -55,8 +80,24 @@ class DeadLetterQueueStatus(Status):
     )
     utilization: int | None = Field(None, description="Percent of capacity.maxLetters.", ge=0)
     groups: tuple[GroupStatus, ...] = Field((), max_length=10, description="The ten most frequent causes.")
+    lost_parked_letters: int | None = Field(
+        None, description="Letters that were deleted from the retry box before they were delivered, in all.", ge=0
+    )
+    lost_parked_letters_time: str | None = Field(
+        None, description="When such a loss was last found.", json_schema_extra=TIME
+    )
     boxes: BoxesStatus | None = Field(None, description="The names of its boxes.")
+    owned_boxes: tuple[OwnedBox, ...] = Field(
+        (),
+        max_length=8,
+        description="Boxes that the operator created or took over. No other box is configured or deleted.",
+        json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["name"]},
+    )
     replicas: int | None = Field(None, description="Pods of the courier.", ge=0)
     ready_replicas: int | None = Field(None, description="Pods of the courier that are ready.", ge=0)
     selector: str | None = Field(None, description="Selects the courier's pods, for autoscalers.", max_length=1024)
     policy: PolicyStatus | None = Field(None, description="The policy that is followed now.")
+    consumer_group: ConsumerGroupStatus | None = Field(
+        None,
+        description="The group that has started. If it has no offsets later, the courier stops with GroupOffsetsLost.",
+    )

@@ -24,6 +24,7 @@ OTHERS = {
     "reasons.md": "Conditions and reasons",
     "expressions.md": "Expressions: what `where` and `match` may ask of a letter",
     "delivery.md": "Delivery: requests, answers, and the headers of a letter",
+    "ledger.md": "Records of the ledger, and how they may grow",
     "metrics.md": "Metrics",
     "settings.md": "Settings of the operator",
 }

@@ -101,17 +101,46 @@ class RuleSpec(Model):
 
 
 class CircuitBreakerSpec(Model):
-    """When the service is down: pause instead of burying everything."""
+    """Pause delivery while the service is down, instead of burying every message."""
 
     constraints: ClassVar = (longer_than_nothing("openFor", "open_for"),)
 
     enabled: Bool = Field(True, description="Pause delivery while the service is down.")
-    consecutive: Int = Field(5, ge=1, le=1000, description="Network failures in a row that open the circuit.")
-    failure_share: Int = Field(
-        50, ge=1, le=100, description="Percent of failures among the last `window` deliveries that opens it."
+    consecutive: Int = Field(
+        5,
+        ge=1,
+        le=1000,
+        description="The circuit opens when this many different messages in a row did not reach the service: "
+        "connection refused or lost, timeout, 502 to 504. Retries count. Any other answer starts the count again.",
     )
-    window: Int = Field(20, ge=1, le=10000, description="Deliveries the share is taken of.")
-    open_for: Duration = Field("30s", description="How long it stays open before one delivery is tried.")
+    failure_share: Int | None = Field(
+        None,
+        ge=1,
+        le=100,
+        description="The circuit opens when this percentage of the last `window` first attempts failed. Retries do not "
+        "count. 95 if unset.",
+    )
+    window: Int = Field(
+        20,
+        ge=1,
+        le=10000,
+        description="Number of first attempts that failureShare is taken of. The circuit also opens when the last "
+        "`window` attempts, retries included, had no success.",
+    )
+    open_for: Duration = Field(
+        "30s", description="How long the circuit stays open before up to five messages are sent as probes."
+    )
+
+    def settings(self) -> policy.BreakerSettings:
+        """The same as core judges by, in milliseconds."""
+        share = policy.DEFAULT_POLICY.breaker.failure_share if self.failure_share is None else self.failure_share
+        return policy.BreakerSettings(
+            enabled=self.enabled,
+            consecutive=self.consecutive,
+            failure_share=share,
+            window=self.window,
+            open_for=durations.parse(self.open_for),
+        )
 
 
 class ErrorBudgetSpec(Model):
@@ -164,7 +193,7 @@ class RetryPolicySpec(Model):
 
     def policy(self) -> policy.Policy:
         """The same as core judges by, in milliseconds; PredicateError when a rule's match is no CEL."""
-        breaker, budget = self.circuit_breaker, self.error_budget
+        budget = self.error_budget
         return policy.Policy(
             max_attempts=self.max_attempts,
             max_age=None if self.max_age is None else durations.parse(self.max_age),
@@ -172,13 +201,7 @@ class RetryPolicySpec(Model):
             backoff=self.backoff.backoff(),
             retry_after=policy.RetryAfter(self.retry_after.honour, durations.parse(self.retry_after.max)),
             rules=tuple(rule.rule() for rule in self.rules),
-            breaker=policy.BreakerSettings(
-                enabled=breaker.enabled,
-                consecutive=breaker.consecutive,
-                failure_share=breaker.failure_share,
-                window=breaker.window,
-                open_for=durations.parse(breaker.open_for),
-            ),
+            breaker=self.circuit_breaker.settings(),
             on_exhausted=self.on_exhausted,
             budget=policy.BudgetSettings(budget.letters, durations.parse(budget.per)) if budget else None,
         )

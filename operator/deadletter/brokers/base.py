@@ -11,6 +11,7 @@ from contextlib import AbstractAsyncContextManager
 from typing import Protocol
 
 from deadletter.brokers.errors import BrokerError
+from deadletter.brokers.groups import Start
 from deadletter.brokers.values import (
     BoxSpec,
     BoxState,
@@ -19,6 +20,7 @@ from deadletter.brokers.values import (
     DeskSpec,
     Publication,
     Reading,
+    Resumed,
     Server,
     Settlement,
     Step,
@@ -67,11 +69,18 @@ class Desk(Protocol):
         """Letters waiting in the retry partitions this desk works on."""
 
     @property
+    def lost(self) -> int:
+        """Parked letters that were gone from the retry box when they were due, since this desk was opened."""
+
+    @property
     def why_shut(self) -> BrokerError | None:
         """What keeps a part of the source or the retry box shut, even while the rest is worked on; None: nothing."""
 
-    async def claim(self, limit: int, max_bytes: int = 64 << 20) -> list[Claim]:
-        """Due parked letters first, then messages of the source; waits at most 1 s for the first one."""
+    async def claim(self, limit: int, max_bytes: int = 64 << 20, due: int | None = None) -> list[Claim]:
+        """Due parked letters first, at most `due` of them, then messages of the source, in turn from its partitions.
+
+        It waits at most 1 s for the first one.
+        """
 
     def note(self, claim: Claim, attempts: int, first_failed_at: int) -> None:
         """Remember an inline failure, so that a restart goes on counting (within one commit interval)."""
@@ -163,7 +172,20 @@ class Broker(Protocol):
         """
 
     def desk(self, spec: DeskSpec) -> AbstractAsyncContextManager[Desk]:
-        """Join the group and work on the source and the retry box."""
+        """Join the group and work on the source and the retry box.
+
+        A new group gets an offset of every partition before anything is read. GroupOffsetsLost: it `has_started`, has
+        no offset of any partition, and the source holds messages; nothing is read or committed.
+        """
+
+    async def is_group_lost(self, source: str, group: str) -> bool:
+        """True if the source holds messages and the group has no offset of any of its partitions."""
+
+    async def resume_group(self, source: str, group: str, start: Start) -> Resumed | None:
+        """Give a lost group its offsets. None: it is not lost, and nothing was changed.
+
+        Killed at any moment, either all offsets are written or none.
+        """
 
     async def selected(self, ledger: str, uid: str) -> Mapping[int, Offsets]:
         """What the DryRun `uid` selected, per partition and in order; empty when there is none."""
@@ -180,7 +202,13 @@ class Broker(Protocol):
     async def reset_ledger(self, box: str, ledger: str) -> None:
         """A human decided after BoxRecreated: nothing of this box is settled any more."""
 
-    async def say(self, ledger: str, pod: str, word: CourierWord | None) -> None:
+    async def match_ledger(self, box: str, ledger: str) -> str:
+        """Start to give an existing ledger as many replicas as its dead box has; never creates it.
+
+        Returns what is missing if the broker refuses that, as a sentence without a period. Only Kafka has replicas.
+        """
+
+    async def say(self, box: str, ledger: str, pod: str, word: CourierWord | None) -> None:
         """Keep the word of a worker without a desk where the sweep reads it; None takes it back."""
 
     def registers(self) -> Registers:

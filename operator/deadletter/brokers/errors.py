@@ -8,9 +8,11 @@
     ├── NotAuthorised       time heals it (an ACL may be mended)
     ├── BoxMissing          time heals it (the box may be made)
     ├── BoxRefused          time heals it (disk full, too few replicas, read-only)
+    ├── GroupOffsetsLost    tried again until a human has chosen where the group goes on
     ├── BoxConflict         does not heal: what exists differs from what is asked
     ├── BoxRecreated        does not heal: a human decides
     ├── LedgerCorrupt       does not heal: a human decides
+    ├── LedgerTooNew        time heals it (an upgrade knows the record)
     ├── Undecodable         does not heal: what lies in the box is broken
     ├── TooLarge            does not heal: this message exceeds the box's limit
     ├── Fenced              does not heal: another settler took over
@@ -66,6 +68,12 @@ class BoxRefused(BrokerError):
     heals = True
 
 
+class GroupOffsetsLost(BrokerError):
+    """A consumer group that had started has no offset of its source any more."""
+
+    heals = True
+
+
 class BoxConflict(BrokerError):
     """What exists differs from what is asked and must not be changed."""
 
@@ -76,6 +84,12 @@ class BoxRecreated(BrokerError):
 
 class LedgerCorrupt(BrokerError):
     """A record of the ledger cannot be read; never taken for an empty one."""
+
+
+class LedgerTooNew(BrokerError):
+    """A record of the ledger that must not be skipped was written by a later release."""
+
+    heals = True
 
 
 class Undecodable(BrokerError):

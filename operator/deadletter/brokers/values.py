@@ -33,13 +33,17 @@ class BoxSpec:
 
 @dataclass(slots=True, frozen=True)
 class BoxState:
-    """A box as it is. None: the broker has no such notion."""
+    """A box as it is. None: the broker has no such notion.
+
+    `id` changes when a box is deleted and created again under its name; empty if the broker keeps none for this box.
+    """
 
     name: str
     partitions: int = 1
     retention_ms: int | None = None
     compacted: bool = False
     max_message_bytes: int | None = None
+    id: str = ""
 
 
 @dataclass(slots=True)
@@ -86,6 +90,8 @@ class Reading:
     parked: int = 0
     tallies: Mapping[str, tuple[Tally, ...]] = field(default_factory=dict)  # replay uid -> one per partition
     couriers: tuple[CourierWord, ...] = ()
+    lost: int = 0  # parked letters found to be gone from the retry box since the last reading
+    skipped: int = 0  # ledger records read since the last reading that only a later release knows
 
 
 @dataclass(slots=True, frozen=True)
@@ -155,6 +161,15 @@ class DeskSpec:
     ledger: str
     consumer: str  # stable name of this pod
     from_earliest: bool = False
+    has_started: bool = False  # the group had offsets of the source before; without them it must not begin again
+
+
+@dataclass(slots=True, frozen=True)
+class Resumed:
+    """Where a group goes on that had lost its offsets. None: the broker does not count them."""
+
+    passed_over: int | None  # messages that the source holds before that position
+    ahead: int | None  # messages from that position on
 
 
 @dataclass(slots=True)

@@ -1,63 +1,140 @@
-"""Circuit breaker and error budget: pure state machines, told the time."""
+"""Circuit breaker and error budget: pure state machines that are given the time."""
 
 from collections import deque
+from collections.abc import Hashable
+from enum import Enum
 
 from deadletter.core.policy import BreakerSettings, BudgetSettings
 
+PROBES = 5
+
+
+class Sign(Enum):
+    """State of the service as one delivery shows it."""
+
+    Up = "up"  # it took the message, or refused this one: a 4xx
+    Failed = "failed"  # it answered with a failure that may be the fault of the message: a 500
+    Down = "down"  # it was not reached: connection refused or lost, timeout, 502 to 504
+
 
 class Breaker:
-    """Closed -> Open by the share of failures or by Network failures in a row -> HalfOpen, one probe -> Closed.
+    """Judges a service by its answers, not by how often bad messages are retried. Closed -> Open -> HalfOpen -> Closed.
 
-    What is recorded while it is open does not count: those deliveries were already under way.
+    A closed circuit opens when
+    - `consecutive` different messages in a row were Down, whatever attempt it was; any answer of the service itself,
+      also a 500, ends the row;
+    - of the last `window` first attempts at least `failure_share` percent failed;
+    - the last `window` attempts of any kind had no success.
+
+    After `open_for` up to five probes go out together. One success closes the circuit; when none of those that are
+    out can succeed any more, it opens again.
+
+    The third rule may be fulfilled by retries of bad messages alone. A fresh message then need not wait for
+    `open_for`: fresh ones are probes at once, five at a time, until as many first attempts failed as `window` says,
+    and any success closes the circuit.
     """
 
     def __init__(self, settings: BreakerSettings) -> None:
         self.settings = settings
         self.state = "Closed"
         self.opens_until = 0
-        self._outcomes: deque[bool] = deque(maxlen=settings.window)
-        self._in_a_row = 0
+        self.opened = 0  # how often
+        self._firsts: deque[bool] = deque()  # the last `window` first attempts; True: it failed
+        self._failed_firsts = 0
+        self._row: set[Hashable] = set()
+        self._attempts = 0  # since the last success
+        self._first_attempts = 0  # of those
+        self._early = 0  # fresh messages that may still be tried before `opens_until`
+        self._out = 0  # probes without a result
+        self._failed = 0  # probes of this round that failed
 
-    def may_deliver(self, now: int) -> bool:
-        """May messages be delivered as usual? The time does not matter: only a probe closes an open circuit."""
-        del now
+    def may_deliver(self) -> bool:
+        """True if messages are delivered as usual; only a success closes an open circuit, not time."""
         return self.state == "Closed"
 
-    def may_probe(self, now: int) -> bool:
-        """May one probe go out now? True at most once until it is recorded, or until it is given up for lost."""
-        if self.state == "Closed" or now < self.opens_until:
+    def may_probe(self, now: int, *, is_fresh: bool) -> bool:
+        """Give leave for one probe now; its result must be recorded, or it is given up after `open_for`."""
+        if self.state == "Closed":
             return False
-        self.state = "HalfOpen"
-        self.opens_until = now + self.settings.open_for
+        if now >= self.opens_until:
+            self.state = "HalfOpen"
+            self.opens_until = now + self.settings.open_for
+            self._out = self._failed = 0
+        in_round = self.state == "HalfOpen" and not self._failed
+        if self._out >= PROBES or not (in_round or (is_fresh and self._early > self._out)):
+            return False
+        self._out += 1
         return True
 
-    def record(self, ok: bool, network: bool, now: int) -> None:
-        """One delivery ended; `network`: it failed before the service could answer."""
-        if not self.settings.enabled or self.state == "Open":
+    def record(self, sign: Sign, message: Hashable, now: int, *, is_first: bool) -> None:
+        """Take note of a delivery that was started while the circuit was closed.
+
+        One that ends while it is open does not count, but for a success where only retries are known to fail.
+        """
+        if not self.settings.enabled:
             return
-        if self.state == "HalfOpen":
-            self._close() if ok else self._open(now)
+        if self.state != "Closed":
+            if sign is Sign.Up and self._early:
+                self._close()
             return
-        self._outcomes.append(ok)
-        self._in_a_row = self._in_a_row + 1 if network and not ok else 0
-        if self._in_a_row >= self.settings.consecutive or self._share_exceeded():
+        self._count(sign, message, is_first)
+        if len(self._row) >= self.settings.consecutive or self._is_share_exceeded():
             self._open(now)
+        elif self._attempts >= self.settings.window:
+            self._open(now, early=self.settings.window - self._first_attempts)
 
-    def _share_exceeded(self) -> bool:
-        outcomes = self._outcomes
-        if len(outcomes) < self.settings.window:
-            return False
-        return outcomes.count(False) * 100 >= self.settings.failure_share * len(outcomes)
+    def _count(self, sign: Sign, message: Hashable, is_first: bool) -> None:
+        if sign is Sign.Down:
+            self._row.add(message)
+        else:
+            self._row.clear()
+        if is_first:
+            self._count_first(sign is not Sign.Up)
+        if sign is Sign.Up:
+            self._attempts = self._first_attempts = 0
+        else:
+            self._attempts += 1
+            self._first_attempts += is_first
 
-    def _open(self, now: int) -> None:
+    def _count_first(self, is_failed: bool) -> None:
+        if len(self._firsts) == self.settings.window:
+            self._failed_firsts -= self._firsts.popleft()
+        self._firsts.append(is_failed)
+        self._failed_firsts += is_failed
+
+    def _is_share_exceeded(self) -> bool:
+        window = self.settings.window
+        return len(self._firsts) == window and self._failed_firsts * 100 >= self.settings.failure_share * window
+
+    def record_probe(self, sign: Sign, now: int, *, is_fresh: bool) -> None:
+        """Take note of the result of a probe, however late it comes."""
+        if self.state == "Closed":
+            return
+        if sign is Sign.Up:
+            self._close()
+            return
+        self._out = max(self._out - 1, 0)
+        self._failed += 1
+        if is_fresh:
+            self._early = 0 if sign is Sign.Down else max(self._early - 1, 0)
+        if not self._out and self.state == "HalfOpen":
+            self._open(now, early=self._early)
+
+    def _open(self, now: int, early: int = 0) -> None:
         self.state = "Open"
+        self.opened += 1
         self.opens_until = now + self.settings.open_for
+        self._early = early
+        self._out = self._failed = 0
 
     def _close(self) -> None:
         self.state = "Closed"
         self.opens_until = 0
-        self._outcomes.clear()
-        self._in_a_row = 0
+        self._firsts.clear()
+        self._failed_firsts = 0
+        self._row.clear()
+        self._attempts = self._first_attempts = 0
+        self._early = self._out = self._failed = 0
 
 
 class ErrorBudget:

@@ -9,6 +9,7 @@ from deadletter.core.records import (
     CHUNK_MASK,
     Key,
     LedgerError,
+    UnknownRecord,
     courier_key,
     decode_chunk,
     decode_mark,
@@ -29,7 +30,6 @@ from deadletter.core.records import (
     tally_key,
     unseal,
 )
-from deadletter.core.tallies import Why
 
 __all__ = [
     "CHUNK_BITS",
@@ -38,6 +38,7 @@ __all__ = [
     "LedgerError",
     "Records",
     "Settlements",
+    "UnknownRecord",
     "courier_key",
     "decode_chunk",
     "decode_mark",
@@ -63,16 +64,20 @@ Records = list[tuple[bytes, bytes | None]]
 
 
 class Settlements:
-    """The settled offsets of one box partition. A letter is settled when any reason holds it."""
+    """The settled offsets of one box partition.
+
+    A letter is settled when any reason holds it, also one that only a later release knows. Such records are never
+    written again, because only reasons that were added or removed here have changed.
+    """
 
     def __init__(self, box: str, partition: int) -> None:
         self.box = box
         self.partition = partition
-        self._chunks: dict[tuple[Why, int], BitMap] = {}
+        self._chunks: dict[tuple[str, int], BitMap] = {}
         self._all: dict[int, BitMap] = {}
-        self._changed: set[tuple[Why, int]] = set()
+        self._changed: set[tuple[str, int]] = set()
 
-    def add(self, why: Why, offsets: Iterable[int]) -> None:
+    def add(self, why: str, offsets: Iterable[int]) -> None:
         """These offsets are settled now; their chunks have changed."""
         for chunk, bits in split(offsets).items():
             self._chunks.setdefault((why, chunk), BitMap()).update(bits)
@@ -85,7 +90,7 @@ class Settlements:
         The last record of a key counts, a tombstone empties it.
         """
         parsed = parse_key(key)
-        if parsed.why is None or (parsed.subject, parsed.partition) != (self.box, self.partition):
+        if parsed is None or parsed.why is None or (parsed.subject, parsed.partition) != (self.box, self.partition):
             return []
         place, before = (parsed.why, parsed.chunk), self._all.get(parsed.chunk, BitMap())
         if value is None:
@@ -122,16 +127,16 @@ class Settlements:
             start = (chunk + 1) << CHUNK_BITS
         return start
 
-    def of(self, why: Why) -> list[int]:
+    def of(self, why: str) -> list[int]:
         """The offsets settled for this reason, in order."""
         chunks = sorted(chunk for reason, chunk in self._chunks if reason == why)
         return [chunk << CHUNK_BITS | low for chunk in chunks for low in self._chunks[why, chunk]]
 
-    def holds(self, why: Why, offset: int) -> bool:
+    def holds(self, why: str, offset: int) -> bool:
         """Is it settled for this reason?"""
         return (offset & CHUNK_MASK) in self._chunks.get((why, offset >> CHUNK_BITS), ())
 
-    def remove(self, why: Why, offsets: Iterable[int]) -> None:
+    def remove(self, why: str, offsets: Iterable[int]) -> None:
         """These offsets are no longer settled for this reason (an archived letter was restored)."""
         for chunk, bits in split(offsets).items():
             held = self._chunks.get((why, chunk))
@@ -145,7 +150,7 @@ class Settlements:
         places, self._changed = sorted(self._changed), set()
         return [self._record(why, chunk) for why, chunk in places]
 
-    def _record(self, why: Why, chunk: int) -> tuple[bytes, bytes]:
+    def _record(self, why: str, chunk: int) -> tuple[bytes, bytes]:
         key = settled_key(self.box, self.partition, why, chunk)
         return key, encode_chunk(key, self._chunks[why, chunk])
 

@@ -77,7 +77,7 @@ class BreakerSettings:
 
     enabled: bool = True
     consecutive: int = 5
-    failure_share: int = 50
+    failure_share: int = 95
     window: int = 20
     open_for: int = 30_000
 

@@ -26,11 +26,19 @@ class Reason(StrEnum):
     CertificateRefused = "CertificateRefused", "A certificate has expired, is not valid yet or is not trusted."
     NotAuthorised = "NotAuthorised", "The broker knows the user and refuses the operation."
     BoxMissing = "BoxMissing", "A topic or stream that should exist does not."
-    BoxConflict = "BoxConflict", "Another queue owns the same dead box, or what exists differs from what is asked."
+    BoxConflict = (
+        "BoxConflict",
+        "Another queue owns the same dead box, others created the box, or what exists differs from what is asked.",
+    )
     BoxRefused = "BoxRefused", "The box takes no writes now."
     BoxRecreated = "BoxRecreated", "The box was deleted and made again; a human decides what its ledger is worth."
+    BoxesTakenOver = "BoxesTakenOver", "Existing boxes were given to the queue by an annotation."
     BoxesFound = "BoxesFound", "Every box of the queue exists as asked."
     LedgerCorrupt = "LedgerCorrupt", "A record of the ledger cannot be read; nothing is settled until it is mended."
+    LedgerTooNew = (
+        "LedgerTooNew",
+        "A later release wrote a ledger record that must not be skipped; upgrade to that release.",
+    )
     PartitionShrinkRefused = "PartitionShrinkRefused", "Partitions are never taken away from a box."
     Suspended = "Suspended", "Work is suspended by the user."
     NotSupportedYet = "NotSupportedYet", "A field is set whose feature is not built yet."
@@ -38,8 +46,14 @@ class Reason(StrEnum):
     InvalidSpec = "InvalidSpec", "The object says something that can never work; the message names the field."
     Pending = "Pending", "Not judged yet."
     CourierAvailable = "CourierAvailable", "The courier's pods are available."
+    GroupOffsetsLost = (
+        "GroupOffsetsLost",
+        "The consumer group had started and has no offsets any more; it waits for deadletter.dev/resume-from.",
+    )
+    GroupResumed = "GroupResumed", "A group that had lost its offsets goes on where deadletter.dev/resume-from said."
+    ResumeIgnored = "ResumeIgnored", "deadletter.dev/resume-from was removed and changed nothing; the message says why."
     NoCourierNeeded = "NoCourierNeeded", "The queue has no delivery, so no courier."
-    DeletionBlocked = "DeletionBlocked", "Boxes should be deleted and the broker does not let us."
+    DeletionBlocked = "DeletionBlocked", "Boxes should be deleted, and a confirmation or the broker is missing."
     ApplyRefused = "ApplyRefused", "The API server refuses a child object."
     # ReferencesResolved
     AllFound = "AllFound", "Everything the object names exists."
@@ -65,6 +79,14 @@ class Reason(StrEnum):
     ErrorBudgetSpent = "ErrorBudgetSpent", "As many letters died in the time as the budget holds; the source is paused."
     TargetForbidden = "TargetForbidden", "The delivery address is one the courier must not call."
     TargetUnresolvable = "TargetUnresolvable", "The delivery host has no address, or TLS with it fails."
+    ParkedLettersLost = (
+        "ParkedLettersLost",
+        "Letters were deleted from the retry box before they were delivered; shown for a day after the last one.",
+    )
+    LedgerUnderReplicated = (
+        "LedgerUnderReplicated",
+        "The ledger has fewer replicas than its dead box, and the broker does not let the operator add them.",
+    )
     OriginUnknown = (
         "OriginUnknown",
         "Where letters came from is not known: they cannot go back, or a return is not recognised.",

@@ -2,6 +2,9 @@
 
 Every value is sealed: one byte of version, the CRC-32 of key and content, the content. A value that does not open is
 an error that names its key, never an empty set.
+
+Later releases may write kinds, reasons, versions and fields that this one does not know; docs/reference/ledger.md lists
+the records and the rules by which they may grow.
 """
 
 from collections.abc import Iterable, Mapping
@@ -13,7 +16,7 @@ from zlib import crc32
 import msgspec
 from pyroaring import BitMap
 
-from deadletter.core.tallies import Tally, Why
+from deadletter.core.tallies import Tally
 
 VERSION = 1
 CHUNK_BITS = 16
@@ -31,23 +34,31 @@ class LedgerError(ValueError):
         self.key = key
 
 
+class UnknownRecord(LedgerError):
+    """A record is intact, but of a version or content that only a later release knows."""
+
+    def __init__(self, key: bytes, why: str) -> None:
+        super().__init__(key, f"{why}; a later release wrote it. Upgrade to that release")
+
+
 @dataclass(slots=True, frozen=True)
 class Key:
     """What a record of the ledger is about. `subject`: the box, the uid of a Replay or round, or the pod.
 
     `settler`: the box partition whose letters were produced; None in records of versions that did not say it.
+    `why`: a `Why`, or a reason that only a later release knows.
     """
 
     kind: str
     subject: str
     partition: int = 0
     chunk: int = 0
-    why: Why | None = None
+    why: str | None = None
     topic: str = ""
     settler: int | None = None
 
 
-def settled_key(box: str, partition: int, why: Why, chunk: int) -> bytes:
+def settled_key(box: str, partition: int, why: str, chunk: int) -> bytes:
     """Settled offsets of one chunk of a box partition."""
     return f"settled/{box}/{partition}/{why}/{chunk}".encode()
 
@@ -77,20 +88,20 @@ def courier_key(pod: str) -> bytes:
     return f"courier/{pod}".encode()
 
 
-def parse_key(key: bytes) -> Key:
-    """What the key says; LedgerError for one that is not ours."""
+def parse_key(key: bytes) -> Key | None:
+    """Return what the key says; None for a kind or shape of key that this release does not know: skip its record."""
     kind, *rest = key.decode("utf-8", "replace").split("/")
     if _KINDS.get(kind) != len(rest) + 1:
-        raise LedgerError(key, "unknown kind of key")
+        return None
     try:
         return _key(kind, rest)
     except ValueError:
-        raise LedgerError(key, "malformed key") from None
+        return None
 
 
 def _key(kind: str, rest: list[str]) -> Key:
     if kind == "settled":
-        return Key(kind, rest[0], int(rest[1]), int(rest[3]), Why(rest[2]))
+        return Key(kind, rest[0], int(rest[1]), int(rest[3]), rest[2])
     if kind == "selected":
         return Key(kind, rest[0], int(rest[1]), int(rest[2]))
     if kind == "produced":
@@ -105,11 +116,11 @@ def seal(key: bytes, content: bytes) -> bytes:
 
 
 def unseal(key: bytes, value: bytes) -> bytes:
-    """The content of a sealed value; LedgerError when version or checksum do not hold."""
+    """Return the content of a sealed value; UnknownRecord for another version, LedgerError if the checksum fails."""
+    if value and value[0] != VERSION:
+        raise UnknownRecord(key, f"version {value[0]} is not known")
     if len(value) < _HEAD:
         raise LedgerError(key, "the value is too short")
-    if value[0] != VERSION:
-        raise LedgerError(key, f"version {value[0]} is not known")
     content = value[_HEAD:]
     if int.from_bytes(value[1:_HEAD], "big") != crc32(content, crc32(key)):
         raise LedgerError(key, "the checksum does not hold")
@@ -149,7 +160,7 @@ def encode_tally(key: bytes, tally: Tally) -> bytes:
 
 
 def decode_tally(key: bytes, value: bytes) -> Tally:
-    """The tally; LedgerError when it is corrupt."""
+    """Return the tally without the fields that only a later release knows; LedgerError when it is corrupt."""
     return _decoded(key, value, Tally)
 
 
@@ -168,14 +179,16 @@ def encode_word(key: bytes, word: Mapping[str, Any]) -> bytes:
     return seal(key, msgspec.json.encode(dict(word)))
 
 
-def decode_word(key: bytes, value: bytes) -> dict[str, Any]:
-    """A courier's last word; LedgerError when it is corrupt."""
-    return _decoded(key, value, dict[str, Any])
+def decode_word(key: bytes, value: bytes, kind: type[_T]) -> _T:
+    """Return a courier's last word as `kind`: unknown fields are ignored, missing ones have their default."""
+    return _decoded(key, value, kind)
 
 
 def _decoded(key: bytes, value: bytes, kind: type[_T]) -> _T:
     content = unseal(key, value)
     try:
         return msgspec.json.decode(content, type=kind)
+    except msgspec.ValidationError:
+        raise UnknownRecord(key, "the content cannot be read") from None
     except msgspec.MsgspecError:
         raise LedgerError(key, "the content cannot be read") from None

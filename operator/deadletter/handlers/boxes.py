@@ -1,16 +1,19 @@
 """Boxes: look, make, bring back, drop; what a broker objects to becomes a finding."""
 
+import asyncio
 import time
+from collections.abc import Awaitable, Mapping
 from contextlib import suppress
 from dataclasses import asdict, replace
 
 from deadletter.api.brokerconnections import BrokerConnection
 from deadletter.api.deadletterqueues import DeadLetterQueue
-from deadletter.brokers.errors import BoxConflict, BoxMissing, BrokerError, BrokerUnreachable
+from deadletter.brokers.errors import BoxConflict, BoxMissing, BrokerError, BrokerUnreachable, NotAuthorised
 from deadletter.brokers.values import BoxSpec, BoxState
 from deadletter.core.reasons import Reason
 from deadletter.handlers.gathering import broker_of, older
 from deadletter.handlers.operation import Operation, Survey
+from deadletter.handlers.ownership import boxes_to_drop, claim_boxes, recording
 from deadletter.handlers.pool import Line, identities, within
 from deadletter.plan.boxes import PlannedBox, owned_boxes, plan_boxes
 from deadletter.plan.findings import BOXES, Finding
@@ -49,28 +52,51 @@ async def bring_about(operation: Operation, queue: DeadLetterQueue, connection: 
     # After a restart a look is enough; what changed, or was not looked at for long, is compared config by config.
     thorough = known is not None or queue.status.observed_generation != queue.generation
     try:
-        states = await _survey(line, queue, connection, planned, thorough)
+        states = await _described(line, queue)
+        records = await claim_boxes(operation, queue, line.spec.is_redis, states)
+        if isinstance(records, Finding):
+            operation.surveys.pop(key, None)
+            return records
+        with recording(operation, queue, planned, records, states):
+            await _survey(line, queue, planned, states, thorough)
+        names = queue.boxes(connection.spec.is_redis)
+        lacks = await within(line.broker.match_ledger(names.dead, names.ledger)) if thorough else None
     except BrokerError as error:
         operation.surveys.pop(key, None)
         return finding(error)
-    operation.surveys[key] = Survey(planned, states, time.monotonic())
+    operation.surveys[key] = Survey(planned, states, time.monotonic(), lacks)
     return None
 
 
+async def _described(line: Line, queue: DeadLetterQueue) -> dict[str, BoxState]:
+    """The source and the boxes of the queue that exist; the ledger where the queue may own one."""
+    names = queue.boxes(line.spec.is_redis)
+    needed = [name for name in (names.source, names.dead, names.retry) if name]
+    ledger = [name for name in owned_boxes(queue, line.spec.is_redis) if name not in needed]
+    states, more = await asyncio.gather(line.describe(needed), _if_allowed(line.describe(ledger)))
+    return {**states, **more}
+
+
+async def _if_allowed(asking: Awaitable[Mapping[str, BoxState]]) -> Mapping[str, BoxState]:
+    """No rights on the ledger: a user that only looks needs none, and could not have created it."""
+    try:
+        return await asking
+    except NotAuthorised:
+        return {}
+
+
 async def _survey(
-    line: Line, queue: DeadLetterQueue, connection: BrokerConnection, planned: tuple[PlannedBox, ...], thorough: bool
-) -> dict[str, BoxState]:
+    line: Line, queue: DeadLetterQueue, planned: tuple[PlannedBox, ...], states: dict[str, BoxState], thorough: bool
+) -> None:
+    """Create or configure what differs; `states` has then every box as it is."""
     source = queue.spec.source.name if queue.spec.source else None
-    names = [box.name for box in planned] + ([source] if source else [])
-    states = dict(await line.describe(names))
     for box in planned:
         if box.adopt and box.name not in states:
             raise BoxMissing(f"{box.name} does not exist on the broker; an adopted box is never created")
         if not box.adopt and (_differs(box, states.get(box.name)) or thorough):
             states[box.name] = await within(line.broker.ensure(_fitting(box, source, states)))
-    if source and source not in states and not connection.spec.is_redis:
+    if source and source not in states and not line.spec.is_redis:
         raise BoxMissing(f"{source} does not exist on the broker; create the source first")
-    return states
 
 
 def _differs(box: PlannedBox, state: BoxState | None) -> bool:
@@ -121,7 +147,10 @@ async def drop(operation: Operation, queue: DeadLetterQueue, connection: BrokerC
             raise line.trouble
         if await _is_anothers(operation, queue, line):
             return None
-        await within(line.broker.drop(owned_boxes(queue, line.spec.is_redis)))
+        names = boxes_to_drop(queue, line.spec.is_redis, await _described(line, queue))
+        if isinstance(names, Finding):
+            return names
+        await within(line.broker.drop(names))
     except BrokerError as error:
         found = finding(error)
         return replace(found, reason=Reason.DeletionBlocked, heals=True)

@@ -22,12 +22,12 @@ from deadletter.cluster import (
     Body,
     Resource,
 )
-from deadletter.core import names
+from deadletter.core import names, times
 from deadletter.handlers.neighbours import DEAD, ROUTES, named
 from deadletter.handlers.operation import Operation
 from deadletter.handlers.snapshots import key_of
 from deadletter.plan.couriers import role_of, secrets_of
-from deadletter.plan.facts import Owner, QueueFacts
+from deadletter.plan.facts import Loss, Owner, QueueFacts
 
 Model = TypeVar("Model", bound=Kind)
 NAMED = 5  # of many that route to a queue
@@ -91,6 +91,9 @@ async def gather_queue(operation: Operation, queue: DeadLetterQueue, confirm: bo
         owner=owner_of(operation, queue, connection),
         reading=operation.readings.get((where, queue.name)),
         retention_ms=_retention(operation, queue, connection),
+        loss=loss_of(operation, queue),
+        ledger_lacks=ledger_lacks(operation, queue),
+        owned=operation.owned.get((where, queue.name)),
         deployment=_deployment(operation, queue),
         now=now_ms(),
     )
@@ -154,6 +157,21 @@ def _retention(operation: Operation, queue: DeadLetterQueue, connection: BrokerC
         return None
     state = survey.states.get(queue.boxes(connection.spec.is_redis).dead)
     return state.retention_ms if state else None
+
+
+def loss_of(operation: Operation, queue: DeadLetterQueue) -> Loss | None:
+    """Parked letters that were lost, in this life of the operator or before it."""
+    status = queue.status
+    told = None
+    if status.lost_parked_letters and status.lost_parked_letters_time:
+        told = Loss(status.lost_parked_letters, times.parse(status.lost_parked_letters_time))
+    return operation.losses.get((queue.namespace, queue.name), told)
+
+
+def ledger_lacks(operation: Operation, queue: DeadLetterQueue) -> str | None:
+    """Return what the last survey found missing at the ledger; None if there was no survey yet."""
+    survey = operation.surveys.get((queue.namespace, queue.name))
+    return survey.ledger_lacks if survey else None
 
 
 def _deployment(operation: Operation, queue: DeadLetterQueue) -> Body | None:

@@ -4,6 +4,7 @@ import time
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from deadletter.api.queuestatus import OwnedBox
 from deadletter.brokers.errors import BrokerError
 from deadletter.brokers.values import BoxState, Reading
 from deadletter.cluster import (
@@ -28,6 +29,7 @@ from deadletter.handlers.snapshots import Followed, Snapshots, same
 from deadletter.handlers.work import Work
 from deadletter.plan.boxes import PlannedBox
 from deadletter.plan.couriers import Workers
+from deadletter.plan.facts import Loss
 from deadletter.plan.pods import Image
 from deadletter.settings import Settings
 
@@ -52,6 +54,7 @@ class Survey:
     planned: tuple[PlannedBox, ...]
     states: dict[str, BoxState]
     at: float
+    ledger_lacks: str | None = None  # what the broker refuses to give the ledger; None: not asked yet
 
 
 @dataclass(slots=True)
@@ -79,6 +82,8 @@ class Operation:
         self.readings: dict[tuple[str, str], Reading] = {}
         self.objections: dict[tuple[str, str], BrokerError] = {}  # what only reading a box shows
         self.surveys: dict[tuple[str, str], Survey] = {}
+        self.owned: dict[tuple[str, str], tuple[OwnedBox, ...]] = {}
+        self.losses: dict[tuple[str, str], Loss] = {}  # found since we started, with what the status says of before
         self.written_at: dict[Thing, float] = {}
         self.applied: dict[tuple[str, str, str], tuple[str, Any]] = {}
         self.going: set[str] = set()  # namespaces that are being deleted, and our rights in them
@@ -114,7 +119,7 @@ class Operation:
 
     def forget(self, namespace: str, queue: str) -> None:
         """What was read and seen of a queue that is gone."""
-        for known in (self.readings, self.objections, self.surveys):
+        for known in (self.readings, self.objections, self.surveys, self.owned, self.losses):
             known.pop((namespace, queue), None)
 
     def _wake_owner(self, body: Body) -> None:

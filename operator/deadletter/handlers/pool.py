@@ -11,7 +11,7 @@ import structlog
 from deadletter.api.brokerconnections import BrokerConnection, BrokerConnectionSpec
 from deadletter.brokers.base import Broker, Registers
 from deadletter.brokers.connect import open_broker
-from deadletter.brokers.errors import BrokerError, BrokerUnreachable
+from deadletter.brokers.errors import BrokerError, BrokerUnreachable, NotAuthorised
 from deadletter.brokers.values import BoxState, Server
 from deadletter.handlers.secrets import SecretStore
 
@@ -54,14 +54,26 @@ class Line:
             await asyncio.sleep(GATHER_SECONDS)
             asked, self.asked = self.asked, {}
             try:
-                found = await within(self.broker.describe(list(asked)))
+                found = await self._describe(list(asked))
             except Exception as error:  # noqa: BLE001 - whatever it is, those who asked must hear of it
-                for future in asked.values():
-                    future.set_exception(error)
+                found = dict.fromkeys(asked, error)
+            for name, future in asked.items():
+                answer = found.get(name)
+                if isinstance(answer, Exception):
+                    future.set_exception(answer)
                     future.exception()  # somebody may have given up waiting
-            else:
-                for name, future in asked.items():
-                    future.set_result(found.get(name))
+                else:
+                    future.set_result(answer)
+
+    async def _describe(self, names: list[str]) -> dict[str, BoxState | Exception]:
+        """A name that we may not describe fails the whole request: halve it until the others have their answer."""
+        try:
+            return dict(await within(self.broker.describe(names)))
+        except NotAuthorised as error:
+            if len(names) == 1:
+                return {names[0]: error}
+            middle = len(names) // 2
+            return await self._describe(names[:middle]) | await self._describe(names[middle:])
 
 
 async def within(asking: Awaitable[Got]) -> Got:

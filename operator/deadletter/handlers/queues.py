@@ -11,7 +11,7 @@ from deadletter.api.deadletterqueues import DeadLetterQueue
 from deadletter.brokers.errors import BrokerError
 from deadletter.cluster import CONFIG_MAPS, CONNECTIONS, QUEUES, Body
 from deadletter.core.reasons import Reason
-from deadletter.handlers import boxes, children, statuses
+from deadletter.handlers import boxes, children, offsets, statuses
 from deadletter.handlers.gathering import confirm, gather_outside, gather_queue, now_ms, owner_of
 from deadletter.handlers.namespaces import goes
 from deadletter.handlers.neighbours import OWNER
@@ -51,6 +51,7 @@ async def reconcile(operation: Operation, thing: Thing, queue: DeadLetterQueue, 
     facts = replace(await gather_queue(operation, queue), secrets=facts.secrets, services=facts.services)
     facts = replace(facts, pod_says=await _pod_says(operation, queue, facts))
     status = queue_status(queue, facts, found)
+    body = operation.snapshots[QUEUES].get(queue.namespace, queue.name) or body  # it may have records by now
     await statuses.write(operation, thing, queue, body, status)
     _show(queue, facts, status)
     return found is not None and found.heals and found.reason not in HEARD
@@ -86,7 +87,8 @@ async def _carry_out(operation: Operation, queue: DeadLetterQueue, facts: QueueF
     wanted = plan_children(queue, facts, operation.workers, redriving)
     found = await children.keep(operation, wanted)
     await children.prune(operation, queue, wanted)
-    return found or await _reset(operation, queue, facts) or boxes.objection(operation, queue)
+    found = found or await _reset(operation, queue, facts) or boxes.objection(operation, queue)
+    return found or await offsets.judge(operation, queue, facts)
 
 
 async def _guard(operation: Operation, queue: DeadLetterQueue, body: Body) -> None:
@@ -146,7 +148,7 @@ async def _release(operation: Operation, thing: Thing, queue: DeadLetterQueue, f
     forced = queue.metadata.annotations.get(FORCE) == "true"
     found = None
     if not forced and _drops(queue):
-        await confirm(operation, queue)
+        queue = DeadLetterQueue.from_body(await confirm(operation, queue))
         found = await _drop_in_time(operation, queue, facts)
     if found is None or await _namespace_goes(operation, queue):
         await _finalizers(operation, queue, body, None)

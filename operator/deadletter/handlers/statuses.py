@@ -41,8 +41,13 @@ async def write(operation: Operation, thing: Thing, kind: Kind, body: Body, stat
     operation.written_at[thing] = time.monotonic()
     operation.snapshots[thing.resource].take(written)
     if "startTime" in patch:
-        await _create(operation, event(thing, kind, Reason.Started, "Its Job was made.", "Normal"))
-    await tell(operation, thing, kind, turned(conditions_of(body.get("status") or {}), conditions_of(status)))
+        await announce(operation, event(thing, kind, Reason.Started, "Its Job was made.", "Normal"))
+    conditions = turned(conditions_of(body.get("status") or {}), conditions_of(status))
+    # A second loss, or one behind a worse trouble, turns no condition.
+    if patch.get("lostParkedLetters") and all(one.reason != Reason.ParkedLettersLost for one in conditions):
+        message = f"{patch['lostParkedLetters']} parked letters were lost in all. {Reason.ParkedLettersLost.meaning}"
+        await announce(operation, event(thing, kind, Reason.ParkedLettersLost, message, "Warning"))
+    await tell(operation, thing, kind, conditions)
 
 
 def wait(operation: Operation, thing: Thing) -> float:
@@ -61,10 +66,11 @@ async def tell(operation: Operation, thing: Thing, kind: Kind, conditions: Itera
             told.add((one.reason, one.message))
             good = (one.status == "True") == (one.type in ("Ready", "Succeeded"))
             message = one.message or f"{one.type} is {one.status}"
-            await _create(operation, event(thing, kind, one.reason, message, "Normal" if good else "Warning"))
+            await announce(operation, event(thing, kind, one.reason, message, "Normal" if good else "Warning"))
 
 
-async def _create(operation: Operation, made: Body) -> None:
+async def announce(operation: Operation, made: Body) -> None:
+    """Create an Event."""
     try:
         await operation.cluster.create(EVENTS, made["metadata"]["namespace"], made)
     except ApiError as error:

@@ -15,24 +15,33 @@ from deadletter.brokers.errors import (
     BoxRecreated,
     BrokerError,
     LedgerCorrupt,
+    LedgerTooNew,
     NotAuthorised,
     NotSupported,
 )
 from deadletter.brokers.values import Reading, Watched
 from deadletter.cluster import CONNECTIONS, QUEUES, REPLAYS
 from deadletter.handlers import statuses
-from deadletter.handlers.gathering import now_ms, read
+from deadletter.handlers.gathering import ledger_lacks, loss_of, now_ms, read
 from deadletter.handlers.neighbours import BROKER, QUEUE
 from deadletter.handlers.operation import Operation, Thing
 from deadletter.handlers.pool import Key, Line
 from deadletter.plan.degradation import degraded, gate, loss_time, utilization
-from deadletter.plan.facts import QueueFacts
+from deadletter.plan.facts import Loss, QueueFacts
+from deadletter.plan.groups import consumer_group
 from deadletter.plan.queues import NUMBERS, numbers
 
 SWEEP_SECONDS = 120.0
 TOP = 10
 BREATH = 20  # queues between two turns of the event loop
-READING = (BoxConflict, BoxRecreated, LedgerCorrupt, NotAuthorised, NotSupported)  # what only a reading shows
+READING = (  # what only a reading shows
+    BoxConflict,
+    BoxRecreated,
+    LedgerCorrupt,
+    LedgerTooNew,
+    NotAuthorised,
+    NotSupported,
+)
 log = structlog.stdlib.get_logger("sweep")
 
 
@@ -126,10 +135,15 @@ def take(operation: Operation, queue: DeadLetterQueue, reading: Reading) -> None
     key = (queue.namespace, queue.name)
     before = operation.readings.get(key)
     operation.readings[key] = reading
+    if reading.lost:
+        _lose(operation, queue, reading.lost)
     facts = facts_of(operation, queue, reading)
     show(queue, facts, reading)
+    if reading.skipped:
+        metrics.LEDGER_SKIPPED.labels(*key).inc(reading.skipped)
     thing = Thing(QUEUES, *key)
-    if operation.objections.pop(key, None) or _turns(queue, facts, before):
+    turns = _turns(queue, facts, before) or _starts(queue, facts)
+    if operation.objections.pop(key, None) or reading.lost or turns:
         operation.work.wake(thing)
     elif _is_news(queue, facts):
         operation.work.wake_in(thing, max(0.0, statuses.wait(operation, thing)))
@@ -139,12 +153,25 @@ def take(operation: Operation, queue: DeadLetterQueue, reading: Reading) -> None
                 operation.work.wake(Thing(REPLAYS, queue.namespace, body["metadata"]["name"]))
 
 
+def _lose(operation: Operation, queue: DeadLetterQueue, letters: int) -> None:
+    before = loss_of(operation, queue)
+    loss = Loss(letters + (before.letters if before else 0), now_ms())
+    operation.losses[queue.namespace, queue.name] = loss
+    log.error("parked letters lost", namespace=queue.namespace, queue=queue.name, letters=letters, total=loss.letters)
+
+
 def facts_of(operation: Operation, queue: DeadLetterQueue, reading: Reading) -> QueueFacts:
     """As much as a reading needs to be told."""
     survey = operation.surveys.get((queue.namespace, queue.name))
     dead = queue.status.boxes.dead if queue.status.boxes else None
     state = survey.states.get(dead) if survey and dead else None
-    return QueueFacts(reading=reading, retention_ms=state.retention_ms if state else None, now=now_ms())
+    return QueueFacts(
+        reading=reading,
+        retention_ms=state.retention_ms if state else None,
+        loss=loss_of(operation, queue),
+        ledger_lacks=ledger_lacks(operation, queue),
+        now=now_ms(),
+    )
 
 
 def _turns(queue: DeadLetterQueue, facts: QueueFacts, before: Reading | None) -> bool:
@@ -152,6 +179,11 @@ def _turns(queue: DeadLetterQueue, facts: QueueFacts, before: Reading | None) ->
     said, now = queue.status.condition("Degraded"), degraded(queue, facts)
     turned = said is None or (said.status, said.reason) != (now.status, now.reason.value)
     return turned or gate(queue, facts.reading) != gate(queue, before)
+
+
+def _starts(queue: DeadLetterQueue, facts: QueueFacts) -> bool:
+    """True if a courier was heard of and the status does not know yet that its group has started."""
+    return queue.status.consumer_group is None and consumer_group(queue, facts) is not None
 
 
 def _is_news(queue: DeadLetterQueue, facts: QueueFacts) -> bool:
@@ -175,6 +207,8 @@ def show(queue: DeadLetterQueue, facts: QueueFacts, reading: Reading) -> None:
     _or_remove(metrics.LOSS, where, None if loss is None else loss / 1000)
     capacity = queue.spec.capacity
     _or_remove(metrics.CAPACITY, where, reading.depth / capacity.max_letters if capacity and used is not None else None)
+    _or_remove(metrics.LOST, where, facts.loss.letters if facts.loss else None)
+    _or_remove(metrics.LOST_TIME, where, facts.loss.at / 1000 if facts.loss else None)
     if queue.spec.delivery:
         # A probe that is under way closes nothing; an alert that waits must not begin anew with each.
         metrics.CIRCUIT.labels(*where).set(any(word.circuit != "Closed" for word in reading.couriers))

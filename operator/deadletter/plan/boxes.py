@@ -7,6 +7,8 @@ from deadletter.api.brokerconnections import BoxDefaults, BrokerConnectionSpec
 from deadletter.api.deadletterqueues import DeadLetterQueue
 
 FOR_EVER = -1
+# Against defaults of the broker that delete by size (log.retention.bytes) or compact: only time deletes letters.
+KEEP_ALL = {"cleanup.policy": "delete", "retention.bytes": "-1"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,10 +34,11 @@ def plan_boxes(queue: DeadLetterQueue, broker: BrokerConnectionSpec) -> tuple[Pl
     partitions = dead.partitions or usual.partitions
     copies = dead.replication_factor or usual.replication_factor
     # Retention counts from the burial, not from when the message was first sent.
-    config = dict(usual.config) | dict(dead.config) | {"message.timestamp.type": "LogAppendTime"}
+    config = dict(usual.config) | dict(dead.config) | KEEP_ALL | {"message.timestamp.type": "LogAppendTime"}
     boxes = [PlannedBox(names.dead, partitions, copies, dead.retention_ms, {} if broker.is_redis else config)]
     if names.retry:
-        boxes.append(PlannedBox(names.retry, partitions, copies, FOR_EVER, dict(usual.config), parking=True))
+        config = {} if broker.is_redis else dict(usual.config) | KEEP_ALL
+        boxes.append(PlannedBox(names.retry, partitions, copies, FOR_EVER, config, parking=True))
     return tuple(boxes)
 
 

@@ -11,6 +11,7 @@ from deadletter.core import names
 from deadletter.plan import pods
 from deadletter.plan.degradation import pause
 from deadletter.plan.facts import QueueFacts
+from deadletter.plan.groups import consumer_group
 from deadletter.plan.pods import Image, Manifest
 from deadletter.plan.references import secret_keys
 
@@ -71,6 +72,7 @@ def _courier(
         boxes=queue.boxes(redis),
         group=source.group,
         start_from=source.start_from,
+        group_started=consumer_group(queue, facts) is not None,
         policy=facts.policy.spec if facts.policy else RetryPolicySpec(),
         delivery=delivery.model_copy(update={"replicas": 1, "resources": None}),
         url=delivery.http.target(queue.namespace),

@@ -3,12 +3,17 @@
 from collections.abc import Iterator
 
 from deadletter.api.deadletterqueues import DeadLetterQueue
-from deadletter.core import durations
+from deadletter.core import durations, times
 from deadletter.core.reasons import Reason
 from deadletter.plan.conditions import Saying, claim
-from deadletter.plan.facts import QueueFacts, Reading
+from deadletter.plan.facts import Loss, QueueFacts, Reading
 
 DAY = 86_400_000
+LOSS_SHOWN_MS = DAY
+LEDGER_REMEDY = (
+    "Grant the operator's user ALTER on the cluster and ALTER_CONFIGS on the ledger, or raise it with "
+    "kafka-reassign-partitions; see LedgerUnderReplicated in docs/operations/troubleshoot.md."
+)
 
 
 def loss_time(facts: QueueFacts) -> int | None:
@@ -77,10 +82,32 @@ def _troubles(queue: DeadLetterQueue, facts: QueueFacts) -> Iterator[tuple[Reaso
         return
     if is_full(queue, reading) and queue.spec.capacity:
         yield Reason.CapacityReached, f"{queue.spec.capacity.max_letters} letters or more lie there."
+    if facts.loss is not None and facts.now - facts.loss.at < LOSS_SHOWN_MS:
+        yield Reason.ParkedLettersLost, loss_message(facts.loss)
+    yield from _ledger(queue, facts.ledger_lacks)
     loss, warning = loss_time(facts), loss_warning(facts)
     if loss is not None and warning is not None and loss - facts.now < warning:
         yield Reason.RetentionLossSoon, "Retention will soon eat the oldest open letter: replay it or keep it longer."
     yield from _alerts(queue, reading, facts.now)
+
+
+def loss_message(loss: Loss) -> str:
+    """Return the message that states the loss and the remedy."""
+    return (
+        f"{loss.letters} parked letters were deleted from the retry box before they were delivered, the last at "
+        f"{times.render(loss.at // 1000 * 1000)}. Stop what deletes them (retention.bytes or cleanup.policy on Kafka, "
+        "eviction on Redis, an administrator) and send the messages again; see ParkedLettersLost in "
+        "docs/operations/troubleshoot.md."
+    )
+
+
+def _ledger(queue: DeadLetterQueue, lacks: str | None) -> Iterator[tuple[Reason, str]]:
+    """A restarted operator has not asked the broker yet: what was said before stands."""
+    last = queue.status.condition("Degraded")
+    if lacks:
+        yield Reason.LedgerUnderReplicated, f"{lacks}. {LEDGER_REMEDY}"
+    elif lacks is None and last is not None and last.reason == Reason.LedgerUnderReplicated:
+        yield Reason.LedgerUnderReplicated, last.message
 
 
 def _alerts(queue: DeadLetterQueue, reading: Reading, now: int) -> Iterator[tuple[Reason, str]]:

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 from deadletter.api.brokerconnections import BrokerConnection
 from deadletter.api.deadletterqueues import DeadLetterQueue
+from deadletter.api.queuestatus import OwnedBox
 from deadletter.api.replays import Replay
 from deadletter.api.retrypolicies import RetryPolicy
 from deadletter.core.tallies import Tally
@@ -81,6 +82,14 @@ class Owner:
 
 
 @dataclass(frozen=True, slots=True)
+class Loss:
+    """Letters deleted from the retry box before they were delivered: how many in all, and when the last were missed."""
+
+    letters: int
+    at: int
+
+
+@dataclass(frozen=True, slots=True)
 class QueueFacts:
     """What a queue is judged by."""
 
@@ -92,6 +101,9 @@ class QueueFacts:
     services: Mapping[str, bool] = field(default_factory=dict)  # name -> does it exist
     reading: Reading | None = None
     retention_ms: int | None = None
+    loss: Loss | None = None
+    ledger_lacks: str | None = None  # what the broker refuses to give the ledger; None: not asked yet
+    owned: tuple[OwnedBox, ...] | None = None  # records of this pass; None: those of the status hold
     deployment: Mapping[str, Any] | None = None
     pod_says: str = ""  # why no pod of ours is available, when one says so
     now: int = 0

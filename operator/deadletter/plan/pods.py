@@ -75,8 +75,9 @@ def written(model: Told) -> str:
 
 
 def digest(assignment: Told) -> str:
-    """Changes when the assignment does, and rolls the pods."""
-    return sha256(written(assignment).encode()).hexdigest()[:16]
+    """Return a digest that rolls the pods when it changes: of all fields but those that only a new pod needs."""
+    rolling = assignment.model_dump_json(exclude_none=True, exclude=set(assignment.not_rolling))
+    return sha256(rolling.encode()).hexdigest()[:16]
 
 
 def account(owner: DeadLetterQueue | Replay, name: str, labels: dict[str, str]) -> Manifest:

@@ -13,6 +13,7 @@ from deadletter.plan.conditions import Saying, claim, put
 from deadletter.plan.degradation import degraded, loss_time, utilization
 from deadletter.plan.facts import QueueFacts, Reading
 from deadletter.plan.findings import BOXES, COURIER, REFERENCES, Finding
+from deadletter.plan.groups import consumer_group
 
 DEFAULT_POLICY = "default"
 GROUPS = 10
@@ -27,7 +28,11 @@ def queue_status(queue: DeadLetterQueue, facts: QueueFacts, found: Finding | Non
     if facts.connection is not None:
         boxes = queue.boxes(facts.connection.spec.is_redis)
         status["boxes"] = boxes.model_dump(exclude_none=True)
-    status |= _policy(queue, facts) | _replicas(queue, facts) | numbers(queue, facts)
+    owned = queue.status.owned_boxes if facts.owned is None else facts.owned
+    status |= {"ownedBoxes": [one.to_wire() for one in owned]} if owned else {}
+    group = consumer_group(queue, facts)
+    status |= {"consumerGroup": group} if group else {}
+    status |= _policy(queue, facts) | _replicas(queue, facts) | numbers(queue, facts) | _loss(facts)
     return status
 
 
@@ -115,6 +120,11 @@ def _replicas(queue: DeadLetterQueue, facts: QueueFacts) -> dict[str, Any]:
         "readyReplicas": _count(facts, "readyReplicas"),
         "selector": selector,
     }
+
+
+def _loss(facts: QueueFacts) -> dict[str, Any]:
+    loss = facts.loss
+    return {"lostParkedLetters": loss.letters, "lostParkedLettersTime": second(loss.at)} if loss else {}
 
 
 def numbers(queue: DeadLetterQueue, facts: QueueFacts) -> dict[str, Any]:

@@ -15,6 +15,7 @@ RETRIES = Counter(
     "dlq_retries", "Retries decided: held in memory (inline) or laid into the retry box (parked).", (*QUEUE, "where")
 )
 PARKED = Gauge("dlq_retries_parked", "Letters waiting in the retry partitions of this pod.", QUEUE)
+LOST = Counter("dlq_parked_letters_lost", "Parked letters that were gone from the retry box when they were due.", QUEUE)
 CIRCUIT = Gauge("dlq_circuit_open", "1 while the circuit is not closed.", QUEUE)
 PAUSED = Gauge(
     "dlq_courier_paused", "1 while nothing is claimed, or nothing of some partition, by reason.", (*QUEUE, "reason")

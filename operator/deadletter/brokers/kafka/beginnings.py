@@ -1,28 +1,131 @@
-"""Where a new group begins: at the end of its source, in every partition, said once before anybody works.
+"""Where a group begins: every partition of its source gets an offset before anything is read.
 
-So a partition without an offset of the group is one that was added later, and all of its messages are new.
+So a partition without an offset is one that was added later, and all of its messages are new. A group that has started
+and has no offset of any partition lost them: Kafka deletes them `offsets.retention.minutes` after its last member left.
 """
 
-from aiokafka import TopicPartition
+import asyncio
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 
-from deadletter.brokers.errors import Fenced
+from aiokafka import TopicPartition
+from aiokafka import errors as driver
+from aiokafka.protocol.commit import OffsetFetchRequest
+from aiokafka.structs import OffsetAndMetadata
+
+from deadletter.brokers.errors import BoxRefused, Fenced
+from deadletter.brokers.groups import EARLIEST, LATEST, Start, offsets_lost
+from deadletter.brokers.kafka import line as lines
 from deadletter.brokers.kafka.errors import translated
 from deadletter.brokers.kafka.line import Line
+from deadletter.brokers.values import DeskSpec, Resumed
+
+_MOVING = (
+    driver.GroupCoordinatorNotAvailableError,
+    driver.GroupLoadInProgressError,
+    driver.NotCoordinatorForGroupError,
+)
+_RETRY_SECONDS = 0.2
 
 
-async def begin_at_the_end(line: Line, group: str, source: str) -> None:
-    """Unless the group knows its source already, or somebody of it is at work and has said it."""
-    tps = [TopicPartition(source, number) for number in range(await line.partitions(source))]
-    ends = await line.ends(source, [tp.partition for tp in tps])
+async def begin(line: Line, spec: DeskSpec) -> None:
+    """Commit the first offsets of a new group; one that has offsets, or members, is left as it is."""
+    tps = await _partitions(line, spec.source)
+    if await committed(line, spec.group, tps):
+        return
+    firsts, ends = await _bounds(line, spec.source, len(tps))
+    if spec.has_started and firsts != ends:
+        raise offsets_lost(spec.source, spec.group)
+    with suppress(Fenced):  # a courier that is at work has committed them
+        await _commit(line, spec.group, spec.source, firsts if spec.from_earliest or spec.has_started else ends)
+
+
+async def is_lost(line: Line, source: str, group: str) -> bool:
+    """True if the source holds messages and the group has no offset of any partition."""
+    tps = await _partitions(line, source)
+    if await committed(line, group, tps):
+        return False
+    firsts, ends = await _bounds(line, source, len(tps))
+    return firsts != ends
+
+
+async def resume(line: Line, source: str, group: str, start: Start) -> Resumed | None:
+    """Commit offsets for a lost group, all in one request."""
+    if not await is_lost(line, source, group):
+        return None
+    firsts, ends = await _bounds(line, source, await line.partitions(source))
+    starts = {EARLIEST: firsts, LATEST: ends}.get(str(start)) or await _since(line, source, ends, int(start))
+    try:
+        await _commit(line, group, source, starts)
+    except Fenced as error:
+        raise BoxRefused(f"group {group} has members and takes no offsets from others yet") from error
+    passed_over = sum(starts[number] - firsts[number] for number in starts)
+    return Resumed(passed_over, sum(ends[number] - starts[number] for number in starts))
+
+
+async def committed(
+    line: Line, group: str, tps: Sequence[TopicPartition]
+) -> Mapping[TopicPartition, OffsetAndMetadata]:
+    """Return the group's offsets of these partitions; those without one are left out.
+
+    aiokafka's admin client takes an answer that is an error as a whole (its coordinator still loads, a right is
+    missing) for one without offsets.
+    """
+    deadline = asyncio.get_running_loop().time() + lines.REQUEST_TIMEOUT_MS / 1000
+    while True:
+        with translated(group):
+            try:
+                return await _fetch(line, group, tps)
+            except _MOVING:
+                if asyncio.get_running_loop().time() > deadline:
+                    raise
+        await asyncio.sleep(_RETRY_SECONDS)
+
+
+async def _fetch(line: Line, group: str, tps: Sequence[TopicPartition]) -> dict[TopicPartition, OffsetAndMetadata]:
+    by_topic: dict[str, list[int]] = {}
+    for topic, partition in tps:
+        by_topic.setdefault(topic, []).append(partition)
+    admin, client = await line.admin(), await line.client()
+    coordinator = await admin.find_coordinator(group)
+    answer = await client.send(coordinator, OffsetFetchRequest(group, list(by_topic.items())))
+    _check(answer.error_code)
+    found = {}
+    for topic, partitions in answer.topics:
+        for partition, offset, metadata, code in partitions:
+            _check(code)
+            if offset >= 0:
+                found[TopicPartition(topic, partition)] = OffsetAndMetadata(offset, metadata)
+    return found
+
+
+def _check(code: int) -> None:
+    """Raise the driver's error for the code of an answer."""
+    if code:
+        raise driver.for_code(code)
+
+
+async def _partitions(line: Line, source: str) -> list[TopicPartition]:
+    return [TopicPartition(source, number) for number in range(await line.partitions(source))]
+
+
+async def _bounds(line: Line, source: str, partitions: int) -> tuple[dict[int, int], dict[int, int]]:
+    numbers = range(partitions)
+    return await line.ends(source, numbers, lines.EARLIEST), await line.ends(source, numbers)
+
+
+async def _since(line: Line, source: str, ends: Mapping[int, int], ms: int) -> dict[int, int]:
+    """The first offset of that time or later; the end of a partition that has none."""
+    found = await line.ends(source, ends, max(ms, 0))
+    return {number: found[number] if found[number] >= 0 else end for number, end in ends.items()}
+
+
+async def _commit(line: Line, group: str, source: str, starts: Mapping[int, int]) -> None:
+    offsets = {TopicPartition(source, number): (start, "") for number, start in starts.items()}
     consumer = await line.consumer(group_id=group)
     try:
-        consumer.assign(tps)
+        consumer.assign(list(offsets))
         with translated(group):
-            for tp in tps:
-                if await consumer.committed(tp) is not None:
-                    return
-            await consumer.commit({tp: (ends[tp.partition], "") for tp in tps})
-    except Fenced:
-        return
+            await consumer.commit(offsets)
     finally:
         await consumer.stop()

@@ -9,9 +9,10 @@ from aiokafka.admin import NewPartitions, NewTopic
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 from aiokafka.protocol.metadata import MetadataRequest
 
-from deadletter.brokers.errors import BoxConflict, BoxMissing, NotAuthorised
+from deadletter.brokers.errors import BoxConflict, BoxMissing, BrokerError, BrokerUnreachable, NotAuthorised
 from deadletter.brokers.kafka.errors import check, translated
 from deadletter.brokers.kafka.line import Line
+from deadletter.brokers.kafka.reassignments import Assignment, extended, reassign
 from deadletter.brokers.values import BoxSpec, BoxState, Server
 
 DYNAMIC = 1  # config_source of a config that was set on the topic itself
@@ -23,6 +24,13 @@ LEDGER_CONFIG = {
     "max.compaction.lag.ms": "600000",
     "min.cleanable.dirty.ratio": "0.1",
 }
+# Configs of the dead topic that its ledger does not take over: they delete, limit or age records, or belong to one
+# topic's partitions. A codec of the dead topic must not make the ledger unreadable.
+NOT_CARRIED = ("cleanup.", "retention.", "segment.", "delete.", "min.compaction.", "max.compaction.", "min.cleanable.",
+               "message.", "max.message.", "compression.", "remote.", "local.", "leader.replication.",
+               "follower.replication.")  # fmt: skip
+MIN_INSYNC = "min.insync.replicas"
+Configs = Mapping[str, Mapping[str, tuple[str, int]]]  # topic -> key -> value and source
 VISIBLE_TIMEOUT = 60.0
 SHOWN_TIMEOUT = 20.0
 
@@ -44,15 +52,16 @@ async def describe(line: Line, names: Sequence[str]) -> dict[str, BoxState]:
     """The topics among `names` that exist."""
     counts = await line.metadata(names)
     configs = await _configs(line, list(counts))
-    return {name: _state(name, count, configs.get(name, {})) for name, count in counts.items()}
+    return {name: _state(name, count, configs.get(name, {}), line.topic_id(name)) for name, count in counts.items()}
 
 
-def _state(name: str, partitions: int, config: Mapping[str, tuple[str, int]]) -> BoxState:
+def _state(name: str, partitions: int, config: Mapping[str, tuple[str, int]], topic_id: str = "") -> BoxState:
     def number(key: str) -> int | None:
         return int(config[key][0]) if key in config else None
 
     policy = config.get("cleanup.policy", ("", 0))[0]
-    return BoxState(name, partitions, number("retention.ms"), "compact" in policy, number("max.message.bytes"))
+    limit = number("max.message.bytes")
+    return BoxState(name, partitions, number("retention.ms"), "compact" in policy, limit, topic_id)
 
 
 async def _configs(line: Line, names: Sequence[str]) -> dict[str, dict[str, tuple[str, int]]]:
@@ -177,12 +186,61 @@ async def _seen(line: Line, spec: BoxSpec) -> BoxState:
         await asyncio.sleep(0.05)
 
 
-async def ensure_ledger(line: Line, name: str) -> None:
-    """Make the ledger unless it is there; it is never changed afterwards."""
-    if name not in await line.metadata([name]):
-        spec = BoxSpec(name, LEDGER_PARTITIONS, config=LEDGER_CONFIG)
-        await _create(line, spec)
-        await _seen(line, spec)
+async def ensure_ledger(line: Line, name: str, dead: str) -> None:
+    """Create the ledger unless it exists, with the replication factor and the configs of its dead topic."""
+    counts = await line.metadata([name, dead])
+    if name in counts:
+        return
+    copies = _fewest(line.replicas(dead, counts[dead])) if dead in counts else None
+    spec = BoxSpec(name, LEDGER_PARTITIONS, copies, config=await _ledger_config(line, dead))
+    await _create(line, spec)
+    await _seen(line, spec)
+
+
+async def _ledger_config(line: Line, dead: str) -> dict[str, str]:
+    """Return the configs set on the dead topic that do no harm to a ledger, and those every ledger needs."""
+    config = (await _configs(line, [dead])).get(dead, {})
+    carried = {key: value for key, (value, source) in config.items() if source == DYNAMIC}
+    return {key: value for key, value in carried.items() if not key.startswith(NOT_CARRIED)} | LEDGER_CONFIG
+
+
+async def match_ledger(line: Line, name: str, dead: str) -> str:
+    """Bring an existing ledger to the replicas and min.insync.replicas of its dead topic.
+
+    Returns what is missing if the broker refuses it, as a sentence without a period; else nothing. New replicas are
+    copied after this returns, so min.insync.replicas follows with a later call, when they are in sync.
+    """
+    counts = await line.lookup([name, dead])
+    have, want = counts.get(name), counts.get(dead)
+    if not isinstance(have, int) or not isinstance(want, int):
+        return ""
+    replicas, wanted = line.replicas(name, have), line.replicas(dead, want)
+    missing = f"{name} has {_fewest(replicas)} of {_fewest(wanted)} replicas"
+    more = extended(replicas, wanted)
+    try:
+        configs = await _configs(line, [name, dead])
+        if name not in configs:
+            return f"{missing}, and the broker does not let us read its configs" if more else ""
+        if more and _state(name, have, configs[name]).compacted:  # else it is not a ledger of ours
+            await reassign(line, name, more)
+        elif not more:
+            missing = f"{name} has a lower {MIN_INSYNC} than {dead}"
+            await _match_min_insync(line, name, configs, dead, line.in_sync(name, have))
+    except BrokerUnreachable:
+        raise
+    except BrokerError as error:
+        return f"{missing}, and the broker refuses to raise it ({type(error).__name__})"
+    return ""
+
+
+async def _match_min_insync(line: Line, name: str, configs: Configs, dead: str, in_sync: int) -> None:
+    has, wanted = (configs.get(one, {}).get(MIN_INSYNC, ("1", 0))[0] for one in (name, dead))
+    if int(has) < int(wanted) <= in_sync:
+        await _configure(line, BoxSpec(name, config={MIN_INSYNC: wanted}))
+
+
+def _fewest(replicas: Assignment) -> int:
+    return min(len(brokers) for brokers in replicas.values())
 
 
 async def drop(line: Line, names: Sequence[str]) -> None:

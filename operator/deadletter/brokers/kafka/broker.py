@@ -7,7 +7,8 @@ from typing import Any
 from pyroaring import BitMap64
 
 from deadletter.brokers.base import Desk, Mover, Offsets, Registers
-from deadletter.brokers.kafka import boxes, ledgers, parcels, reading
+from deadletter.brokers.groups import Start
+from deadletter.brokers.kafka import beginnings, boxes, ledgers, parcels, reading
 from deadletter.brokers.kafka.desk import open_desk
 from deadletter.brokers.kafka.discarding import discard
 from deadletter.brokers.kafka.errors import translated
@@ -16,8 +17,9 @@ from deadletter.brokers.kafka.mover import open_mover
 from deadletter.brokers.kafka.registers import KafkaRegisters
 from deadletter.brokers.kafka.sightings import Sightings
 from deadletter.brokers.kafka.transaction import Room
-from deadletter.brokers.values import BoxSpec, BoxState, CourierWord, DeskSpec, Publication, Server, Taken
-from deadletter.core.ledger import CHUNK_BITS, Key, Settlements, decode_chunk, decode_tally
+from deadletter.brokers.skipping import log_skipped
+from deadletter.brokers.values import BoxSpec, BoxState, CourierWord, DeskSpec, Publication, Resumed, Server, Taken
+from deadletter.core.ledger import CHUNK_BITS, Key, Settlements, UnknownRecord, decode_chunk, decode_tally
 from deadletter.core.tallies import Span, Tally
 
 
@@ -103,6 +105,14 @@ class KafkaBroker:
         """Join the group and work on the source and the retry box."""
         return open_desk(self._line, spec)
 
+    async def is_group_lost(self, source: str, group: str) -> bool:
+        """True if there are messages and no offset of the group."""
+        return await beginnings.is_lost(self._line, source, group)
+
+    async def resume_group(self, source: str, group: str, start: Start) -> Resumed | None:
+        """Commit the group's offsets."""
+        return await beginnings.resume(self._line, source, group, start)
+
     async def selected(self, ledger: str, uid: str) -> Mapping[int, Offsets]:
         """What the DryRun selected."""
         found: dict[int, Any] = {}
@@ -130,7 +140,12 @@ class KafkaBroker:
         kept = await ledgers.read_ledger(self._line, ledger, lambda key: key.kind == "tally")
         with translated(ledger):
             for key, (parsed, value) in kept.items():
-                found.setdefault(parsed.subject, []).append(decode_tally(key, value))
+                try:
+                    tally = decode_tally(key, value)
+                except UnknownRecord:
+                    log_skipped(ledger, key)
+                else:
+                    found.setdefault(parsed.subject, []).append(tally)
         return found
 
     async def forget(self, ledger: str, uid: str) -> None:
@@ -144,9 +159,13 @@ class KafkaBroker:
             await (await Room.open(self._line, f"dlq.{box}.{partition}")).close()
         await ledgers.forget(self._line, ledger, lambda key: key.kind in ("settled", "mark") and key.subject == box)
 
-    async def say(self, ledger: str, pod: str, word: CourierWord | None) -> None:
+    async def match_ledger(self, box: str, ledger: str) -> str:
+        """Bring an existing ledger to the replicas of its dead topic."""
+        return await boxes.match_ledger(self._line, ledger, box)
+
+    async def say(self, box: str, ledger: str, pod: str, word: CourierWord | None) -> None:
         """Keep the word of a worker without a desk."""
-        await boxes.ensure_ledger(self._line, ledger)
+        await boxes.ensure_ledger(self._line, ledger, box)
         await ledgers.write_word(self._line, ledger, pod, word)
 
     def registers(self) -> Registers:

@@ -86,7 +86,7 @@ async def _was_published(line: Line, tp: TopicPartition, first: int, settler: in
             for record in records[tp]:
                 with translated(tp.topic):
                     key = parse_key(record.key or b"")
-                    if (key.kind, key.settler) == ("produced", settler) and record.value is not None:
+                    if key and (key.kind, key.settler) == ("produced", settler) and record.value is not None:
                         place = TopicPartition(key.topic, key.partition)
                         sent[place] = max(sent.get(place, 0), highest(key, decode_chunk(record.key, record.value)))
     finally:

@@ -5,13 +5,15 @@ import contextlib
 import time
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 
 from aiokafka import AIOKafkaConsumer, ConsumerRebalanceListener, TopicPartition
 
-from deadletter.brokers.errors import BoxMissing, BrokerError, Fenced
+from deadletter.brokers.errors import BoxMissing, BrokerError, Fenced, GroupOffsetsLost
 from deadletter.brokers.kafka import boxes, membership
-from deadletter.brokers.kafka.beginnings import begin_at_the_end
+from deadletter.brokers.kafka.beginnings import begin
 from deadletter.brokers.kafka.commits import Attempt
+from deadletter.brokers.kafka.discarding import end_tasks
 from deadletter.brokers.kafka.errors import translate, translated
 from deadletter.brokers.kafka.intake import Intake, Partition
 from deadletter.brokers.kafka.ledgers import write_word
@@ -39,12 +41,14 @@ class KafkaDesk(ConsumerRebalanceListener):  # type: ignore[misc]
         self._failure: BrokerError | None = None
         self._shut = Shut()
         self._intake = Intake(line, spec.group, self._works, self._shut, self._begin_anew)
+        self._source_id = ""
         self._said = False
         self._closing = False
         self._joined = asyncio.Event()
         self._ends: dict[int, int] = {}
         self._shut_lags: dict[TopicPartition, int] = {}
         self._looking: asyncio.Task[None] | None = None
+        self.lost = 0
 
     async def open(self) -> None:
         """Check the boxes, then join the group."""
@@ -53,9 +57,10 @@ class KafkaDesk(ConsumerRebalanceListener):  # type: ignore[misc]
         for name in wanted:
             if name not in found:
                 raise BoxMissing(f"{name}: it does not exist")
-        await boxes.ensure_ledger(self._line, self._spec.ledger)
-        if not self._spec.from_earliest:
-            await begin_at_the_end(self._line, self._spec.group, self._spec.source)
+        await boxes.ensure_ledger(self._line, self._spec.ledger, self._spec.dead)
+        self._source_id = self._line.topic_id(self._spec.source)
+        await begin(self._line, self._spec)
+        self._spec = replace(self._spec, has_started=True)
         await self._join()
         self._looking = asyncio.ensure_future(self._look())
 
@@ -87,7 +92,7 @@ class KafkaDesk(ConsumerRebalanceListener):  # type: ignore[misc]
         """Write what is gathered, leave the group, take our word back."""
         self._closing = True
         if self._looking is not None:
-            await _end({self._looking})
+            await end_tasks({self._looking})
         await self._let_go()
         if self._consumer is not None:
             await self._consumer.stop()
@@ -101,7 +106,7 @@ class KafkaDesk(ConsumerRebalanceListener):  # type: ignore[misc]
         await self._let_go()
 
     async def _let_go(self) -> None:
-        await _end(self._openings)
+        await end_tasks(self._openings)
         works = list(self._works.values())
         self._works.clear()
         self._intake.clear()
@@ -153,16 +158,28 @@ class KafkaDesk(ConsumerRebalanceListener):  # type: ignore[misc]
             await asyncio.shield(work.close(flush=False))
             if isinstance(error, Fenced):
                 return not membership.is_assigned(self._consumer, tp)
+            if isinstance(error, GroupOffsetsLost):
+                return await self._open_if_remade(tp, error)
             if isinstance(error, BrokerError) and error.heals:
                 self._shut.put(tp, error)
                 return False
             raise
         return True
 
+    async def _open_if_remade(self, tp: TopicPartition, error: GroupOffsetsLost) -> bool:
+        """Kafka deletes a group's offsets with their topic: all of a topic that was made again is new."""
+        await self._line.metadata([self._spec.source])
+        if self._line.topic_id(self._spec.source) == self._source_id:
+            raise error
+        return await self._opened(tp, is_anew=True)
+
     def _work(self, tp: TopicPartition, is_anew: bool) -> Partition:
         if tp.topic == self._spec.retry:
-            return RetryPartition(self._line, self._consumer, self._spec, tp)
+            return RetryPartition(self._line, self._consumer, self._spec, tp, self._count_lost)
         return SourcePartition(self._line, self._consumer, self._spec, tp, is_anew)
+
+    def _count_lost(self, letters: int) -> None:
+        self.lost += letters
 
     @property
     def lag(self) -> int:
@@ -192,13 +209,13 @@ class KafkaDesk(ConsumerRebalanceListener):  # type: ignore[misc]
         """Letters waiting in our retry partitions."""
         return sum(work.waiting for work in self._works.values() if isinstance(work, RetryPartition))
 
-    async def claim(self, limit: int, max_bytes: int = 64 << 20) -> list[Claim]:
+    async def claim(self, limit: int, max_bytes: int = 64 << 20, due: int | None = None) -> list[Claim]:
         """Due letters first, then messages of the source; with none, what keeps a partition shut is raised."""
         deadline = time.monotonic() + PATIENCE
         while True:
             if self._failure is not None:
                 raise self._failure
-            claims = await self._due(limit, max_bytes)
+            claims = await self._due(limit if due is None else min(due, limit), max_bytes)
             room = max_bytes - _size(claims)
             if len(claims) < limit and room > 0:
                 try:
@@ -264,13 +281,6 @@ class KafkaDesk(ConsumerRebalanceListener):  # type: ignore[misc]
         """Keep this word where the sweep reads it."""
         self._said = True
         await write_word(self._line, self._spec.ledger, word.pod, word)
-
-
-async def _end(tasks: "set[asyncio.Task[None]]") -> None:
-    while under_way := [task for task in tasks if not task.done()]:
-        for task in under_way:
-            task.cancel()  # again and again: a driver may swallow one that meets its own timeout
-        await asyncio.wait(under_way, timeout=1.0)
 
 
 def _size(claims: Iterable[Claim]) -> int:

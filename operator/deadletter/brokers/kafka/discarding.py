@@ -1,9 +1,9 @@
-"""The end of a producer that may hang: the driver has no word for it."""
+"""The end of producers, consumers and tasks, which the driver does not end well by itself."""
 
 import asyncio
 import contextlib
 
-from aiokafka import AIOKafkaProducer
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from aiokafka import errors as driver
 
 CLOSE_TIMEOUT = 1.0
@@ -34,3 +34,28 @@ def _hear(one: "asyncio.Future[None] | None") -> None:
     """Else Python complains about its error in the log."""
     if one is not None and one.done() and not one.cancelled():
         one.exception()
+
+
+async def end_tasks(tasks: "set[asyncio.Task[None]]") -> None:
+    """Cancel tasks until they are done."""
+    while under_way := [task for task in tasks if not task.done()]:
+        for task in under_way:
+            task.cancel()  # again and again: a driver may swallow one that meets its own timeout
+        await asyncio.wait(under_way, timeout=1.0)
+
+
+class Consumer(AIOKafkaConsumer):  # type: ignore[misc]
+    """A consumer that can be stopped while its broker is away.
+
+    aiokafka 0.14 cancels and awaits its fetches. One that failed and waits for its next try then raises CancelledError
+    in the caller of `stop`, which ended the whole worker.
+    """
+
+    async def stop(self) -> None:
+        """End the fetches, then leave the group and close the connections."""
+        fetcher = self._fetcher
+        if fetcher is not None:
+            await end_tasks({fetcher._fetch_task})  # noqa: SLF001  (aiokafka has no other way to end them)
+            await end_tasks(fetcher._pending_tasks)  # noqa: SLF001
+            fetcher._pending_tasks.clear()  # noqa: SLF001
+        await super().stop()

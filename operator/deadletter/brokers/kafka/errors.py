@@ -8,7 +8,7 @@ from aiokafka import errors as driver
 
 from deadletter.brokers import errors as ours
 from deadletter.core.certificates import refusal
-from deadletter.core.ledger import LedgerError
+from deadletter.core.ledger import LedgerError, UnknownRecord
 
 _TRANSLATIONS: tuple[tuple[tuple[type[BaseException], ...], type[ours.BrokerError], str], ...] = (
     (
@@ -43,6 +43,8 @@ def translate(error: BaseException, about: str) -> ours.BrokerError:
     """Our error for a driver's; its text names the box and the kind of error, nothing that was sent."""
     if isinstance(error, ours.BrokerError):
         return error
+    if isinstance(error, UnknownRecord):
+        return ours.LedgerTooNew(str(error))
     if isinstance(error, LedgerError):
         return ours.LedgerCorrupt(str(error))
     for kinds, kind, sentence in _TRANSLATIONS:

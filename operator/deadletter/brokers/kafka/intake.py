@@ -36,6 +36,7 @@ class Intake:
         self._line, self._group, self._works, self._shut = line, group, works, shut
         self._begin_anew = begin_anew
         self._left: deque[Claim] = deque()
+        self._first = 0  # the partition that is read first
 
     def clear(self) -> None:
         """They are no longer ours."""
@@ -58,13 +59,32 @@ class Intake:
         try:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(wait + 0.5):
-                    records = await consumer.getmany(timeout_ms=int(wait * 1000), max_records=limit)
-                    for tp, found in records.items():
-                        self._look_over(tp, self._works.get(tp), found)
+                    read = await self._read_shares(consumer, limit)
+                    if read < limit:
+                        await self._read_some(consumer, limit - read, 0 if read else wait)
         except Exception as error:
             is_passed = batches.is_about_content(error) and await self._read_around(consumer)
             if not is_passed:
                 raise translate(error, self._group) from error
+
+    async def _read_shares(self, consumer: AIOKafkaConsumer, limit: int) -> int:
+        """Read an equal share from each partition that has messages at hand, beginning with another one each time.
+
+        The driver would give all it has of one partition before it comes to the next: up to a whole fetch.
+        """
+        partitions, read = list(self._works), 0
+        self._first = (self._first + 1) % max(len(partitions), 1)
+        share = -(-limit // max(len(partitions), 1))
+        for tp in (*partitions[self._first :], *partitions[: self._first]) if len(partitions) > 1 else ():
+            if read < limit:
+                read += await self._read_some(consumer, min(share, limit - read), 0, tp)
+        return read
+
+    async def _read_some(self, consumer: AIOKafkaConsumer, limit: int, wait: float, *only: TopicPartition) -> int:
+        records = await consumer.getmany(*only, timeout_ms=int(wait * 1000), max_records=limit)
+        for tp, found in records.items():
+            self._look_over(tp, self._works.get(tp), found)
+        return sum(map(len, records.values()))
 
     def _room(self, consumer: AIOKafkaConsumer, limit: int) -> int:
         """How many may be read now; a partition that must not take any more is paused."""

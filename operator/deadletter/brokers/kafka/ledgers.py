@@ -11,6 +11,7 @@ from deadletter.brokers.kafka.discarding import discard
 from deadletter.brokers.kafka.errors import translated
 from deadletter.brokers.kafka.line import EARLIEST, Line
 from deadletter.brokers.kafka.parcels import Parcel, Targets, parcel, send
+from deadletter.brokers.skipping import log_skipped
 from deadletter.brokers.values import CourierWord
 from deadletter.core.ledger import Key, courier_key, encode_word, parse_key
 from deadletter.core.letters import Message
@@ -28,7 +29,7 @@ def ledger_partition(partition: int) -> int:
 
 
 async def read_ledger(line: Line, ledger: str, wanted: Wanted, partitions: Sequence[int] | None = None) -> Kept:
-    """The last value of every wanted key; nothing when there is no ledger."""
+    """Return the last value of every wanted key, unknown kinds skipped; nothing when there is no ledger."""
     if ledger not in await line.metadata([ledger]):
         return {}
     asked = range(LEDGER_PARTITIONS) if partitions is None else partitions
@@ -42,17 +43,17 @@ async def read_ledger(line: Line, ledger: str, wanted: Wanted, partitions: Seque
         async for records in reading.read_to(consumer, spans, BATCH):
             for batch in records.values():
                 for record in batch:
-                    _keep(kept, record.key or b"", record.value, wanted)
+                    key = record.key or b""
+                    if (parsed := parse_key(key)) is None:
+                        log_skipped(ledger, key)
+                    elif wanted(parsed):
+                        _keep(kept, key, parsed, record.value)
     finally:
         await consumer.stop()
     return kept
 
 
-def _keep(kept: Kept, key: bytes, value: bytes | None, wanted: Wanted) -> None:
-    with translated("the ledger"):
-        parsed = parse_key(key)
-    if not wanted(parsed):
-        return
+def _keep(kept: Kept, key: bytes, parsed: Key, value: bytes | None) -> None:
     if value is None:
         kept.pop(key, None)
     else:

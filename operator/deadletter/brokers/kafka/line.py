@@ -11,12 +11,12 @@ from aiokafka import errors as driver
 from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.client import AIOKafkaClient
 from aiokafka.conn import create_conn
-from aiokafka.protocol.metadata import MetadataRequest
 from aiokafka.protocol.offset import OffsetRequest
 
 from deadletter.brokers.errors import BoxMissing, BrokerError, BrokerUnreachable
-from deadletter.brokers.kafka.discarding import discard
+from deadletter.brokers.kafka.discarding import Consumer, discard
 from deadletter.brokers.kafka.errors import translate, translated
+from deadletter.brokers.kafka.topic_metadata import FoundTopic, TopicMetadataRequest, topics_of
 
 REQUEST_TIMEOUT_MS = 15_000
 KNOCK_TIMEOUT_MS = 5_000
@@ -24,7 +24,7 @@ START_TIMEOUT = 60.0
 TRANSACTION_TIMEOUT_MS = 10_000
 MAX_BATCH = 1 << 20
 EARLIEST, LATEST = -2, -1
-MOST_NAMES, MOST_PARTITIONS = 400, 1_000  # a request: its answer is taken apart in one turn of the event loop
+MOST_NAMES, MOST_PARTITIONS = 300, 1_000  # a request: its answer is taken apart in one turn of the event loop
 _ABSENT = (driver.UnknownTopicOrPartitionError, driver.InvalidTopicError, driver.LeaderNotAvailableError)
 Credentials = Callable[[], Mapping[str, Any]]
 Guard = Callable[[Iterable[str]], Any]
@@ -42,6 +42,8 @@ class Line:
         self._admin: AIOKafkaAdminClient | None = None
         self._dialled_with: Mapping[str, Any] = {}
         self._leaders: dict[TopicPartition, int] = {}
+        self._replicas: dict[TopicPartition, tuple[tuple[int, ...], int]] = {}
+        self._ids: dict[str, str] = {}
         # How the last transaction of an id ended: the coordinator tells it only until the id is opened again.
         self.words: dict[str, bool] = {}
         self._lock = asyncio.Lock()
@@ -131,10 +133,11 @@ class Line:
             raise await self._explain(error) from error
 
     async def _lookup(self, client: AIOKafkaClient, names: list[str]) -> dict[str, int | BrokerError]:
-        answer = await self.ask(MetadataRequest(names, allow_auto_topic_creation=False))
-        await self._learn(client, answer)
+        answer = await self.ask(TopicMetadataRequest(names))
+        topics = topics_of(answer)
+        await self._learn(client, topics, answer.brokers)
         found: dict[str, int | BrokerError] = {}
-        for code, name, _, partitions in answer.topics:
+        for code, name, _, partitions in topics:
             kind = driver.for_code(code)
             if kind in (driver.NoError, driver.LeaderNotAvailableError) and partitions:
                 found[name] = len(partitions)
@@ -142,21 +145,35 @@ class Line:
                 found[name] = translate(kind(), name)
         return found
 
-    async def _learn(self, client: AIOKafkaClient, answer: Any) -> None:
+    async def _learn(self, client: AIOKafkaClient, topics: list[FoundTopic], brokers: Iterable[Any]) -> None:
         """Who leads which partition; the client's own map is replaced as a whole by each answer, so ours is kept."""
-        for _, name, _, partitions in answer.topics:
-            for _, partition, leader, *_ in partitions:
-                self._leaders[TopicPartition(name, partition)] = leader
-        if any(client.cluster.broker_metadata(broker[0]) is None for broker in answer.brokers):
+        for topic in topics:
+            self._ids[topic.name] = topic.id
+            for partition, leader, replicas, in_sync in topic.partitions:
+                self._leaders[TopicPartition(topic.name, partition)] = leader
+                self._replicas[TopicPartition(topic.name, partition)] = tuple(replicas), len(in_sync)
+        if any(client.cluster.broker_metadata(broker[0]) is None for broker in brokers):
             await client.force_metadata_update()
 
     def leader(self, tp: TopicPartition) -> int:
         """Who leads it, as far as we were told."""
         return self._leaders[tp]
 
+    def topic_id(self, topic: str) -> str:
+        """The id of a topic as of the last lookup; empty if the broker gives none."""
+        return self._ids.get(topic, "")
+
     def is_led(self, topic: str, partitions: int) -> bool:
         """Has every partition a leader, as far as we were told?"""
         return all(self._leaders.get(TopicPartition(topic, p), -1) >= 0 for p in range(partitions))
+
+    def replicas(self, topic: str, partitions: int) -> dict[int, tuple[int, ...]]:
+        """The brokers that hold each partition, as the last metadata answer said."""
+        return {p: self._replicas[TopicPartition(topic, p)][0] for p in range(partitions)}
+
+    def in_sync(self, topic: str, partitions: int) -> int:
+        """The fewest replicas in sync of any partition, as the last metadata answer said."""
+        return min(self._replicas[TopicPartition(topic, p)][1] for p in range(partitions))
 
     async def metadata(self, names: Sequence[str]) -> dict[str, int]:
         """As `lookup`, but an error of one is raised."""
@@ -257,7 +274,7 @@ class Line:
         """A started consumer that commits nothing by itself and sees only what is committed."""
         await self.client()
         credentials = self._credentials()
-        made = AIOKafkaConsumer(
+        made = Consumer(
             **self._common(),
             **{
                 "enable_auto_commit": False,

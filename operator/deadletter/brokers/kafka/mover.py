@@ -172,7 +172,7 @@ async def open_mover(
     """Producer first: it fences the one before and finishes its transaction. Then the ledger."""
     if not 0 <= partition < await line.partitions(box):
         raise BoxRecreated(f"{box}: it has no partition {partition}")
-    await boxes.ensure_ledger(line, ledger)
+    await boxes.ensure_ledger(line, ledger, box)
     room = await Room.open(line, f"dlq.{box}.{partition}")
     try:
         mover = KafkaMover(line, room, box, ledger, partition, uid)

@@ -2,8 +2,9 @@
 
 import asyncio
 import heapq
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
+import structlog
 from aiokafka import AIOKafkaConsumer, ConsumerRecord, TopicPartition
 from aiokafka.admin import RecordsToDelete
 from pyroaring import BitMap64
@@ -23,13 +24,21 @@ from deadletter.core.tallies import Why
 KEPT_BYTES = 16 << 20  # payloads held in all partitions of ours; the others are read when they are due
 FETCH_BYTES = 1 << 18  # at once, of those that are not kept
 TRIM_AFTER = 60.0
+log = structlog.stdlib.get_logger("parking")
 
 
 class RetryPartition:
     """Opened on assignment: producer, ledger, then letters from the lowest open one."""
 
-    def __init__(self, line: Line, consumer: AIOKafkaConsumer, spec: DeskSpec, tp: TopicPartition) -> None:
-        self._line, self._consumer, self._spec, self.tp = line, consumer, spec, tp
+    def __init__(
+        self,
+        line: Line,
+        consumer: AIOKafkaConsumer,
+        spec: DeskSpec,
+        tp: TopicPartition,
+        count_lost: Callable[[int], None],
+    ) -> None:
+        self._line, self._consumer, self._spec, self.tp, self._count_lost = line, consumer, spec, tp, count_lost
         self._room: Room | None = None
         self._settled = Settlements(tp.topic, tp.partition)
         self._waiting: list[tuple[int, int, int]] = []  # due time, offset, size
@@ -66,13 +75,17 @@ class RetryPartition:
         places = await dangling.usual_places(self._line, self._spec, self.tp.partition)
         await dangling.say_again(self._line, self._room, [*places, ledger])
         await dangling.clear_ledger(self._line, self._room, ledger)
-        kept = await read_ledger(self._line, self._spec.ledger, self._concerns, [ledger_partition(self.tp.partition)])
-        self._settled = Settlements(self.tp.topic, self.tp.partition)
-        with translated(self._spec.ledger):
-            for key, (_, value) in kept.items():
-                self._settled.load(key, value)
+        self._settled = await self._read_settled()
         for offset in [offset for offset in self._held if offset in self._settled]:
             self._let_go_of(offset)
+
+    async def _read_settled(self) -> Settlements:
+        kept = await read_ledger(self._line, self._spec.ledger, self._concerns, [ledger_partition(self.tp.partition)])
+        settled = Settlements(self.tp.topic, self.tp.partition)
+        with translated(self._spec.ledger):
+            for key, (_, value) in kept.items():
+                settled.load(key, value)
+        return settled
 
     @property
     def is_ours(self) -> bool:
@@ -119,14 +132,30 @@ class RetryPartition:
         return claims
 
     async def _messages(self, sizes: Mapping[int, int]) -> list[Taken]:
-        """The letters at these offsets; what is gone is left out."""
+        """The letters at these offsets, except those that the broker has deleted."""
         found = {offset: self._kept[offset] for offset in sizes if offset in self._kept}
         missing = {offset: size for offset, size in sizes.items() if offset not in found}
         if missing:
             found |= await self._fetched(missing)
+            await self._give_up(missing.keys() - found.keys())
         for offset in found:
             self._drop(offset)
         return [Taken(Place(self.tp.topic, self.tp.partition, o), found[o]) for o in sizes if o in found]
+
+    async def _give_up(self, gone: Collection[int]) -> None:
+        """Release letters that are no longer in the topic, and count those that were not settled as lost.
+
+        A courier that took over the partition may have settled and trimmed some: only the ledger knows.
+        """
+        settled = await self._read_settled() if gone else ()
+        lost = [offset for offset in gone if offset not in settled and offset not in self._settled]
+        for offset in gone:
+            self._let_go_of(offset)
+        if lost:
+            self._count_lost(len(lost))
+            remedy = "look for who deletes its records: retention.bytes, cleanup.policy, delete-records"
+            where = {"topic": self.tp.topic, "partition": self.tp.partition, "first": min(lost), "last": max(lost)}
+            log.error("parked letters lost", letters=len(lost), **where, remedy=remedy)
 
     async def _fetched(self, sizes: Mapping[int, int]) -> dict[int, Message]:
         """Read from the box; what lies between two of them is read along where that costs no more than a fetch."""

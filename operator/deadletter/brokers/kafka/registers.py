@@ -7,7 +7,7 @@ from aiokafka import AIOKafkaConsumer, TopicPartition
 
 from deadletter.brokers.errors import BoxMissing, BrokerError
 from deadletter.brokers.kafka import boxes, reading
-from deadletter.brokers.kafka.ledgers import BATCH, FETCH_BYTES
+from deadletter.brokers.kafka.ledgers import BATCH, FETCH_BYTES, ledger_partition
 from deadletter.brokers.kafka.line import EARLIEST, LATEST, Line
 from deadletter.brokers.kafka.tails import Tail
 from deadletter.brokers.values import Reading, Watched
@@ -71,7 +71,20 @@ class KafkaRegisters:
             if dead not in found:
                 found[dead] = self._read_off(tail, starts, ends, now)
                 await turns.rest()
+        await self._prove_gone()
         return found
+
+    async def _prove_gone(self) -> None:
+        """Note where the ledgers end, open transactions included, that tell what became of letters that are gone."""
+        asked: dict[TopicPartition, list[tuple[Tail, int]]] = {}
+        for tail in self._tails.values():
+            for partition in [p for p, gone in tail.gone.items() if gone and p not in tail.proofs]:
+                ledger = TopicPartition(tail.watched.ledger, ledger_partition(partition))
+                asked.setdefault(ledger, []).append((tail, partition))
+        for ledger, end in (await self._line.offsets(dict.fromkeys(asked, LATEST))).items() if asked else ():
+            for tail, partition in asked[ledger]:
+                if isinstance(end, int):  # else the next sweep asks again
+                    tail.proofs[partition] = end
 
     async def _keep(self, watched: Sequence[Watched]) -> None:
         """One tail per box that is watched now, begun anew when it is to be read otherwise."""
@@ -136,6 +149,7 @@ class KafkaRegisters:
 
     def _read_off(self, tail: Tail, starts: Offsets, ends: Offsets, now: int) -> Reading | BrokerError:
         caught_up = True
+        tail.count_lost()
         for name in _names(tail.watched):
             for partition, start in starts.get(name, {}).items():
                 tp, end = TopicPartition(name, partition), ends.get(name, {}).get(partition, 0)

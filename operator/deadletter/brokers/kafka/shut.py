@@ -6,8 +6,8 @@ import structlog
 from aiokafka import TopicPartition
 
 from deadletter.brokers.errors import BrokerError
+from deadletter.brokers.kafka.beginnings import committed
 from deadletter.brokers.kafka.commits import decode
-from deadletter.brokers.kafka.errors import translated
 from deadletter.brokers.kafka.line import LATEST, Line
 
 log = structlog.stdlib.get_logger("desk")
@@ -51,13 +51,11 @@ async def lags(line: Line, group: str, tps: Iterable[TopicPartition]) -> dict[To
     wanted = list(tps)
     if not wanted:
         return {}
-    ends, admin = await line.offsets(dict.fromkeys(wanted, LATEST)), await line.admin()
-    with translated(group):
-        committed = await admin.list_consumer_group_offsets(group, partitions=wanted)
+    ends = await line.offsets(dict.fromkeys(wanted, LATEST))
     found = {}
-    for tp, said in committed.items():
+    for tp, said in (await committed(line, group, wanted)).items():
         end = ends.get(tp)
-        if isinstance(end, int) and said.offset >= 0:
+        if isinstance(end, int):
             highest, _ = decode(said.offset, said.metadata or "")
             found[tp] = max(0, end - highest - 1)
     return found

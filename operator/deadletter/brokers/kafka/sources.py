@@ -5,7 +5,8 @@ from collections.abc import Sequence
 import structlog
 from aiokafka import AIOKafkaConsumer, ConsumerRecord, TopicPartition
 
-from deadletter.brokers.kafka import dangling, letters, membership, parcels
+from deadletter.brokers.groups import offsets_lost
+from deadletter.brokers.kafka import beginnings, dangling, letters, membership, parcels
 from deadletter.brokers.kafka.batches import Unread
 from deadletter.brokers.kafka.commits import Attempt
 from deadletter.brokers.kafka.committer import Committer, Verdict
@@ -56,19 +57,23 @@ class SourcePartition:
         fresh.finish(self._gone())
 
     async def _committed(self) -> tuple[int, str]:
-        admin = await self._line.admin()
-        with translated(self._spec.group):
-            found = await admin.list_consumer_group_offsets(self._spec.group, partitions=[self.tp])
-        committed = found.get(self.tp)
+        committed = (await beginnings.committed(self._line, self._spec.group, [self.tp])).get(self.tp)
         end = (await self._line.ends(self.tp.topic, [self.tp.partition]))[self.tp.partition]
-        if committed is not None and 0 <= committed.offset <= end and not self._is_anew:
+        if committed is not None and committed.offset <= end and not self._is_anew:
             return committed.offset, committed.metadata or ""
+        if committed is None and not self._is_anew:
+            await self._check_others()
         # A partition that the group has no offset of was added, and one that ends before it was deleted and made again:
         # all of it is new. Said at once: else a restart before the first settlement might begin elsewhere.
         start = await self._first()
         await self._commit(start, "")
         self._is_anew = False
         return start, ""
+
+    async def _check_others(self) -> None:
+        """Raise GroupOffsetsLost if the group has no offset of any partition: then this one is not a new one."""
+        if await beginnings.is_lost(self._line, self._spec.source, self._spec.group):
+            raise offsets_lost(self._spec.source, self._spec.group)
 
     async def _first(self) -> int:
         return (await self._line.ends(self.tp.topic, [self.tp.partition], EARLIEST))[self.tp.partition]

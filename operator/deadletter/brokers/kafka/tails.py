@@ -8,7 +8,9 @@ from pyroaring import BitMap64
 
 from deadletter.brokers.errors import BoxRecreated, BrokerError
 from deadletter.brokers.kafka.errors import translated
+from deadletter.brokers.kafka.ledgers import ledger_partition
 from deadletter.brokers.kafka.reading import taken
+from deadletter.brokers.skipping import log_skipped
 from deadletter.brokers.values import CourierWord, GroupReading, Reading, Watched
 from deadletter.core import ledger as core
 from deadletter.core.dialects import read_letter
@@ -31,31 +33,54 @@ class Tail:
     registers: dict[int, Register] = field(default_factory=dict)
     settled: dict[tuple[str, int], Settlements] = field(default_factory=dict)
     waiting: dict[int, BitMap64] = field(default_factory=dict)
+    gone: dict[int, BitMap64] = field(default_factory=dict)  # parked letters below their topic's start, settled or lost
+    # Where the ledger ended after they were found gone: read up to there, it tells which of them were settled.
+    proofs: dict[int, int] = field(default_factory=dict)
+    lost: int = 0  # parked letters since the last reading
     marks: dict[int, tuple[int, int]] = field(default_factory=dict)
     tallies: dict[str, dict[int, Tally]] = field(default_factory=dict)
     words: dict[str, CourierWord] = field(default_factory=dict)
     hearing: Hearing = field(default_factory=Hearing)
+    skipped: int = 0  # records of the ledger since the last reading
 
     def settlements(self, box: str, partition: int) -> Settlements:
         """The settled offsets of a partition of the dead or the retry box."""
         return self.settled.setdefault((box, partition), Settlements(box, partition))
 
     def read_ledger(self, record: ConsumerRecord) -> None:
-        """Take in one record of the ledger."""
+        """Take in one record of the ledger, or skip it if only a later release knows it.
+
+        Settlements are not skipped: their letters would count as open.
+        """
         key, value = record.key or b"", record.value
+        parsed = core.parse_key(key)
         with translated(self.watched.ledger):
-            parsed = core.parse_key(key)
-            match parsed.kind:
-                case "settled":
-                    self._settle(parsed, key, value)
-                case "mark" if parsed.subject == self.watched.dead:
-                    self._put(self.marks, parsed.partition, value and core.decode_mark(key, value))
-                case "tally":
-                    partitions = self.tallies.setdefault(parsed.subject, {})
-                    self._put(partitions, parsed.partition, value and core.decode_tally(key, value))
-                    self._put(self.tallies, parsed.subject, partitions or None)
-                case "courier":
-                    self._put(self.words, parsed.subject, value and CourierWord(**core.decode_word(key, value)))
+            if parsed is None:
+                self._skip(key, value)
+            elif parsed.kind == "settled":
+                self._settle(parsed, key, value)
+            else:
+                try:
+                    self._note(parsed, key, value)
+                except core.UnknownRecord:
+                    self._skip(key, value)
+
+    def _note(self, parsed: core.Key, key: bytes, value: bytes | None) -> None:
+        match parsed.kind:
+            case "mark" if parsed.subject == self.watched.dead:
+                self._put(self.marks, parsed.partition, value and core.decode_mark(key, value))
+            case "tally":
+                tally = value and core.decode_tally(key, value)
+                partitions = self.tallies.setdefault(parsed.subject, {})
+                self._put(partitions, parsed.partition, tally)
+                self._put(self.tallies, parsed.subject, partitions or None)
+            case "courier":
+                self._put(self.words, parsed.subject, value and core.decode_word(key, value, CourierWord))
+
+    def _skip(self, key: bytes, value: bytes | None) -> None:
+        if value is not None:
+            self.skipped += 1
+            log_skipped(self.watched.ledger, key)
 
     @staticmethod
     def _put(where: dict, key: object, value: object) -> None:  # type: ignore[type-arg]
@@ -68,7 +93,8 @@ class Tail:
         """A chunk only grows, but for a restored archive or a reset: those are rare, so start the register anew."""
         fresh = self.settlements(parsed.subject, parsed.partition).load(key, value)
         if parsed.subject == self.watched.retry:
-            self.waiting.setdefault(parsed.partition, BitMap64()).difference_update(BitMap64(fresh))
+            for letters in (self.waiting, self.gone):
+                letters.setdefault(parsed.partition, BitMap64()).difference_update(BitMap64(fresh))
         elif parsed.subject == self.watched.dead and value is None:
             self.restart(parsed.partition)
         elif parsed.subject == self.watched.dead:
@@ -123,11 +149,30 @@ class Tail:
         if tp.topic == self.watched.dead and tp.partition in self.registers:
             self.registers[tp.partition].drop_below(start)
         elif tp.topic == self.watched.retry and tp.partition in self.waiting:
-            self.waiting[tp.partition].remove_range(0, start)
+            self._drop_parked(tp.partition, start)
+
+    def _drop_parked(self, partition: int, start: int) -> None:
+        waiting = self.waiting[partition]
+        if waiting and waiting.min() < start:
+            gone = waiting.copy()
+            gone.remove_range(start, gone.max() + 1)
+            waiting.remove_range(0, start)
+            self.gone.setdefault(partition, BitMap64()).update(gone)
+
+    def count_lost(self) -> None:
+        """Count the gone letters as lost for which the ledger has been read far enough to know.
+
+        A settlement may be behind the last stable offset for a while, and its letter already trimmed.
+        """
+        for partition, proof in list(self.proofs.items()):
+            if self.positions.get(TopicPartition(self.watched.ledger, ledger_partition(partition)), 0) >= proof:
+                self.lost += len(self.gone.pop(partition, ()))
+                del self.proofs[partition]
 
     def reading(self, now: int, caught_up: bool) -> Reading:
-        """What is known now."""
+        """Return the current reading and reset the counts of skipped records and lost letters."""
         registers = self.registers.values()
+        (skipped, self.skipped), (lost, self.lost) = (self.skipped, 0), (self.lost, 0)
         return Reading(
             depth=sum(register.depth for register in registers),
             oldest=min((register.oldest for register in registers if register.oldest is not None), default=None),
@@ -137,6 +182,8 @@ class Tail:
             parked=sum(len(bits) for bits in self.waiting.values()),
             tallies={uid: tuple(parts[p] for p in sorted(parts)) for uid, parts in self.tallies.items() if parts},
             couriers=self.hearing.living([word for _, word in sorted(self.words.items())], now),
+            lost=lost,
+            skipped=skipped,
         )
 
 

@@ -5,10 +5,12 @@ from contextlib import asynccontextmanager
 
 from deadletter.brokers.base import Offsets, Registers
 from deadletter.brokers.errors import BoxConflict, BoxMissing
+from deadletter.brokers.groups import Start
 from deadletter.brokers.memory.desk import MemoryDesk
+from deadletter.brokers.memory.groups import is_lost, positions
 from deadletter.brokers.memory.mover import MemoryMover
 from deadletter.brokers.memory.server import Box, MemoryServer
-from deadletter.brokers.values import BoxSpec, BoxState, CourierWord, DeskSpec, Publication, Server, Taken
+from deadletter.brokers.values import BoxSpec, BoxState, CourierWord, DeskSpec, Publication, Resumed, Server, Taken
 from deadletter.core.letters import Place
 from deadletter.core.tallies import Span, Tally
 
@@ -113,6 +115,20 @@ class MemoryBroker:
         finally:
             desk.leave()
 
+    async def is_group_lost(self, source: str, group: str) -> bool:
+        """True if there are messages and no position."""
+        return is_lost(self._server, source, group)
+
+    async def resume_group(self, source: str, group: str, start: Start) -> Resumed | None:
+        """Give it a position in every partition."""
+        if not is_lost(self._server, source, group):
+            return None
+        box = self._server.box(source)
+        firsts, starts = [box.start(number) for number in range(len(box.ends))], positions(box, start)
+        self._server.groups[source, group].next = dict(enumerate(starts))
+        ahead = sum(box.ends) - sum(starts)
+        return Resumed(passed_over=sum(starts) - sum(firsts), ahead=ahead)
+
     async def selected(self, ledger: str, uid: str) -> Mapping[int, Offsets]:
         """What a DryRun selected."""
         self._server.check()
@@ -143,7 +159,11 @@ class MemoryBroker:
         for key in [key for key in kept.born if key[0] == box]:
             del kept.born[key]
 
-    async def say(self, ledger: str, pod: str, word: CourierWord | None) -> None:
+    async def match_ledger(self, box: str, ledger: str) -> str:  # noqa: ARG002 (nothing is replicated here)
+        """Nothing to do."""
+        return ""
+
+    async def say(self, box: str, ledger: str, pod: str, word: CourierWord | None) -> None:  # noqa: ARG002
         """Keep the word of a worker without a desk."""
         self._server.check()
         if word is None:

@@ -1,9 +1,12 @@
 """A courier's desk in memory. The group needs no rebalance: any consumer takes what nobody holds."""
 
 import asyncio
+from itertools import islice, zip_longest
 
 from deadletter.brokers.attempts import parked_claim, to_park
 from deadletter.brokers.errors import BrokerError, Fenced
+from deadletter.brokers.groups import EARLIEST, LATEST, offsets_lost
+from deadletter.brokers.memory.groups import is_lost, positions
 from deadletter.brokers.memory.server import Box, MemoryServer
 from deadletter.brokers.values import Buried, Claim, CourierWord, DeskSpec, Parked, Publication, Settlement
 from deadletter.core.letters import Place
@@ -16,13 +19,16 @@ class MemoryDesk:
     """Keeps the contract of `base.Desk`. A second desk of the same consumer takes over what the first one held."""
 
     why_shut: BrokerError | None = None  # every partition is open
+    lost = 0  # nothing else deletes from this memory
 
     def __init__(self, server: MemoryServer, spec: DeskSpec) -> None:
         self._server, self._spec = server, spec
+        if spec.has_started and is_lost(server, spec.source, spec.group):
+            raise offsets_lost(spec.source, spec.group)
         self._group = server.groups[spec.source, spec.group]
-        source = server.box(spec.source)
-        for partition in range(len(source.partitions)):
-            first = source.start(partition) if spec.from_earliest else source.ends[partition]
+        is_new = not self._group.next and not spec.has_started  # else a partition without a position was added
+        start = EARLIEST if spec.from_earliest or not is_new else LATEST
+        for partition, first in enumerate(positions(server.box(spec.source), start)):
             self._group.next.setdefault(partition, first)
         self._group.release(spec.consumer)
         self._session = self._group.sessions.get(spec.consumer, 0) + 1
@@ -46,12 +52,13 @@ class MemoryDesk:
     def _retry(self) -> Box | None:
         return self._server.boxes.get(self._spec.retry)
 
-    async def claim(self, limit: int, max_bytes: int = 64 << 20) -> list[Claim]:
+    async def claim(self, limit: int, max_bytes: int = 64 << 20, due: int | None = None) -> list[Claim]:
         """Due letters first, then the source; waits at most 1 s for the first."""
+        due = limit if due is None else min(due, limit)
         deadline = asyncio.get_running_loop().time() + _WAIT
         while True:
             self._check()
-            claims = self._take(limit, max_bytes)
+            claims = self._take(limit, max_bytes, due)
             if claims or asyncio.get_running_loop().time() >= deadline:
                 return claims
             await asyncio.sleep(_GLANCE)
@@ -61,9 +68,9 @@ class MemoryDesk:
         if self._group.sessions.get(self._spec.consumer) != self._session:
             raise Fenced(f"another courier works as {self._spec.consumer}")
 
-    def _take(self, limit: int, max_bytes: int) -> list[Claim]:
+    def _take(self, limit: int, max_bytes: int, due: int) -> list[Claim]:
         taken: list[Claim] = []
-        for claim in (*self._due(limit), *self._fresh(limit)):
+        for claim in (*self._due(due), *self._fresh(limit)):
             max_bytes -= claim.message.size
             if len(taken) >= limit or (taken and max_bytes < 0):
                 break
@@ -85,12 +92,13 @@ class MemoryDesk:
 
     def _fresh(self, limit: int) -> list[Claim]:
         source = self._server.box(self._spec.source)
-        places = list(self._group.freed)
+        fresh: list[list[tuple[int, int]]] = []
         for partition, letters in enumerate(source.partitions):
-            start = self._group.next.setdefault(partition, 0)
-            places += [(partition, offset) for offset in range(start, source.ends[partition]) if offset in letters]
-        there = [(partition, offset) for partition, offset in places if offset in source.partitions[partition]]
-        return [self._source_claim(source, *place) for place in there[:limit]]
+            offsets = range(self._group.next.setdefault(partition, 0), source.ends[partition])
+            fresh.append([(partition, offset) for offset in offsets if offset in letters])
+        in_turn = (place for places in zip_longest(*fresh) for place in places if place is not None)
+        there = (place for place in (*self._group.freed, *in_turn) if place[1] in source.partitions[place[0]])
+        return [self._source_claim(source, *place) for place in islice(there, limit)]
 
     def _source_claim(self, source: Box, partition: int, offset: int) -> Claim:
         attempts, first = self._group.notes.get((partition, offset), (0, None))

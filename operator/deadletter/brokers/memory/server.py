@@ -4,6 +4,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from uuid import uuid4
 from zlib import crc32
 
 from deadletter.brokers.errors import BoxMissing, BrokerError, TooLarge
@@ -35,6 +36,7 @@ class Box:
     ends: list[int] = field(default_factory=list)
     waiting: dict[int, Waiting] = field(default_factory=dict)
     max_message_bytes: int | None = None
+    id: str = field(default_factory=lambda: uuid4().hex)
 
     def grow(self, partitions: int) -> None:
         """Partitions are added, never taken away."""
@@ -46,7 +48,7 @@ class Box:
     def state(self) -> BoxState:
         """The box as the contract shows it."""
         parts, keep = len(self.partitions), self.spec.retention_ms
-        return BoxState(self.spec.name, parts, keep, max_message_bytes=self.max_message_bytes)
+        return BoxState(self.spec.name, parts, keep, max_message_bytes=self.max_message_bytes, id=self.id)
 
     def start(self, partition: int) -> int:
         """The first offset that still holds a letter, or the end."""

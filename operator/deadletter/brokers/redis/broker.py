@@ -6,7 +6,8 @@ from contextlib import aclosing, asynccontextmanager
 
 from deadletter.brokers.base import Offsets, Registers
 from deadletter.brokers.errors import BoxMissing, BrokerError
-from deadletter.brokers.redis import boxes, ledgers, names
+from deadletter.brokers.groups import Start
+from deadletter.brokers.redis import boxes, groups, ledgers, names
 from deadletter.brokers.redis.desk import RedisDesk
 from deadletter.brokers.redis.line import Line
 from deadletter.brokers.redis.mover import RedisMover
@@ -14,7 +15,7 @@ from deadletter.brokers.redis.publishing import Guard, Parcel, publish
 from deadletter.brokers.redis.reading import read_span
 from deadletter.brokers.redis.registers import RedisRegisters
 from deadletter.brokers.redis.selections import read_selection
-from deadletter.brokers.values import BoxSpec, BoxState, CourierWord, DeskSpec, Publication, Server, Taken
+from deadletter.brokers.values import BoxSpec, BoxState, CourierWord, DeskSpec, Publication, Resumed, Server, Taken
 from deadletter.core.names import archive
 from deadletter.core.tallies import Span, Tally
 
@@ -103,6 +104,14 @@ class RedisBroker:
         finally:
             await desk.leave()
 
+    async def is_group_lost(self, source: str, group: str) -> bool:
+        """True if there are messages and no group."""
+        return await groups.is_lost(self._line, source, group)
+
+    async def resume_group(self, source: str, group: str, start: Start) -> Resumed | None:
+        """Make the group again."""
+        return await groups.resume(self._line, source, group, start)
+
     async def selected(self, ledger: str, uid: str) -> Mapping[int, Offsets]:
         """What a DryRun selected."""
         selection = await read_selection(self._line, ledger, uid)
@@ -114,7 +123,7 @@ class RedisBroker:
 
     async def tallies(self, ledger: str) -> Mapping[str, Sequence[Tally]]:
         """What every Replay has counted."""
-        return ledgers.read_entries(await self._line.call("HGETALL", ledger)).tallies
+        return ledgers.read_entries(ledger, await self._line.call("HGETALL", ledger)).tallies
 
     async def forget(self, ledger: str, uid: str) -> None:
         """Remove what a deleted Replay left."""
@@ -123,7 +132,11 @@ class RedisBroker:
     async def reset_ledger(self, box: str, ledger: str) -> None:
         """Nothing is kept of settled letters: a stream made anew is never mistaken for the old one."""
 
-    async def say(self, ledger: str, pod: str, word: CourierWord | None) -> None:
+    async def match_ledger(self, box: str, ledger: str) -> str:  # noqa: ARG002 (a key has no replicas of its own)
+        """Nothing to do."""
+        return ""
+
+    async def say(self, box: str, ledger: str, pod: str, word: CourierWord | None) -> None:  # noqa: ARG002
         """Keep the word of a worker without a desk."""
         await ledgers.write_word(self._line, ledger, pod, word)
 

@@ -4,9 +4,11 @@ import asyncio
 from contextlib import suppress
 from typing import Any
 
+import structlog
+
 from deadletter.brokers.attempts import parked_claim
 from deadletter.brokers.errors import BoxMissing, BrokerError
-from deadletter.brokers.redis import boxes, ledgers, names
+from deadletter.brokers.redis import groups, ledgers, names
 from deadletter.brokers.redis.clerk import Clerk
 from deadletter.brokers.redis.encoding import message_of, unpack_letter
 from deadletter.brokers.redis.hands import LEASE, Hands
@@ -22,6 +24,7 @@ _REPLY = 8 << 20  # bytes of a reply, as far as the messages before tell; Redis 
 _TICK = 0.5
 _REFRESH_EVERY = 10  # ticks
 _TAKEOVER_EVERY = 5.0
+log = structlog.stdlib.get_logger("parking")
 
 
 class RedisDesk:
@@ -36,21 +39,19 @@ class RedisDesk:
         self._backlog: list[Claim] = []
         self._most = 1  # messages of a reply
         self._own: str | None = "0"  # where our own pending messages go on; None: all read
-        self._last = "0" if spec.from_earliest else "$"
+        self._last: str | None = None  # the newest message that this desk has read
         self._takeover_at = 0.0
         self._notes: dict[str, tuple[int, int]] = {}
         self._pods: set[str] = set()
         self._beating: asyncio.Task[None] | None = None
         self.lag = 0
         self.parked = 0
+        self.lost = 0
         self.trimmed = 0  # messages that were cut off the stream while they were pending
 
     async def join(self) -> None:
-        """Make the group if need be and take back what an earlier process of this name held.
-
-        A stream is born by its first message, which a late group would miss: an absent source is made, empty.
-        """
-        await boxes.make_group(self._line, self._spec.source, self._spec.group, self._last)
+        """Make the group if need be and take back what an earlier process of this name held."""
+        await groups.begin(self._line, self._spec)
         await self._hands.free_due()
         await self._look()
         self._beating = asyncio.create_task(self._beat())
@@ -67,27 +68,28 @@ class RedisDesk:
             if self._pods:
                 await self._line.call("HDEL", self._spec.ledger, *(courier_key(pod) for pod in self._pods))
 
-    async def claim(self, limit: int, max_bytes: int = 64 << 20) -> list[Claim]:
+    async def claim(self, limit: int, max_bytes: int = 64 << 20, due: int | None = None) -> list[Claim]:
         """Due letters, our own pending messages, those abandoned by others, new ones."""
         room = max_bytes - _size(self._backlog)
         if len(self._backlog) < limit and room > 0:
             try:
-                await self._gather(limit - len(self._backlog), room)
+                await self._gather(limit - len(self._backlog), room, due)
             except BaseException:
                 self._own = "0"  # what was claimed by a reply we never saw is ours: read it again
                 raise
         return self._deal(limit, max_bytes)
 
-    async def _gather(self, limit: int, max_bytes: int) -> None:
+    async def _gather(self, limit: int, max_bytes: int, due: int | None) -> None:
         count = min(limit, _SLICE)
-        self._backlog = await self._due(count, max_bytes) + self._backlog
+        most_due = count if due is None else min(count, due)
+        self._backlog = await self._due(most_due, max_bytes) + self._backlog
         if len(self._backlog) >= count:
             return
         count = min(count, self._most)
         try:
             found = await self._own_pending(count) or await self._abandoned(count) or await self._fresh(count)
         except BoxMissing:
-            await boxes.make_group(self._line, self._spec.source, self._spec.group, self._last)
+            await groups.begin_again(self._line, self._spec, self._last)
             return
         self._backlog += found
         self._learn(found)
@@ -109,8 +111,12 @@ class RedisDesk:
 
     async def _due(self, limit: int, max_bytes: int) -> list[Claim]:
         spec = self._spec
-        keys = [spec.retry, names.due(spec.retry), names.holders(spec.retry), names.published(spec.retry)]
-        self.parked, *found = await self._line.run(TAKE_DUE, keys, [spec.consumer, LEASE, limit, max_bytes])
+        beside = (names.due, names.holders, names.published, names.lost)
+        keys = [spec.retry, *(name(spec.retry) for name in beside)]
+        self.parked, lost, *found = await self._line.run(TAKE_DUE, keys, [spec.consumer, LEASE, limit, max_bytes])
+        if lost:
+            self.lost += lost
+            log.error("parked letters lost", letters=lost, box=spec.retry, remedy="look for who deletes or evicts keys")
         claims = [_parked(spec.retry, name, letter) for name, letter in zip(found[::2], found[1::2], strict=True)]
         self._hands.take(claims)
         return claims
@@ -188,7 +194,7 @@ class RedisDesk:
 
     def _claim(self, entry: list[Any], note: bytes | None = None) -> Claim:
         place = Place.of_entry(self._spec.source, entry[0].decode())
-        attempts, first = map(int, note.split()) if note else (0, None)
+        attempts, first = map(int, note.split()[:2]) if note else (0, None)
         return Claim(place, message_of(entry[1], place.offset >> SEQUENCE_BITS), attempts, first)
 
     def note(self, claim: Claim, attempts: int, first_failed_at: int) -> None:
@@ -238,8 +244,8 @@ class RedisDesk:
             raise
 
     async def _look(self) -> None:
-        groups: list[list[Any]] = await self._line.call("XINFO", "GROUPS", self._spec.source)
-        told = [dict(zip(group[::2], group[1::2], strict=True)) for group in groups]
+        found: list[list[Any]] = await self._line.call("XINFO", "GROUPS", self._spec.source)
+        told = [dict(zip(group[::2], group[1::2], strict=True)) for group in found]
         ours = next((group for group in told if group[b"name"] == self._spec.group.encode()), {})
         self.lag = ours.get(b"lag") or 0
 

@@ -6,7 +6,9 @@ are any.
 Plain, of any other system: the first of `body`, `value`, `data`, `payload` is the value, `key` the key, every other
 field a header; with none of the four the value is a JSON object of all fields (fields that are not text, or named
 twice, become headers without a value). The header `redis-body-field` remembers the shape, so that such a message is
-written with the very fields it came with, and our headers are fields beside them.
+written with the very fields it came with, and our headers are fields beside them. A message that would take more than
+`MOST_FIELDS` fields is written packed, at its origin too: a script needs the longer the more fields an entry has, and
+Redis serves no one else meanwhile.
 """
 
 from collections.abc import Sequence
@@ -17,8 +19,9 @@ from deadletter.core.letters import Headers, Message
 
 PACKED = b"dlq-headers"
 SHAPE = "redis-body-field"
+_OURS = (b"dlq-", b"x-orig-")
 _BODIES = (b"body", b"value", b"data", b"payload")
-_MOST_FIELDS = 1_000
+MOST_FIELDS = 30_000
 _pack = msgspec.msgpack.Encoder().encode
 _unpack = msgspec.msgpack.Decoder(Headers).decode
 _unpack_raw = msgspec.msgpack.Decoder(list[tuple[bytes, bytes | None]]).decode
@@ -69,7 +72,7 @@ def _headers(pairs: Sequence[tuple[bytes, bytes | None]]) -> Headers:
 def _plain(message: Message, body: bytes) -> list[bytes] | None:
     """The fields it came with; None when it cannot be written so any more (a transform may have changed it)."""
     pairs = [(name, value) for name, value in _pairs(message.headers) if name != SHAPE.encode()]
-    if len(pairs) > _MOST_FIELDS or any(value is None or name == PACKED for name, value in pairs):
+    if any(value is None or name == PACKED for name, value in pairs):
         return None
     fields = _body_fields(message.value, body)
     if fields is None or (message.key is not None and not body):
@@ -77,7 +80,8 @@ def _plain(message: Message, body: bytes) -> list[bytes] | None:
     if message.key is not None:
         fields += (b"key", message.key)
     fields += (part or b"" for pair in pairs for part in pair)
-    return fields if fields and _comes_back(fields, message) else None
+    fits = 0 < len(fields) <= 2 * MOST_FIELDS
+    return fields if fits and _comes_back(fields, message) else None
 
 
 def _body_fields(value: bytes | None, body: bytes) -> list[bytes] | None:
@@ -130,8 +134,8 @@ def _foreign(pairs: list[tuple[bytes, bytes]], timestamp: int) -> Message:
 
 
 def _without_body(pairs: list[tuple[bytes, bytes]], timestamp: int) -> Message:
-    ours = [pair for pair in pairs if pair[0].startswith((b"dlq-", b"x-orig-"))]
-    fields = [pair for pair in pairs if pair not in ours]
+    ours = [pair for pair in pairs if pair[0].startswith(_OURS)]
+    fields = [pair for pair in pairs if not pair[0].startswith(_OURS)]
     try:
         texts = {name.decode(): value.decode() for name, value in fields}
     except UnicodeDecodeError:

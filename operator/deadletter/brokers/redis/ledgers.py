@@ -5,12 +5,14 @@ from collections.abc import AsyncGenerator
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from deadletter.brokers.errors import LedgerCorrupt
+from deadletter.brokers.errors import LedgerCorrupt, LedgerTooNew
 from deadletter.brokers.redis import names
 from deadletter.brokers.redis.line import Line, Word
+from deadletter.brokers.skipping import log_skipped
 from deadletter.brokers.values import CourierWord
 from deadletter.core.ledger import (
     LedgerError,
+    UnknownRecord,
     courier_key,
     decode_tally,
     decode_word,
@@ -30,22 +32,33 @@ class Entries:
 
     tallies: dict[str, tuple[Tally, ...]] = field(default_factory=dict)
     couriers: list[CourierWord] = field(default_factory=list)
+    skipped: int = 0
+
+    def add(self, key: bytes, value: bytes) -> bool:
+        """Take in one field; False if only a later release knows it."""
+        parsed = parse_key(key)
+        if parsed is None:
+            return False
+        try:
+            if parsed.kind == "tally":
+                self.tallies[parsed.subject] = (decode_tally(key, value),)
+            elif parsed.kind == "courier":
+                self.couriers.append(decode_word(key, value, CourierWord))
+        except UnknownRecord:
+            return False
+        return True
 
 
-def read_entries(pairs: list[bytes]) -> Entries:
-    """Fields and values of the hash; LedgerCorrupt names the field that cannot be read."""
+def read_entries(ledger: str, pairs: list[bytes]) -> Entries:
+    """Fields and values of the hash, unknown ones skipped; LedgerCorrupt names the field that cannot be read."""
     entries = Entries()
     try:
         for key, value in zip(pairs[::2], pairs[1::2], strict=True):
-            parsed = parse_key(key)
-            if parsed.kind == "tally":
-                entries.tallies[parsed.subject] = (decode_tally(key, value),)
-            elif parsed.kind == "courier":
-                entries.couriers.append(CourierWord(**decode_word(key, value)))
-    except (LedgerError, TypeError) as error:
-        raise LedgerCorrupt(
-            str(error) if isinstance(error, LedgerError) else "a courier's word is malformed"
-        ) from error
+            if not entries.add(key, value):
+                entries.skipped += 1
+                log_skipped(ledger, key)
+    except LedgerError as error:
+        raise LedgerCorrupt(str(error)) from error
     return entries
 
 
@@ -55,6 +68,8 @@ async def read_tally(line: Line, ledger: str, uid: str) -> Tally | None:
     value: bytes | None = await line.call("HGET", ledger, key)
     try:
         return None if value is None else decode_tally(key, value)
+    except UnknownRecord as error:
+        raise LedgerTooNew(str(error)) from error
     except LedgerError as error:
         raise LedgerCorrupt(str(error)) from error
 
@@ -119,7 +134,7 @@ async def replays_of(line: Line, ledger: str) -> set[str]:
     if await line.call("TYPE", ledger) != b"hash":
         return set()
     fields: list[bytes] = await line.call("HKEYS", ledger)
-    return {field.split(b"/")[1].decode() for field in fields if field.startswith(b"tally/")}
+    return {field.split(b"/")[1].decode("utf-8", "replace") for field in fields if field.startswith(b"tally/")}
 
 
 def raise_first(replies: list[Any]) -> list[Any]:

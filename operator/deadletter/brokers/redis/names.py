@@ -35,6 +35,16 @@ def holders(retry: str) -> str:
     return beside(retry, "holders")
 
 
+def identity(box: str) -> str:
+    """The id of a box that the operator created; set in the same script as the box."""
+    return beside(box, "id")
+
+
+def lost(retry: str) -> str:
+    """Number of waiting letters that were gone when they were due."""
+    return beside(retry, "lost")
+
+
 def notes(source: str, group: str) -> str:
     """Hash of messages that failed inline: attempts and first failure."""
     return beside(source, f"{group}.notes")

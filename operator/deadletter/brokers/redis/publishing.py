@@ -17,6 +17,7 @@ from deadletter.core.letters import Message
 MARK_LIFE = 7 * 24 * 3_600_000
 _MOST_LETTERS = 500
 _MOST_BYTES = 1 << 20
+_WORD_BYTES = 16  # what a word costs beside its bytes; Redis refuses a command of more than 1,048,576 words
 _LARGEST = 500 << 20  # Redis takes 512 MiB in a field
 
 
@@ -55,7 +56,7 @@ class _Batch:
         wait = "" if parcel.due_at is None else wait_until(parcel.due_at)
         self.words += (parcel.mark, wait, len(fields), *fields)
         self.parcels.append(parcel)
-        self.size += sum(map(len, fields))
+        self.size += sum(map(len, fields)) + _WORD_BYTES * len(fields)
 
     @property
     def is_full(self) -> bool:

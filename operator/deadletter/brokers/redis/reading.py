@@ -36,7 +36,7 @@ async def read_span(line: Line, box: str, span: Span) -> AsyncGenerator[list[Tak
             if not batch:
                 return
             more, start = len(batch) >= count, batch[-1].place.offset + 1
-            count = _next_count(count, sum(len(one.message.value or b"") for one in batch))
+            count = _next_count(count, sum(one.message.size for one in batch))
             ahead = (
                 asyncio.ensure_future(
                     line.call("XRANGE", box, entry_id(start), entry_id(max(span.end - 1, start)), "COUNT", count)

@@ -6,7 +6,7 @@ counted on, and after a deletion all are counted anew.
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from deadletter.brokers.errors import BoxMissing, BrokerError
@@ -74,12 +74,14 @@ class RedisRegisters:
         self._line = line
         self._counted: dict[str, _Counted] = {}
         self._hearings: dict[str, Hearing] = {}
+        self._lost: dict[str, int] = {}  # as last read: the number in Redis is never set back
 
     async def sweep(self, watched: Sequence[Watched], now: int) -> Mapping[str, Reading | BrokerError]:
         """Two requests per hundred boxes, and one or more for each that changed."""
         known = {each.dead for each in watched}
         self._counted = {dead: counted for dead, counted in self._counted.items() if dead in known}
         self._hearings = {dead: self._hearings.get(dead) or Hearing() for dead in known}
+        self._lost = {dead: lost for dead, lost in self._lost.items() if dead in known}
         readings: dict[str, Reading | BrokerError] = {}
         for at in range(0, len(watched), _SIGHTS):
             readings |= await self._sweep_some(watched[at : at + _SIGHTS], now)
@@ -91,21 +93,25 @@ class RedisRegisters:
             beside = await self._line.calls([command for each in watched for command in _beside(each)])
         except BrokerError as error:
             return dict.fromkeys((each.dead for each in watched), error)
-        parts = zip(watched, sights, beside[::2], beside[1::2], strict=True)
-        return {each.dead: await self._attempt(each, sight, hash_, due, now) for each, sight, hash_, due in parts}
+        parts = zip(watched, sights, beside[::3], beside[1::3], beside[2::3], strict=True)
+        return {each.dead: await self._attempt(each, sight, told, now) for each, sight, *told in parts}
 
-    async def _attempt(
-        self, watched: Watched, sight: list[Any], kept: Any, due: Any, now: int
-    ) -> Reading | BrokerError:
+    async def _attempt(self, watched: Watched, sight: list[Any], told: list[Any], now: int) -> Reading | BrokerError:
         try:
             if not sight:
                 self._counted.pop(watched.dead, None)
                 raise BoxMissing(f"stream {watched.dead} does not exist")
-            ledgers.raise_first([kept, due])
-            counted, entries = await self._count(watched, sight), ledgers.read_entries(kept)
-            return _reading(counted, entries, due, self._hearings[watched.dead].living(entries.couriers, now))
+            kept, due, lost = ledgers.raise_first(told)
+            counted, entries = await self._count(watched, sight), ledgers.read_entries(watched.ledger, kept)
+            reading = _reading(counted, entries, due, self._hearings[watched.dead].living(entries.couriers, now))
+            return replace(reading, lost=self._newly_lost(watched.dead, int(lost or 0)))
         except BrokerError as error:
             return error
+
+    def _newly_lost(self, dead: str, lost: int) -> int:
+        """Return the losses since the last sweep; the first sweep only remembers the count it finds."""
+        before, self._lost[dead] = self._lost.get(dead, lost), lost
+        return max(0, lost - before)
 
     async def _count(self, watched: Watched, sight: list[Any]) -> _Counted:
         old = self._counted.get(watched.dead)
@@ -148,7 +154,8 @@ class RedisRegisters:
 
 
 def _beside(watched: Watched) -> list[tuple[str, ...]]:
-    return [("HGETALL", watched.ledger), ("ZCARD", names.due(watched.retry or watched.dead))]
+    retry = watched.retry or watched.dead
+    return [("HGETALL", watched.ledger), ("ZCARD", names.due(retry)), ("GET", names.lost(retry))]
 
 
 def _only_grew(old: list[Any], new: list[Any]) -> bool:
@@ -177,4 +184,5 @@ def _reading(counted: _Counted, entries: ledgers.Entries, parked: int, couriers:
         parked=parked,
         tallies=entries.tallies,
         couriers=couriers,
+        skipped=entries.skipped,
     )

@@ -6,13 +6,15 @@ from typing import Any
 
 from deadletter.api.assignments import CourierAssignment
 from deadletter.brokers.base import Desk
-from deadletter.brokers.errors import BrokerError, Fenced
+from deadletter.brokers.errors import BrokerError, Fenced, GroupOffsetsLost
 from deadletter.brokers.values import Claim
+from deadletter.core.breaker import PROBES
 from deadletter.workers import logs, metrics, running
 from deadletter.workers.courier import letters
 from deadletter.workers.courier.deliveries import Deliverer, wall_clock
 from deadletter.workers.courier.fates import Fates
 from deadletter.workers.courier.gates import Gate, Pass
+from deadletter.workers.courier.lanes import TURNS
 from deadletter.workers.courier.load import Load
 
 TROUBLE_S = 60.0
@@ -34,6 +36,7 @@ class Courier:
         self._desk, self._deliverer, self._clock = desk, deliverer, clock
         self._slots = assignment.delivery.concurrency
         self._in_flight = 0
+        self._opened = 0  # how often the circuit had opened when messages were last claimed to probe with
         self._stopping = False
         self._tasks: set[asyncio.Task[None]] = set()
         self._changed = asyncio.Event()
@@ -73,7 +76,7 @@ class Courier:
     async def _finish(self, claiming: "asyncio.Future[None]", grace: float) -> None:
         self._stopping = True
         self._fates.stopping.set()
-        self._fates.waits.clear()
+        self._fates.forget()
         self._changed.set()
         end = asyncio.get_running_loop().time() + grace
         while under_way := {task for task in (claiming, *self._tasks) if not task.done()}:
@@ -84,7 +87,7 @@ class Courier:
 
     async def _leave(self, *others: "asyncio.Future[Any]") -> None:
         self._stopping = True
-        self._fates.waits.clear()
+        self._fates.forget()
         if self._timer is not None:
             self._timer.cancel()
         await running.end(*others, *self._tasks)
@@ -98,19 +101,21 @@ class Courier:
             except BrokerError as error:
                 now = asyncio.get_running_loop().time()
                 since = since if since is not None else now
-                # A group that forms anew looks like a fence for a moment.
-                if not (error.heals or isinstance(error, Fenced)) or now - since > TROUBLE_S:
+                # A group that forms anew looks like a fence for a moment. One without offsets gets them only when no
+                # courier is a member of it.
+                is_over = isinstance(error, GroupOffsetsLost) or now - since > TROUBLE_S
+                if is_over or not (error.heals or isinstance(error, Fenced)):
                     raise
                 reason, message = type(error).__name__, str(error)[:1024]
                 self._log.warning("claiming failed; it is tried again", reason=reason, message=message)
                 await asyncio.sleep(1.0)
 
     async def _claim_once(self) -> None:
-        room = self._room()
+        room, due = self._room()
         if room <= 0:
             await self._glance()
             return
-        for claim in await self._desk.claim(room, self.load.free_bytes):
+        for claim in await self._desk.claim(room, self.load.free_bytes, due):
             self.load.take(claim)
             if claim.unreadable:
                 self._fates.bury_unread(claim)
@@ -118,12 +123,21 @@ class Courier:
                 self._fates.lanes.add(letters.resume(claim))
         self._pump()
 
-    def _room(self) -> int:
-        now = self._clock()
-        if self.gate.why(now)[0]:  # one claim to probe with, if there is none
-            is_idle = not len(self._fates.lanes) and not self._in_flight
-            return min(self.load.free, 1) if is_idle and self.gate.wants_probe(now) else 0
-        return self.load.room
+    def _room(self) -> tuple[int, int]:
+        """How many claims to take now, and how many of them may be parked letters.
+
+        While only a probe can open the gate: fresh messages for it, some more each time the circuit opens (those that
+        are held may all be bad ones of one partition), and letters if there is nothing else to probe with.
+        """
+        lanes, now = self._fates.lanes, self._clock()
+        if not self.gate.why(now)[0]:
+            room = self.load.room(lanes.behind)
+            return room, -(-room // TURNS)
+        is_enough = lanes.fresh >= PROBES and self._opened == self.gate.breaker.opened
+        if is_enough or not self.gate.wants_probe(now):
+            return 0, 0
+        self._opened = self.gate.breaker.opened
+        return min(self.load.spare, PROBES), max(PROBES - len(lanes) - self._in_flight, 0)
 
     async def _glance(self) -> None:
         self._changed.clear()
@@ -138,16 +152,17 @@ class Courier:
         self._pump()
 
     def _pump(self) -> None:
-        lanes = self._fates.lanes
+        lanes, leave = self._fates.lanes, None
         while len(lanes) and self._in_flight < self._slots and not self._stopping:
-            leave = self.gate.ask(self._clock())
+            leave = leave or self.gate.ask(self._clock(), lanes)
             if leave is None:
                 self._pump_later()
                 return
-            claim = lanes.take()
+            claim, is_first = lanes.take_probe() if leave is Pass.Probe else lanes.take()
             if self._desk.holds(claim):
                 self._in_flight += 1
-                self._start(self._attend(claim, leave))
+                self._start(self._attend(claim, leave, is_first))
+                leave = None
             else:
                 self._fates.drop(claim)
 
@@ -159,7 +174,7 @@ class Courier:
         self._timer = None
         self._pump()
 
-    async def _attend(self, claim: Claim, leave: Pass) -> None:
+    async def _attend(self, claim: Claim, leave: Pass, is_first: bool) -> None:
         loop = asyncio.get_running_loop()
         started = loop.time()
         try:
@@ -169,7 +184,7 @@ class Courier:
         self._duration.observe(loop.time() - started)
         self._outcomes[outcome.word].inc()
         self.load.moves += 1
-        is_taken = self._fates.meet(claim, outcome, leave)
+        is_taken = self._fates.meet(claim, outcome, leave, is_first=is_first)
         self._wake()
         if is_taken:
             await self._fates.settle_delivered(claim)

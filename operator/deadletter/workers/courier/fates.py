@@ -2,6 +2,7 @@
 
 - done: settle Delivered
 - failed while the gate was shut, or by the queue's own fault: deliver again when it opens, not counted
+- the last attempt did not reach the service: deliver once more when it has answered another message
 - failed: the policy's verdict
     - Retry, soon: wait here, then deliver again
     - Retry, late, or of a parked letter: settle Parked
@@ -17,6 +18,7 @@ from typing import Any
 from deadletter.api.assignments import CourierAssignment
 from deadletter.brokers.base import Desk
 from deadletter.brokers.values import Buried, Claim, Delivered, Discarded, Parked
+from deadletter.core.breaker import Sign
 from deadletter.core.letters import Category, Failure, Letter
 from deadletter.core.policy import decide
 from deadletter.core.reasons import Reason
@@ -24,6 +26,7 @@ from deadletter.core.selection import Predicate
 from deadletter.core.verdicts import Bury, Discard, Retry
 from deadletter.workers import logs, metrics
 from deadletter.workers.courier import letters
+from deadletter.workers.courier.doubts import Doubts
 from deadletter.workers.courier.gates import Gate, Pass
 from deadletter.workers.courier.lanes import Lanes
 from deadletter.workers.courier.load import Load
@@ -51,6 +54,7 @@ class Fates:
         self._assignment, self._desk, self._gate, self._load = assignment, desk, gate, load
         self._clock, self._start, self._wake = clock, start, wake
         self._policy = assignment.policy.policy()
+        self._open_for = self._policy.breaker.open_for / 1000
         self._inline = assignment.delivery.inline_limit_ms
         self._where = (assignment.namespace, assignment.queue)
         self._routes = tuple((Predicate.of(route.match), route.box) for route in assignment.routes)
@@ -59,6 +63,12 @@ class Fates:
         self._log = logs.get(__name__)
         self.lanes = Lanes(ordered=assignment.delivery.ordering == "Key")
         self.waits = Waits(assignment.delivery.concurrency // 2, self._again)
+        self._doubts = Doubts(self._again)
+
+    def forget(self) -> None:
+        """What waits here is left unsettled, for the next pod."""
+        self.waits.clear()
+        self._doubts.clear()
 
     def _again(self, claim: Claim) -> None:
         self.lanes.again(claim)
@@ -66,13 +76,17 @@ class Fates:
 
     def drop(self, claim: Claim) -> None:
         """It is somebody else's now."""
+        self._doubts.forget(claim)
         self.lanes.free(claim)
         self._load.lose(claim)
 
-    def meet(self, claim: Claim, outcome: Outcome, leave: Pass) -> bool:
+    def meet(self, claim: Claim, outcome: Outcome, leave: Pass, *, is_first: bool) -> bool:
         """A delivery ended like this; True: the service took it, and `settle_delivered` is to follow."""
         now = self._clock()
-        counts = self._gate.record(outcome, leave, now)
+        name = letters.name_of(claim) if outcome.sign is Sign.Down else None
+        counts = self._gate.record(outcome, leave, now, name, is_first=is_first)
+        if len(self._doubts) and outcome.is_answered:
+            self._doubts.release()
         if outcome.failure is None:
             self._decide(claim)
             return True
@@ -89,6 +103,7 @@ class Fates:
     def _decide(self, claim: Claim) -> None:
         """Its slot and its key are free: a settlement that waits for others keeps nobody from being delivered."""
         self._load.decide()
+        self._doubts.forget(claim)
         self.lanes.free(claim)
 
     async def _settle(self, claim: Claim, settling: Settling) -> bool:
@@ -110,7 +125,21 @@ class Fates:
         verdict = decide(letter, self._policy, now, chance, outcome.retry_after, outcome.asked)
         if isinstance(verdict, Retry):
             self._retry(claim, letter, verdict.at, now)
-        elif isinstance(verdict, Bury):
+        elif self._is_doubtful(letter, outcome, verdict) and self._doubts.hold(claim, self._open_for):
+            return
+        else:
+            self._end(claim, letter, verdict)
+
+    def _is_doubtful(self, letter: Letter, outcome: Outcome, verdict: Bury | Discard) -> bool:
+        """True if it used up its attempts, and the last one did not reach the service.
+
+        A policy that allows one attempt, or names a maximum age, gets what it asks for.
+        """
+        is_exhausted = verdict.reason == Reason.AttemptsExhausted and letter.envelope.attempts > 1
+        return is_exhausted and outcome.sign is Sign.Down and self._policy.breaker.enabled
+
+    def _end(self, claim: Claim, letter: Letter, verdict: Bury | Discard) -> None:
+        if isinstance(verdict, Bury):
             self._start(self._bury(claim, letter, verdict))
         else:
             self._start(self._discard(claim, letter, verdict))
@@ -125,7 +154,7 @@ class Fates:
         claim.attempts, claim.first_failed_at = letter.envelope.attempts, first
         self._desk.note(claim, claim.attempts, first)
         metrics.RETRIES.labels(*self._where, "inline").inc()
-        longest = self.waits.add(wait, now)
+        longest = self.waits.add(wait, now, self.lanes.retries)
         if longest is not None:
             self._start(self._park(longest))
 

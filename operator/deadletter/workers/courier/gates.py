@@ -1,19 +1,20 @@
 """May the courier deliver now, and if not, why? Everything that pauses it comes together here.
 
 In the order a user should hear it: the gate of `live.json` (capacity, suspend), a fault of the target (address, DNS,
-TLS), a box that refuses, the open circuit, the spent error budget. A fault and an open circuit let one probe out at a
-time, each time with another message; what fails meanwhile does not count as an attempt. One exception: a probe over
-which the application itself broke (500, not 502 to 504) counts for its message. Else a queue whose head is all poison
-would stand still for ever; an application that is broken as a whole costs one attempt of one message a probe.
+TLS), a box that refuses, the open circuit, the spent error budget. A fault lets one probe out at a time, an open
+circuit up to five, each time with other messages; what fails meanwhile does not count as an attempt. One exception: a
+probe on which the application itself broke (500, not 502 to 504) counts for its message. Otherwise a queue that starts
+with nothing but bad messages would never move; an application that is broken as a whole costs one attempt a probe.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from enum import Enum
 
-from deadletter.core.breaker import Breaker, ErrorBudget
+from deadletter.core.breaker import Breaker, ErrorBudget, Sign
 from deadletter.core.policy import Policy
 from deadletter.core.reasons import Reason
+from deadletter.workers.courier.lanes import Lanes
 from deadletter.workers.courier.outcomes import Outcome
 
 FAULT_WAIT_MS = 1_000
@@ -56,20 +57,20 @@ class Gate:
             return self._fault.reason, self._fault.message
         if self._refusals:
             return next(iter(self._refusals.values()))
-        if not self.breaker.may_deliver(now):
-            return Reason.CircuitOpen, "deliveries fail; one probe at a time until the service answers"
+        if not self.breaker.may_deliver():
+            return Reason.CircuitOpen, "deliveries fail; a few probes at a time until the service takes one"
         if self.budget.is_spent(now):
             return Reason.ErrorBudgetSpent, "as many letters died as the error budget allows"
         return "", ""
 
-    def ask(self, now: int) -> Pass | None:
-        """Leave for one delivery now; a probe is given once at a time."""
+    def ask(self, now: int, lanes: Lanes) -> Pass | None:
+        """Leave for one delivery of what may go now."""
         reason, _ = self.why(now)
         if not reason:
             return Pass.Usual
         if self._fault is not None and reason == self._fault.reason:
             return self._probe_fault(now, self._fault)
-        if reason == Reason.CircuitOpen and self.breaker.may_probe(now):
+        if reason == Reason.CircuitOpen and self.breaker.may_probe(now, is_fresh=lanes.has_fresh):
             return Pass.Probe
         return None
 
@@ -81,20 +82,22 @@ class Gate:
         return Pass.Probe
 
     def wants_probe(self, now: int) -> bool:
-        """Is it shut in a way that only a delivery can open?"""
+        """True if it is shut in a way that only a delivery can open."""
         reason, _ = self.why(now)
         return reason == Reason.CircuitOpen or (self._fault is not None and reason == self._fault.reason)
 
-    def record(self, outcome: Outcome, leave: Pass, now: int) -> bool:
-        """Take note of an outcome; does it count as an attempt?"""
+    def record(self, outcome: Outcome, leave: Pass, now: int, message: Hashable, *, is_first: bool) -> bool:
+        """Take note of an outcome; True if it counts as an attempt. `is_first`: the message was never tried before."""
         if outcome.fault:
             self._blame(outcome, leave, now)
             return False
         self._fault = None
-        was_closed = self.breaker.state == "Closed"
-        if was_closed or leave is Pass.Probe:
-            self.breaker.record(outcome.speaks_well, outcome.is_network, now)
-        return outcome.speaks_well or was_closed or (leave is Pass.Probe and outcome.may_be_poison)
+        was_closed, sign = self.breaker.may_deliver(), outcome.sign
+        if leave is Pass.Probe:
+            self.breaker.record_probe(sign, now, is_fresh=is_first)
+        else:
+            self.breaker.record(sign, message, now, is_first=is_first)
+        return sign is Sign.Up or was_closed or (leave is Pass.Probe and outcome.may_be_poison)
 
     def _blame(self, outcome: Outcome, leave: Pass, now: int) -> None:
         if self._fault is not None and leave is Pass.Usual:

@@ -20,6 +20,11 @@ def _known(claim: Claim) -> Envelope:
     return Envelope(origin=origin, hop=origin, id=name, replays=known.replays, replay=known.replay)
 
 
+def name_of(claim: Claim) -> str:
+    """The name of a message that stays the same however often it is parked."""
+    return waybill(claim).id
+
+
 def waybill(claim: Claim) -> Waybill:
     """What the next request says of a claim."""
     if not claim.parked:

@@ -1,14 +1,18 @@
 """How much a courier carries: bounded, so that a slow service never fills the pod's memory.
 
-At most twice `concurrency` claims whose fate is open, and 64 MiB of payload in all, which the last message taken may
-reach over. A message that was delivered, or whose verdict is known, is no open claim any more (the desk gathers its
-settlement with others), but its bytes count until it is durable.
+At most twice `concurrency` claims that may go or wait for a retry, and those behind them in their keys: eight times
+`concurrency` in all. So a key whose first message is retried does not keep the others from being delivered. And at
+most 64 MiB of payload, which the last message taken may reach over.
+
+A message that was delivered, or whose verdict is known, is no open claim any more (the desk gathers its settlement
+with others), but its bytes count until it is durable.
 """
 
 from deadletter.brokers.values import Claim
 
 MOST_BYTES = 64 << 20
 MOST_UNSETTLED = 20_000
+MOST_HELD = 8  # times the slots
 
 
 class Load:
@@ -21,18 +25,20 @@ class Load:
         self.unsettled = 0
         self.moves = 0  # whatever was claimed or came to an end: the watchdog's pulse
 
-    @property
-    def room(self) -> int:
-        """Claims that may be taken now; none rather than a handful, which costs more than it brings."""
-        free = self.free
+    def room(self, behind: int) -> int:
+        """Claims that may be taken now; none rather than a handful, which costs more than it brings.
+
+        `behind`: those of the held ones that wait for another one of their key.
+        """
+        free = min(2 * self.slots - self.held + behind, self.spare)
         return free if free * 2 >= self.slots else 0
 
     @property
-    def free(self) -> int:
-        """Claims that would find room."""
+    def spare(self) -> int:
+        """Claims that may be held on top, whatever those that are held wait for."""
         if self.bytes >= MOST_BYTES or self.unsettled >= MOST_UNSETTLED:
             return 0
-        return 2 * self.slots - self.held
+        return MOST_HELD * self.slots - self.held
 
     @property
     def free_bytes(self) -> int:

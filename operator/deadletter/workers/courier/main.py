@@ -23,8 +23,8 @@ LONGEST_PAUSE_S = 30.0
 STEADY_S = 2 * TROUBLE_S  # a desk where nothing can be claimed is borne for half of it
 
 
-def desk_spec(assignment: CourierAssignment, pod: str) -> DeskSpec:
-    """What this pod works on."""
+def desk_spec(assignment: CourierAssignment, pod: str, has_opened: bool = False) -> DeskSpec:
+    """What this pod works on. `has_opened`: a desk of this process was open before, so the group has offsets."""
     boxes = assignment.boxes
     return DeskSpec(
         source=boxes.source or "",
@@ -34,6 +34,7 @@ def desk_spec(assignment: CourierAssignment, pod: str) -> DeskSpec:
         ledger=boxes.ledger,
         consumer=pod,
         from_earliest=assignment.start_from == "Earliest",
+        has_started=assignment.group_started or has_opened,
     )
 
 
@@ -58,6 +59,7 @@ class Shift:
     ) -> None:
         self._assignment, self._station, self._clock = assignment, station, clock
         self._sat_down: float | None = None
+        self._has_opened = False
         self._live = LiveFile(station.assignments)
         self._secrets = mounted_secrets(station.secrets)
         self._speaker: Speaker | None = None
@@ -110,7 +112,8 @@ class Shift:
     async def _at_desk(self, broker: Broker, stop: asyncio.Event) -> None:
         assignment, pod = self._assignment, self._station.pod
         deliverer = Deliverer(assignment, self._secrets)
-        async with broker.desk(desk_spec(assignment, pod)) as desk:
+        async with broker.desk(desk_spec(assignment, pod, self._has_opened)) as desk:
+            self._has_opened = True
             courier = Courier(assignment, desk, deliverer, lambda: self._live.current.paused)
             where = (assignment.namespace, assignment.queue)
             timeout_s = assignment.policy.policy().timeout / 1000

@@ -3,6 +3,7 @@
 from dataclasses import dataclass, replace
 from email.utils import parsedate_to_datetime
 
+from deadletter.core.breaker import Sign
 from deadletter.core.failures import TYPE_LIMIT, failure_of, failure_of_status
 from deadletter.core.letters import Category, Failure
 from deadletter.core.reasons import Reason
@@ -27,14 +28,17 @@ class Outcome:
     fault: str = ""
 
     @property
-    def is_network(self) -> bool:
-        """Did it fail before the service could answer?"""
-        return self.failure is not None and self.failure.category is Category.Network
+    def sign(self) -> Sign:
+        """What it shows of the service. One that refuses a message works."""
+        failure = self.failure
+        if failure is None or failure.category in OF_MESSAGE:
+            return Sign.Up
+        return Sign.Down if failure.category is Category.Network or failure.status in OUTAGES else Sign.Failed
 
     @property
-    def speaks_well(self) -> bool:
-        """Does it show a service that works? One that refuses a message does."""
-        return self.failure is None or self.failure.category in OF_MESSAGE
+    def is_answered(self) -> bool:
+        """True if the service itself answered, whatever it said; 502 to 504 come from what stands before it."""
+        return self.failure is None or (self.failure.status is not None and self.failure.status not in OUTAGES)
 
     @property
     def may_be_poison(self) -> bool:

@@ -1,4 +1,4 @@
-"""Inline waits: claims held in memory until their next try. Never more than half of the slots wait."""
+"""Inline waits: claims held in memory until their next try. Never more than half of the slots are held for one."""
 
 import asyncio
 from collections.abc import Callable
@@ -29,11 +29,11 @@ class Waits:
         """How many wait."""
         return len(self._timers)
 
-    def add(self, wait: Wait, now: int) -> Wait | None:
-        """Let it wait. When too many do, the one that would wait longest comes back, to be parked."""
+    def add(self, wait: Wait, now: int, ready: int) -> Wait | None:
+        """Let it wait. Too many, counting the `ready` whose time has come: the longest comes back, to be parked."""
         loop = asyncio.get_running_loop()
         self._timers[wait] = loop.call_later(max(wait.at - now, 0) / 1000, self._ring, wait)
-        if len(self._timers) <= self._most:
+        if len(self._timers) + ready <= self._most:
             return None
         longest = max(self._timers, key=lambda one: one.at)
         self._timers.pop(longest).cancel()

@@ -27,6 +27,7 @@ class Speaker:
         self._patience = max(STUCK_S, 2 * timeout_s)
         self._moves = -1
         self._lag = 0
+        self._lost = 0
         self._moved_at = 0.0
         self._log = logs.get(__name__)
 
@@ -69,6 +70,8 @@ class Speaker:
         reason, _ = self._why(self._clock())
         metrics.LAG.labels(*where).set(self._desk.lag)
         metrics.PARKED.labels(*where).set(self._desk.parked)
+        metrics.LOST.labels(*where).inc(self._desk.lost - self._lost)
+        self._lost = self._desk.lost
         metrics.IN_FLIGHT.labels(*where).set(self._courier.in_flight)
         metrics.CIRCUIT.labels(*where).set(gate.breaker.state != "Closed")
         if self._reason and self._reason != reason:

@@ -1,5 +1,6 @@
 """Why a redriver waits: said to the ledger, from where the sweep takes it to the status, and to Prometheus."""
 
+from deadletter.api.boxes import Boxes
 from deadletter.brokers.base import Broker
 from deadletter.brokers.errors import BrokerError
 from deadletter.brokers.values import CourierWord
@@ -16,8 +17,8 @@ SENTENCES: dict[str, str] = {
 class Pauses:
     """The pauses of one redriver; `reason` is why it waits now, or nothing."""
 
-    def __init__(self, broker: Broker, ledger: str, pod: str, where: tuple[str, str]) -> None:
-        self._broker, self._ledger, self._pod, self._where = broker, ledger, pod, where
+    def __init__(self, broker: Broker, boxes: Boxes, pod: str, where: tuple[str, str]) -> None:
+        self._broker, self._boxes, self._pod, self._where = broker, boxes, pod, where
         self._said: CourierWord | None = None
         self._log = logs.get(__name__)
         self.reason = ""
@@ -48,7 +49,7 @@ class Pauses:
 
     async def _write(self, word: CourierWord | None) -> None:
         try:
-            await self._broker.say(self._ledger, self._pod, word)
+            await self._broker.say(self._boxes.dead, self._boxes.ledger, self._pod, word)
         except BrokerError as error:
             self._log.warning("the ledger did not take the redriver's word", error=type(error).__name__)
         else:

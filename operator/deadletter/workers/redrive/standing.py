@@ -84,7 +84,7 @@ class Redriver:
         self._looked = 0
         self._by_others = 0
         self._reading = (assignment.dialect, assignment.read_values, assignment.origin)
-        self._pauses = Pauses(broker, assignment.boxes.ledger, pod, self._named)
+        self._pauses = Pauses(broker, assignment.boxes, pod, self._named)
         self._log = logs.get(__name__)
 
     @property

@@ -1,0 +1,65 @@
+"""Where a consumer group of a stream begins, and whether it lost its position."""
+
+from typing import Any
+
+from deadletter.brokers.errors import BrokerError
+from deadletter.brokers.groups import EARLIEST, LATEST, Start, offsets_lost
+from deadletter.brokers.redis import boxes
+from deadletter.brokers.redis.line import Line
+from deadletter.brokers.values import DeskSpec, Resumed
+from deadletter.core.letters import SEQUENCE_MASK, Place
+
+_IDS: dict[str, str] = {EARLIEST: "0", LATEST: "$"}
+
+
+async def begin(line: Line, spec: DeskSpec) -> None:
+    """Make the group if need be, and the stream too: it is born by its first message, which a late group would miss."""
+    start = "0" if spec.from_earliest else "$"
+    if spec.has_started:
+        if await is_lost(line, spec.source, spec.group):
+            raise offsets_lost(spec.source, spec.group)
+        start = "0"
+    await boxes.make_group(line, spec.source, spec.group, start)
+
+
+async def begin_again(line: Line, spec: DeskSpec, last: str | None) -> None:
+    """Make a group that vanished under an open desk, if the stream holds nothing that was read (`last`: up to it)."""
+    told = await boxes.look(line, spec.source)
+    first = told[b"first-entry"] if told else None
+    has_read = first is not None and (last is None or _offset(first[0].decode()) <= _offset(last))
+    if has_read and await is_lost(line, spec.source, spec.group):
+        raise offsets_lost(spec.source, spec.group)
+    await boxes.make_group(line, spec.source, spec.group, "0")
+
+
+async def is_lost(line: Line, source: str, group: str) -> bool:
+    """True if the stream holds messages and the group does not exist."""
+    told = await boxes.look(line, source)
+    if told is None or not told[b"length"]:
+        return False
+    groups: list[list[Any]] = await line.call("XINFO", "GROUPS", source)
+    names = [dict(zip(one[::2], one[1::2], strict=True))[b"name"] for one in groups]
+    return group.encode() not in names
+
+
+async def resume(line: Line, source: str, group: str, start: Start) -> Resumed | None:
+    """Make the group at that position."""
+    if not await is_lost(line, source, group):
+        return None
+    length: int = await line.call("XLEN", source)
+    try:
+        await line.call("XGROUP", "CREATE", source, group, _IDS.get(str(start)) or _before(int(start)))
+    except BrokerError as error:
+        if str(error.__cause__).startswith("BUSYGROUP"):
+            return None
+        raise
+    return {EARLIEST: Resumed(0, length), LATEST: Resumed(length, 0)}.get(str(start), Resumed(None, None))
+
+
+def _before(ms: int) -> str:
+    """Return the last id before this time: a group reads what comes after its id."""
+    return f"{ms - 1}-{SEQUENCE_MASK}" if ms > 0 else "0"
+
+
+def _offset(entry: str) -> int:
+    return Place.of_entry("", entry).offset

@@ -1,0 +1,108 @@
+"""What a consumer group that lost its offsets does: the same tests on memory, Kafka and Redis."""
+
+import asyncio
+
+import pytest
+
+from deadletter.brokers.base import Broker
+from deadletter.brokers.errors import GroupOffsetsLost
+from deadletter.brokers.groups import Start
+from deadletter.brokers.values import BoxSpec, Delivered, Resumed
+from deadletter.core.letters import Message
+from tests.brokers.groups import delete_group
+from tests.brokers.staging import Boxes, Fresh, claim_some, lay, make_boxes, now, numbered, settle_all
+
+
+async def add(broker: Broker, box: str, count: int, first: int) -> None:
+    """Messages of now; Redis stamps them itself."""
+    await lay(broker, box, [Message(one.key, one.value, one.headers, now()) for one in numbered(count, first)])
+
+
+async def claimed(broker: Broker, boxes: Boxes, count: int) -> list[bytes | None]:
+    """What a courier of the started group gets."""
+    async with broker.desk(boxes.desk(from_earliest=False, has_started=True)) as desk:
+        claims = await claim_some(desk, count)
+        await settle_all(desk, claims)
+        assert await desk.claim(1) == []
+    return [claim.message.value for claim in claims]
+
+
+class GroupContract:
+    """The part of the contract that is about a group's offsets."""
+
+    @pytest.fixture
+    async def lost(self, broker: Broker, fresh: Fresh) -> tuple[Boxes, int]:
+        """v0 to v2 were delivered, v3 and v4 wait, v5 came later; the offsets are gone. Also: the time before v5."""
+        boxes = await make_boxes(broker, fresh("q"))
+        await add(broker, boxes.source, 3, 0)
+        async with broker.desk(boxes.desk()) as desk:
+            await settle_all(desk, await claim_some(desk, 3))
+        await add(broker, boxes.source, 2, 3)
+        await asyncio.sleep(0.02)  # so that the next message has a later time
+        then = now()
+        await add(broker, boxes.source, 1, 5)
+        assert not await broker.is_group_lost(boxes.source, boxes.group)
+        await delete_group(broker, boxes.source, boxes.group)
+        return boxes, then
+
+    @pytest.mark.parametrize("from_earliest", [True, False])
+    async def test_a_started_group_without_offsets_neither_reads_nor_commits(
+        self, broker: Broker, lost: tuple[Boxes, int], from_earliest: bool
+    ) -> None:
+        boxes, _ = lost
+        for _ in range(2):
+            with pytest.raises(GroupOffsetsLost, match=boxes.group):
+                async with broker.desk(boxes.desk(from_earliest=from_earliest, has_started=True)):
+                    pass
+            assert await broker.is_group_lost(boxes.source, boxes.group)
+
+    @pytest.mark.parametrize(("start", "values"), [("Earliest", [0, 1, 2, 3, 4, 5]), ("Latest", []), ("time", [5])])
+    async def test_a_lost_group_goes_on_where_it_is_told(
+        self, broker: Broker, lost: tuple[Boxes, int], start: Start, values: list[int]
+    ) -> None:
+        boxes, then = lost
+        told = then if start == "time" else start
+        resumed = await broker.resume_group(boxes.source, boxes.group, told)
+        assert resumed in (Resumed(6 - len(values), len(values)), Resumed(None, None))
+        assert not await broker.is_group_lost(boxes.source, boxes.group)
+        await add(broker, boxes.source, 1, 6)
+        assert await claimed(broker, boxes, len(values) + 1) == [b"v%d" % n for n in (*values, 6)]
+
+    async def test_a_group_is_resumed_once(self, broker: Broker, lost: tuple[Boxes, int]) -> None:
+        boxes, _ = lost
+        assert await broker.resume_group(boxes.source, boxes.group, "Latest")
+        assert await broker.resume_group(boxes.source, boxes.group, "Earliest") is None
+        await add(broker, boxes.source, 1, 6)
+        assert await claimed(broker, boxes, 1) == [b"v6"]
+
+    async def test_a_time_after_all_messages_is_the_end(self, broker: Broker, lost: tuple[Boxes, int]) -> None:
+        boxes, _ = lost
+        await broker.resume_group(boxes.source, boxes.group, now() + 3_600_000)
+        assert not await broker.is_group_lost(boxes.source, boxes.group)
+        async with broker.desk(boxes.desk(has_started=True)) as desk:
+            assert await desk.claim(1) == []
+
+    async def test_a_source_without_messages_needs_no_decision(self, broker: Broker, fresh: Fresh) -> None:
+        boxes = await make_boxes(broker, fresh("q"))
+        async with broker.desk(boxes.desk()) as desk:
+            assert await desk.claim(1) == []
+        await delete_group(broker, boxes.source, boxes.group)
+        assert not await broker.is_group_lost(boxes.source, boxes.group)
+        assert await broker.resume_group(boxes.source, boxes.group, "Latest") is None
+        async with broker.desk(boxes.desk(from_earliest=False, has_started=True)) as desk:
+            await add(broker, boxes.source, 1, 0)
+            assert [claim.message.value for claim in await claim_some(desk, 1)] == [b"v0"]
+
+    async def test_a_partition_without_an_offset_is_a_new_one(self, broker: Broker, fresh: Fresh) -> None:
+        boxes = await make_boxes(broker, fresh("q"))
+        await add(broker, boxes.source, 1, 0)
+        async with broker.desk(boxes.desk()) as desk:
+            await settle_all(desk, await claim_some(desk, 1))
+        state = await broker.ensure(BoxSpec(boxes.source, 2))
+        if state.partitions == 1:
+            return  # a stream has no others
+        await lay(broker, boxes.source, numbered(2, 5), 1)
+        async with broker.desk(boxes.desk(from_earliest=False, has_started=True)) as desk:
+            claims = await claim_some(desk, 2)
+            assert [claim.message.value for claim in claims] == [b"v5", b"v6"]
+            await desk.settle(claims[0], Delivered())

@@ -1,0 +1,48 @@
+"""Take a consumer group's offsets away, as an administrator or their expiry does."""
+
+from aiokafka.protocol.api import Request, RequestStruct, Response
+from aiokafka.protocol.types import Array, Int16, Int32, Schema, String
+
+from deadletter.brokers.base import Broker
+from deadletter.brokers.kafka.broker import KafkaBroker
+from deadletter.brokers.memory import MemoryBroker
+from deadletter.brokers.redis.broker import RedisBroker
+
+
+class _DeletedGroups(Response):
+    API_KEY = 42
+    API_VERSION = 0
+    SCHEMA = Schema(("throttle_time_ms", Int32), ("results", Array(("group", String("utf-8")), ("error_code", Int16))))
+
+
+class _DeleteGroups(RequestStruct):
+    API_KEY = 42
+    API_VERSION = 0
+    RESPONSE_TYPE = _DeletedGroups
+    SCHEMA = Schema(("groups", Array(String("utf-8"))))
+
+
+class DeleteGroupsRequest(Request[_DeleteGroups]):
+    """What the admin client's deleteConsumerGroups sends; aiokafka has no such call."""
+
+    API_KEY = 42
+
+    def __init__(self, *groups: str) -> None:
+        self._groups = list(groups)
+
+    def build(self, request_struct_class: type[_DeleteGroups]) -> _DeleteGroups:
+        return request_struct_class(self._groups)
+
+
+async def delete_group(broker: Broker, source: str, group: str) -> None:
+    """Delete the group. On Kafka it must have no members."""
+    if isinstance(broker, KafkaBroker):
+        line = broker._line
+        coordinator = await (await line.admin()).find_coordinator(group)
+        answer = await (await line.client()).send(coordinator, DeleteGroupsRequest(group))
+        assert [code for _, code in answer.results] == [0]
+    elif isinstance(broker, RedisBroker):
+        assert await broker._line.call("XGROUP", "DESTROY", source, group) == 1
+    else:
+        assert isinstance(broker, MemoryBroker)
+        del broker._server.groups[source, group]

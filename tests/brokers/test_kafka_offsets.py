@@ -1,0 +1,101 @@
+"""Offsets that Kafka itself loses: expired after the last member left, or gone with a disk under a live courier."""
+
+import asyncio
+import shutil
+from collections.abc import AsyncIterator, Iterator
+from functools import partial
+
+import pytest
+
+from deadletter.brokers.base import Broker
+from deadletter.brokers.connect import open_broker
+from deadletter.brokers.errors import BrokerError, GroupOffsetsLost
+from deadletter.brokers.values import Claim
+from tests.bed import beds, processes
+from tests.bed import kafka as kafka_bed
+from tests.brokers.opening import LOOPBACK, fresh_name, kafka_at, no_secrets
+from tests.brokers.staging import claim_some, lay, make_boxes, numbered, settle_all
+
+EXPIRING = "offsets.retention.minutes=1\noffsets.retention.check.interval.ms=1000\n"
+START = partial(kafka_bed.start, settings=EXPIRING)
+PART = beds.Part("expiring-kafka", 2, START)
+
+pytestmark = [pytest.mark.kill, pytest.mark.timeout(600)]
+
+
+class Forgetful:
+    """A Kafka of this file's own that keeps offsets for a minute."""
+
+    def __init__(self, bed: beds.Bed) -> None:
+        self._bed, self._said = bed, bed.part(PART)
+
+    @property
+    def address(self) -> str:
+        return f"{self._said['address']}:{self._said['ports'][0]}"
+
+    def stop(self) -> None:
+        processes.stop(processes.of_bed(self._bed.directory, PART.name))
+
+    def lose_offsets(self) -> None:
+        """The broker comes back with all topics, but without what it kept of groups."""
+        self.stop()
+        for folder in (self._bed.directory / PART.name / "log").glob("__consumer_offsets-*"):
+            shutil.rmtree(folder)
+        START(self._bed.directory, PART.name, self._said["address"], *self._said["ports"])
+
+
+@pytest.fixture(scope="module")
+def forgetful(bed: beds.Bed) -> Iterator[Forgetful]:
+    made = Forgetful(bed)
+    yield made
+    made.stop()
+
+
+@pytest.fixture
+async def broker(forgetful: Forgetful) -> AsyncIterator[Broker]:
+    async with open_broker(kafka_at(forgetful.address), no_secrets, LOOPBACK) as opened:
+        yield opened
+
+
+@pytest.mark.parametrize("from_earliest", [False, True])
+async def test_expired_offsets_stop_the_courier(broker: Broker, from_earliest: bool) -> None:
+    boxes = await make_boxes(broker, fresh_name("expired"), partitions=2)
+    async with broker.desk(boxes.desk(from_earliest=from_earliest)) as desk:
+        await lay(broker, boxes.source, numbered(10), None)
+        await settle_all(desk, await claim_some(desk, 10))
+    await lay(broker, boxes.source, numbered(20, 10), None)
+    async with asyncio.timeout(300):
+        while not await broker.is_group_lost(boxes.source, boxes.group):
+            await asyncio.sleep(1)
+    with pytest.raises(GroupOffsetsLost):
+        async with broker.desk(boxes.desk(from_earliest=from_earliest, has_started=True)):
+            pass
+    resumed = await broker.resume_group(boxes.source, boxes.group, "Earliest")
+    assert resumed is not None
+    assert (resumed.passed_over, resumed.ahead) == (0, 30)
+    async with broker.desk(boxes.desk(from_earliest=from_earliest, has_started=True)) as desk:
+        assert len(await claim_some(desk, 30)) == 30
+
+
+async def test_offsets_that_go_under_a_live_courier_stop_it(broker: Broker, forgetful: Forgetful) -> None:
+    boxes = await make_boxes(broker, fresh_name("emptied"), partitions=2)
+    async with broker.desk(boxes.desk()) as desk:
+        await lay(broker, boxes.source, numbered(10), None)
+        await settle_all(desk, await claim_some(desk, 10))
+        await asyncio.to_thread(forgetful.lose_offsets)
+        await claim_until_lost(desk)
+    assert await broker.is_group_lost(boxes.source, boxes.group)
+
+
+async def claim_until_lost(desk) -> None:
+    """Nothing is claimed again meanwhile."""
+    async with asyncio.timeout(180):
+        while True:
+            claims: list[Claim] = []
+            try:
+                claims = await desk.claim(10)
+            except GroupOffsetsLost:
+                return
+            except BrokerError:
+                await asyncio.sleep(0.5)
+            assert claims == []

@@ -1,0 +1,115 @@
+"""A ledger has the replicas of its dead topic: whoever creates it, and when it was created with fewer."""
+
+import asyncio
+import shutil
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
+
+from deadletter.brokers.base import Broker
+from deadletter.brokers.kafka import boxes as topics
+from deadletter.brokers.kafka.reassignments import extended
+from deadletter.brokers.values import BoxSpec, CourierWord
+from tests.bed.kafka_cluster import KafkaCluster
+from tests.brokers.opening import fresh_name
+from tests.brokers.staging import PATIENCE, Boxes, make_boxes, now
+from tests.workers.replaying import Scene, letter
+
+BROKER = "kafka_cluster"
+# What a user may set on the dead topic; only the first belongs on a ledger too.
+DEAD = {"min.insync.replicas": "3", "retention.ms": "60000", "cleanup.policy": "compact,delete", "segment.ms": "60000",
+        "max.message.bytes": "2000", "compression.type": "zstd"}  # fmt: skip
+
+
+async def config(broker: Broker, topic: str) -> dict[str, str]:
+    """What is set on the topic itself."""
+    admin = await broker._line.admin()  # type: ignore[attr-defined]
+    (answer,) = await admin.describe_configs([ConfigResource(ConfigResourceType.TOPIC, topic)])
+    return {entry[0]: entry[1] for entry in answer.resources[0][4] if entry[3] == topics.DYNAMIC}
+
+
+async def until(ask: Callable[[], bool]) -> None:
+    async with asyncio.timeout(PATIENCE):
+        while not ask():
+            await asyncio.sleep(0.2)
+
+
+async def courier(broker: Broker, boxes: Boxes) -> None:
+    async with broker.desk(boxes.desk()):
+        pass
+
+
+async def replayer(broker: Broker, boxes: Boxes) -> None:
+    async with broker.mover(boxes.dead, boxes.ledger, 0, "uid-1"):
+        pass
+
+
+async def redriver(broker: Broker, boxes: Boxes) -> None:
+    await broker.say(boxes.dead, boxes.ledger, "redrive-0", CourierWord("redrive-0", at=now()))
+
+
+@pytest.mark.parametrize("writer", [courier, replayer, redriver])
+async def test_the_first_writer_creates_it_like_the_dead_topic(
+    broker: Broker, kafka_cluster: KafkaCluster, writer: Any
+) -> None:
+    boxes = await make_boxes(broker, fresh_name("replicated"))
+    await broker.ensure(BoxSpec(boxes.dead, config=DEAD))
+    await writer(broker, boxes)
+    assert [len(one.replicas) for one in kafka_cluster.partitions(boxes.ledger)] == [3, 3, 3]
+    assert await config(broker, boxes.ledger) == topics.LEDGER_CONFIG | {"min.insync.replicas": "3"}
+
+
+async def test_an_old_ledger_is_raised_while_its_leaders_stay(broker: Broker, kafka_cluster: KafkaCluster) -> None:
+    boxes = await make_boxes(broker, fresh_name("raised"))
+    await broker.ensure(BoxSpec(boxes.dead, config={"min.insync.replicas": "3"}))
+    await broker.ensure(BoxSpec(boxes.ledger, 3, 1, config=topics.LEDGER_CONFIG))  # as 0.2.0 created it
+    leaders = [one.leader for one in kafka_cluster.partitions(boxes.ledger)]
+    assert await broker.match_ledger(boxes.dead, boxes.ledger) == ""
+    await until(lambda: all(len(one.in_sync) == 3 for one in kafka_cluster.partitions(boxes.ledger)))
+    assert [one.leader for one in kafka_cluster.partitions(boxes.ledger)] == leaders
+    assert "min.insync.replicas" not in await config(broker, boxes.ledger), "not before the replicas are in sync"
+    assert await broker.match_ledger(boxes.dead, boxes.ledger) == ""
+    assert await config(broker, boxes.ledger) == topics.LEDGER_CONFIG | {"min.insync.replicas": "3"}
+
+
+async def test_a_topic_that_is_not_a_ledger_is_left_alone(broker: Broker, kafka_cluster: KafkaCluster) -> None:
+    boxes = await make_boxes(broker, fresh_name("anothers"))
+    assert await broker.match_ledger(boxes.dead, boxes.ledger) == "", "there is none, and none is created"
+    assert kafka_cluster.partitions(boxes.ledger) == []
+    await broker.ensure(BoxSpec(boxes.ledger, 3, 1))
+    assert await broker.match_ledger(boxes.dead, boxes.ledger) == ""
+    assert [len(one.replicas) for one in kafka_cluster.partitions(boxes.ledger)] == [1, 1, 1]
+
+
+async def test_a_lost_disk_sends_no_letter_twice(broker: Broker, kafka_cluster: KafkaCluster) -> None:
+    name = fresh_name("disk")
+    scene = Scene(broker, name, {"kafka": {"bootstrapServers": kafka_cluster.servers}}, 3)
+    await broker.ensure(BoxSpec(name, 2, 3))
+    await broker.ensure(BoxSpec(scene.boxes.dead, 3, 3, retention_ms=-1))
+    for partition in range(3):
+        numbers = range(partition * 100, partition * 100 + 100)
+        await scene.bury(*(letter(number, name) for number in numbers), partition=partition)
+    assert (await scene.replay("uid-1")).reason == "AllReplayed"
+    lost = kafka_cluster.leader(scene.boxes.ledger)
+    kafka_cluster.kill(lost)
+    for log in kafka_cluster.disk(lost).glob(f"{name}*"):
+        shutil.rmtree(log)
+    kafka_cluster.start(lost)
+    kafka_cluster.wait_in_sync()
+    assert (await scene.replay("uid-2")).reason == "NothingMatched"
+    assert sorted(await scene.numbers()) == list(range(300))
+
+
+@pytest.mark.parametrize(
+    ("current", "like", "expected"),
+    [
+        ({0: (1,)}, {0: (1, 2, 3)}, {0: [1, 2, 3]}),
+        ({0: (3,), 1: (1,), 2: (4,)}, {0: (1, 2, 3), 1: (2, 3, 1)}, {0: [3, 1, 2], 1: [1, 2, 3], 2: [4, 1, 2]}),
+        ({0: (1, 2, 3), 1: (2, 3)}, {0: (1, 2, 3)}, {1: [2, 3, 1]}),
+        ({0: (1, 2)}, {0: (3, 4, 5), 1: (1, 2)}, {}),
+    ],
+)
+def test_replicas_are_added_on_the_brokers_of_the_dead_topic(current: Any, like: Any, expected: Any) -> None:
+    assert extended(current, like) == expected

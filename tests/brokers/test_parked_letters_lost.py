@@ -1,0 +1,187 @@
+"""Parked letters are not deleted by the broker's own retention; those that are deleted all the same are counted."""
+
+import asyncio
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+
+import pytest
+from aiokafka import TopicPartition
+from aiokafka.admin import RecordsToDelete
+from structlog.testing import capture_logs
+
+from deadletter.brokers.base import Broker, Registers
+from deadletter.brokers.connect import open_broker
+from deadletter.brokers.kafka import parking
+from deadletter.brokers.kafka.desk import KafkaDesk
+from deadletter.brokers.kafka.ledgers import ledger_partition
+from deadletter.brokers.values import BoxSpec, Delivered, Parked, Reading
+from deadletter.core.letters import Message
+from deadletter.plan.boxes import plan_boxes
+from tests.bed import beds, processes
+from tests.bed import kafka as kafka_bed
+from tests.brokers.opening import LOOPBACK, fresh_name, kafka_at, no_secrets
+from tests.brokers.staging import PATIENCE, Boxes, claim_some, lay, make_boxes, now, numbered, settle_all
+from tests.plan.things import connection, delivered
+
+BROKER = "kafka"
+HOUR = 3_600_000
+SMALL = """\
+log.retention.bytes=1048576
+log.segment.bytes=1048576
+log.initial.task.delay.ms=500
+log.retention.check.interval.ms=500
+log.segment.delete.delay.ms=500
+"""
+
+
+def start_small(bed: Path, name: str, address: str, port: int, controller: int) -> None:
+    kafka_bed.start(bed, name, address, port, controller, settings=SMALL)
+
+
+PART = beds.Part("small-kafka", 2, start_small)
+
+
+@pytest.fixture(scope="module")
+def small(bed: beds.Bed) -> Iterator[str]:
+    """A Kafka that keeps one mebibyte of each partition unless its topic says otherwise."""
+    said = bed.part(PART)
+    yield f"{said['address']}:{said['ports'][0]}"
+    processes.stop(processes.of_bed(bed.directory, PART.name))
+
+
+async def park(desk: KafkaDesk, count: int, due_at: int) -> None:
+    """Park as many messages of the source, and wait until the desk has read them from the retry topic."""
+    claims = await claim_some(desk, count)
+    await asyncio.gather(*(desk.settle(one, Parked(one.message, due_at)) for one in claims))
+    async with asyncio.timeout(PATIENCE):
+        while desk.parked < count:
+            await desk.claim(1)
+
+
+async def starts(broker: Broker, *topics: str) -> list[int]:
+    return [span.start for topic in topics for span in await broker.window(topic)]
+
+
+async def see_retention_run(broker: Broker) -> None:
+    """Return after a whole pass of the broker's retention: the second of two topics was cut."""
+    for _ in range(2):
+        witness = fresh_name("witness")
+        await broker.ensure(BoxSpec(witness, 1))
+        for _ in range(5):
+            await lay(broker, witness, [Message(None, b"x" * 700_000)])
+        async with asyncio.timeout(PATIENCE):
+            while await starts(broker, witness) == [0]:
+                await asyncio.sleep(0.1)
+
+
+async def test_a_brokers_retention_by_size_deletes_no_letter(small: str) -> None:
+    name = fresh_name("size")
+    queue = delivered(source={"name": name, "group": "billing"})
+    names = queue.boxes(redis=False)
+    boxes = Boxes(name, names.dead, names.retry or "", names.ledger, "", "billing")
+    async with open_broker(kafka_at(small), no_secrets, LOOPBACK) as broker:
+        await broker.ensure(BoxSpec(name, 1, config={"retention.bytes": "-1"}))
+        for box in plan_boxes(queue, connection().spec):
+            await broker.ensure(BoxSpec(**asdict(box)))
+        messages = [Message(b"k%d" % number, b"%d" % number * 150_000) for number in range(40)]
+        for first in range(0, 40, 4):
+            await lay(broker, name, messages[first : first + 4])
+            await lay(broker, boxes.dead, messages[first : first + 4])
+        async with broker.desk(boxes.desk()) as desk:
+            claims, due_at = await claim_some(desk, 40), now() + HOUR
+            await asyncio.gather(*(desk.settle(one, Parked(one.message, due_at)) for one in claims))
+        await see_retention_run(broker)
+        assert await starts(broker, boxes.retry, boxes.dead) == [0, 0]
+
+
+async def delete(broker: Broker, topic: str, below: int) -> None:
+    admin = await broker._line.admin()  # type: ignore[attr-defined]
+    await admin.delete_records({TopicPartition(topic, 0): RecordsToDelete(below)})
+
+
+async def test_the_courier_counts_and_logs_letters_that_are_gone_and_goes_on(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(parking, "KEPT_BYTES", 0)
+    boxes = await make_boxes(broker, fresh_name("gone"))
+    await lay(broker, boxes.source, numbered(5))
+    async with broker.desk(boxes.desk()) as desk:
+        assert isinstance(desk, KafkaDesk)
+        await park(desk, 5, now() + HOUR)
+        work = desk._works[TopicPartition(boxes.retry, 0)]
+        assert isinstance(work, parking.RetryPartition)
+        await delete(broker, boxes.retry, 3)
+        with capture_logs() as logs:
+            claims = await work.due(now() + 2 * HOUR, 100, 1 << 30)
+        assert [one.message.value for one in claims] == [b"v3", b"v4"]
+        assert desk.lost == 3
+        said = [one for one in logs if one["event"] == "parked letters lost"]
+        assert [(one["topic"], one["partition"], one["letters"]) for one in said] == [(boxes.retry, 0, 3)]
+        assert list(work._open) == [3, 4], "nothing of the lost ones holds the trimming back"
+        await settle_all(desk, claims)
+        assert desk.parked == 0
+
+
+async def test_letters_that_a_successor_settled_and_trimmed_are_not_lost(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(parking, "KEPT_BYTES", 0)
+    boxes = await make_boxes(broker, fresh_name("taken"))
+    await lay(broker, boxes.source, numbered(3))
+    async with broker.desk(boxes.desk()) as first:
+        assert isinstance(first, KafkaDesk)
+        await park(first, 3, now() + 5_000)
+        work = first._works[TopicPartition(boxes.retry, 0)]
+    async with broker.desk(boxes.desk("pod-1")) as second:
+        await settle_all(second, await claim_some(second, 3))
+        await delete(broker, boxes.retry, 3)
+    assert isinstance(work, parking.RetryPartition)
+    assert await work.due(now(), 100, 1 << 30) == []
+    assert first.lost == 0
+
+
+async def readings(registers: Registers, boxes: Boxes, parked: int) -> list[Reading]:
+    """Sweep until so many letters are parked, and three times more."""
+    found: list[Reading] = []
+    async with asyncio.timeout(PATIENCE):
+        while not found or not (found[-1].caught_up and found[-1].parked == parked):
+            one = (await registers.sweep([boxes.watched], now()))[boxes.dead]
+            assert isinstance(one, Reading), one
+            found.append(one)
+    for _ in range(3):
+        one = (await registers.sweep([boxes.watched], now()))[boxes.dead]
+        assert isinstance(one, Reading), one
+        found.append(one)
+    return found
+
+
+async def test_the_sweep_counts_letters_that_vanish_between_two_couriers(broker: Broker) -> None:
+    boxes, registers = await make_boxes(broker, fresh_name("swept")), broker.registers()
+    await lay(broker, boxes.source, numbered(6))
+    async with broker.desk(boxes.desk()) as desk:
+        assert isinstance(desk, KafkaDesk)
+        await park(desk, 6, now() + HOUR)
+    assert [one.lost for one in await readings(registers, boxes, 6)][-1] == 0
+    await delete(broker, boxes.retry, 4)
+    assert sum(one.lost for one in await readings(registers, boxes, 2)) == 4
+    assert sum(one.lost for one in await readings(registers, boxes, 2)) == 0, "once"
+    await registers.close()
+
+
+async def test_settled_letters_are_not_lost_while_another_transaction_hides_their_settlement(broker: Broker) -> None:
+    boxes, registers = await make_boxes(broker, fresh_name("hidden")), broker.registers()
+    await lay(broker, boxes.source, numbered(3))
+    async with broker.desk(boxes.desk()) as desk:
+        assert isinstance(desk, KafkaDesk)
+        await park(desk, 3, now() + 2_000)
+        await readings(registers, boxes, 3)
+        other = await broker._line.producer(fresh_name("other"))  # type: ignore[attr-defined]
+        async with other.transaction():
+            await other.send_and_wait(boxes.ledger, b"", key=b"another/1", partition=ledger_partition(0))
+            await asyncio.gather(*(desk.settle(one, Delivered()) for one in await claim_some(desk, 3)))
+            await delete(broker, boxes.retry, 3)
+            assert sum(one.lost for one in await readings(registers, boxes, 0)) == 0
+        await other.stop()
+    assert sum(one.lost for one in await readings(registers, boxes, 0)) == 0
+    await registers.close()

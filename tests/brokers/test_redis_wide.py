@@ -1,0 +1,202 @@
+"""Entries of very many fields on a real Redis: Lua's unpack() ends at about 8,000 values, an entry does not."""
+
+import asyncio
+
+import pytest
+from redis.asyncio import Redis
+
+from deadletter.brokers.base import Broker
+from deadletter.brokers.connect import open_broker
+from deadletter.brokers.errors import BoxRefused
+from deadletter.brokers.redis import names
+from deadletter.brokers.values import Buried, Claim, Delivered, Parked, Step, Taken
+from deadletter.core.tallies import Why
+from tests.brokers.opening import LOOPBACK, fresh_name, no_secrets, redis_at
+from tests.brokers.staging import (
+    Boxes,
+    claim_some,
+    contents,
+    lay,
+    make_boxes,
+    now,
+    numbered,
+    republish,
+    settle_all,
+    tally_of,
+    values,
+)
+
+BROKER = "redis"
+WIDE = 20_000
+LAST_ID = "18446744073709551615-18446744073709551614"
+Fields = list[bytes]
+
+
+def wide(count: int, *first: bytes) -> Fields:
+    """An entry of `count` fields, each with a name of its own; some values are not text."""
+    plain = [word for n in range(count - len(first) // 2) for word in (b"f%d" % n, b"\xff%d" % n if first else b"v")]
+    return [*first, *plain]
+
+
+WITHOUT_BODY = wide(WIDE)
+WITH_BODY = wide(WIDE, b"body", b"the body", b"key", b"k")
+SHAPES = pytest.mark.parametrize("fields", [WITHOUT_BODY, WITH_BODY], ids=["without-body", "with-body"])
+
+
+async def add(client: Redis, stream: str, fields: Fields) -> None:
+    await client.execute_command("XADD", stream, "*", *fields)
+
+
+async def entries(client: Redis, stream: str) -> list[Fields]:
+    """The fields of every entry as Redis holds them."""
+    client.response_callbacks.clear()
+    return [fields for _, fields in await client.execute_command("XRANGE", stream, "-", "+")]
+
+
+def pairs(fields: Fields) -> list[tuple[bytes, bytes]]:
+    return sorted(zip(fields[::2], fields[1::2], strict=True))
+
+
+async def bury_all(broker: Broker, boxes: Boxes, count: int) -> None:
+    async with broker.desk(boxes.desk()) as desk:
+        claims = await claim_some(desk, count)
+        await asyncio.gather(*(desk.settle(claim, Buried(boxes.dead, claim.message)) for claim in claims))
+
+
+async def settle(broker: Broker, boxes: Boxes, why: Why, letters: list[Taken], to: str, archived: bool = False) -> None:
+    async with broker.mover(boxes.dead, boxes.ledger, 0, f"uid-{to}-{why}-{archived}", archived=archived) as mover:
+        publications = republish(to, letters) if to else []
+        await mover.commit(Step(tally_of(letters), publications, {why: [one.place.offset for one in letters]}))
+
+
+@SHAPES
+async def test_a_wide_entry_is_buried_and_its_neighbours_are_buried_once(
+    broker: Broker, client: Redis, fields: Fields
+) -> None:
+    boxes = await make_boxes(broker, fresh_name("{wide}"))
+    await lay(broker, boxes.source, numbered(5))
+    await add(client, boxes.source, fields)
+    await lay(broker, boxes.source, numbered(3, 5))
+    await bury_all(broker, boxes, 9)
+    found = [one.message.value for one in await contents(broker, boxes.dead)]
+    assert sorted(value for value in found if value in {b"v%d" % n for n in range(8)}) == [b"v%d" % n for n in range(8)]
+    assert len(found) == 9
+    assert pairs((await entries(client, boxes.dead))[5]) == pairs(fields)
+    await lay(broker, boxes.source, numbered(1, 8))
+    async with broker.desk(boxes.desk()) as desk:
+        (later,) = await claim_some(desk, 1)
+        assert later.message.value == b"v8"
+        await desk.settle(later, Delivered())
+        assert await desk.claim(1) == []
+
+
+@SHAPES
+async def test_a_wide_entry_is_parked_buried_archived_and_restored_with_its_fields(
+    broker: Broker, client: Redis, fields: Fields
+) -> None:
+    boxes = await make_boxes(broker, fresh_name("{wide}"))
+    await add(client, boxes.source, fields)
+    async with broker.desk(boxes.desk()) as desk:
+        (claim,) = await claim_some(desk, 1)
+        await desk.settle(claim, Parked(claim.message, now()))
+        (due,) = await claim_some(desk, 1)
+        await desk.settle(due, Buried(boxes.dead, claim.message))
+    await settle(broker, boxes, Why.Archived, await contents(broker, boxes.dead), "")
+    assert await contents(broker, boxes.dead) == []
+    shelf = [one async for b in broker.read(boxes.dead, await broker.window(boxes.dead, True), True) for one in b]
+    await settle(broker, boxes, Why.Replayed, shelf, boxes.target, archived=True)
+    (found,) = await entries(client, boxes.target)
+    assert pairs(found) == pairs(fields)
+
+
+@SHAPES
+async def test_a_wide_letter_of_an_application_is_replayed_with_its_fields(
+    broker: Broker, client: Redis, fields: Fields
+) -> None:
+    boxes = await make_boxes(broker, fresh_name("{wide}"))
+    await lay(broker, boxes.dead, numbered(2))
+    await add(client, boxes.dead, fields)
+    letters = await contents(broker, boxes.dead)
+    await settle(broker, boxes, Why.Replayed, letters, boxes.target)
+    assert len(await contents(broker, boxes.target)) == 3
+    assert pairs((await entries(client, boxes.target))[2]) == pairs(fields)
+
+
+@pytest.mark.parametrize("count", [100, 3_995, 3_999, 4_000, 4_001, 7_999, 8_001, 30_000])
+async def test_every_width_arrives_with_its_fields_in_their_order(broker: Broker, client: Redis, count: int) -> None:
+    boxes = await make_boxes(broker, fresh_name("{width}"))
+    await add(client, boxes.source, wide(count))
+    await bury_all(broker, boxes, 1)
+    assert await entries(client, boxes.dead) == [wide(count)]
+
+
+@pytest.mark.parametrize("first", [(), (b"body", b"b")], ids=["without-body", "with-body"])
+async def test_an_entry_beyond_the_bound_is_packed_without_losing_a_byte(
+    broker: Broker, client: Redis, first: tuple[bytes, ...]
+) -> None:
+    boxes = await make_boxes(broker, fresh_name("{wider}"))
+    await add(client, boxes.source, wide(60_000, *first))
+    (sent,) = await contents(broker, boxes.source)
+    await bury_all(broker, boxes, 1)
+    letters = await contents(broker, boxes.dead)
+    await settle(broker, boxes, Why.Replayed, letters, boxes.target)
+    (found,) = await contents(broker, boxes.target)
+    assert (found.message.value, found.message.headers) == (sent.message.value, sent.message.headers)
+    assert (await entries(client, boxes.target))[0][0] == b"dlq-headers"
+
+
+async def test_fields_without_a_byte_do_not_make_a_request_that_redis_cannot_read(
+    broker: Broker, client: Redis
+) -> None:
+    """Redis closes the connection at 1,048,576 words of one command."""
+    boxes = await make_boxes(broker, fresh_name("{empty}"))
+    for _ in range(30):
+        await add(client, boxes.source, [b""] * 50_000)
+    claims: list[Claim] = []
+    async with broker.desk(boxes.desk()) as desk:
+        claims = await claim_some(desk, 30)
+        await asyncio.gather(*(desk.settle(claim, Buried(boxes.dead, claim.message)) for claim in claims))
+    assert await entries(client, boxes.dead) == [[b""] * 50_000] * 30
+
+
+async def test_a_script_that_fails_half_way_leaves_no_letter_without_its_mark(redis: str, client: Redis) -> None:
+    """The stream has room for one more entry: the second XADD of the script fails, at each attempt."""
+    async with open_broker(redis_at(redis), no_secrets, LOOPBACK) as broker:
+        boxes = await make_boxes(broker, fresh_name("{half}"))
+        await lay(broker, boxes.dead, numbered(2))
+        letters = await contents(broker, boxes.dead)
+        await client.execute_command("XSETID", boxes.target, LAST_ID)
+        for _ in range(2):
+            with pytest.raises(BoxRefused):
+                await settle(broker, boxes, Why.Replayed, letters, boxes.target)
+        assert await values(broker, boxes.target) == [b"v0"]
+        assert len(await broker.produced(boxes.ledger, f"uid-{boxes.target}-{Why.Replayed}-False")) == 1
+        assert await client.zrange(names.marks(boxes.target), 0, -1) == [f"{boxes.dead}/{letters[0].place.id}".encode()]
+        await settle_later(broker, client, boxes, letters)
+
+
+async def settle_later(broker: Broker, client: Redis, boxes: Boxes, letters: list[Taken]) -> None:
+    """The stream takes entries again: only what is missing is published."""
+    await client.delete(boxes.target)
+    await client.execute_command("XGROUP", "CREATE", boxes.target, "maker", "$", "MKSTREAM")
+    await settle(broker, boxes, Why.Replayed, letters, boxes.target)
+    assert await values(broker, boxes.target) == [b"v1"]
+    assert await contents(broker, boxes.dead) == []
+
+
+async def test_a_desk_that_fails_half_way_buries_each_letter_once(broker: Broker, client: Redis) -> None:
+    boxes = await make_boxes(broker, fresh_name("{half}"))
+    await lay(broker, boxes.source, numbered(3))
+    await client.execute_command("XSETID", boxes.dead, LAST_ID)
+    async with broker.desk(boxes.desk()) as desk:
+        claims = await claim_some(desk, 3)
+        told = await asyncio.gather(
+            *(desk.settle(claim, Buried(boxes.dead, claim.message)) for claim in claims), return_exceptions=True
+        )
+        assert any(isinstance(one, BoxRefused) for one in told)
+        await client.delete(boxes.dead)
+        await client.execute_command("XGROUP", "CREATE", boxes.dead, "maker", "$", "MKSTREAM")
+        again = [claim for claim in claims if desk.holds(claim)]
+        await asyncio.gather(*(desk.settle(claim, Buried(boxes.dead, claim.message)) for claim in again))
+        await settle_all(desk, [claim for claim in claims if desk.holds(claim)])
+    assert await values(broker, boxes.dead) == [b"v1", b"v2"]

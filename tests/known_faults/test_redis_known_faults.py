@@ -1,0 +1,154 @@
+"""Known faults of couriers and replays on Redis."""
+
+import asyncio
+import time
+import uuid
+from contextlib import suppress
+from pathlib import Path
+
+from aiohttp import web
+from redis.asyncio import Redis
+
+from deadletter.brokers.connect import open_broker
+from deadletter.brokers.errors import BrokerError, Fenced
+from deadletter.brokers.values import Step
+from deadletter.core.tallies import Why
+from deadletter.workers.assignment import Station
+from deadletter.workers.courier.main import Shift, desk_spec
+from tests.brokers.failovers import failing_over
+from tests.brokers.opening import LOOPBACK, no_secrets, redis_at
+from tests.brokers.staging import contents, lay, make_boxes, numbered, republish, tally_of
+from tests.known_faults.faults import known_fault, waited, waited_for
+from tests.workers.couriers import message, no_secret
+from tests.workers.services import Received, ok, serving, until
+from tests.workers.wires import Wire
+
+HOUR_S = 3_600.0
+
+
+def fresh_prefix() -> str:
+    return f"{{fault-{uuid.uuid4().hex[:10]}}}."
+
+
+@known_fault("E6-FENCE", "a fence token that a failover lost is given out again: two movers hold the same one")
+async def test_a_mover_from_before_a_failover_is_fenced_by_one_after_it(tmp_path: Path) -> None:
+    async with failing_over(tmp_path) as failover:
+        spec = redis_at(failover.url)
+        async with open_broker(spec, no_secrets, LOOPBACK) as old, open_broker(spec, no_secrets, LOOPBACK) as new:
+            boxes = await make_boxes(old, "{fence}")
+            await lay(old, boxes.dead, numbered(10))
+            letters = await contents(old, boxes.dead)
+            await failover.until_replicated()
+            await failover.stop_replication()
+            async with old.mover(boxes.dead, boxes.ledger, 0, "uid-1") as first:
+                await failover.kill_master()
+                await until_answering(old)
+                async with new.mover(boxes.dead, boxes.ledger, 0, "uid-2"):
+                    settled = {Why.Replayed: [one.place.offset for one in letters]}
+                    with suppress(Fenced):
+                        await first.commit(Step(tally_of(letters), republish(boxes.target, letters), settled))
+            assert await contents(new, boxes.target) == []
+
+
+async def until_answering(broker) -> None:
+    """Every pooled connection that the failover cut is replaced."""
+    is_up = False
+    async with asyncio.timeout(60):
+        while not is_up:
+            with suppress(BrokerError):
+                await asyncio.gather(*(broker.server() for _ in range(4)))
+                is_up = True
+
+
+@known_fault("E6-READONLY", "a failover that leaves connections open stops the courier until its pod restarts")
+async def test_a_courier_goes_on_after_a_failover_that_leaves_its_connections_open(tmp_path: Path) -> None:
+    async def answer(_: Received) -> web.Response:
+        await asyncio.sleep(0.02)
+        return web.Response()
+
+    async with failing_over(tmp_path) as failover:
+        spec = redis_at(failover.url)
+        async with open_broker(spec, no_secret, LOOPBACK) as broker, serving(answer) as service:
+            wire = Wire(broker, spec, fresh_prefix())
+            await wire.make()
+            await wire.send(*(message(f"{n}", f"k{n % 97}") for n in range(800)))
+            await failover.until_replicated()
+            async with wire.courier(wire.assignment(service.url, delivery={"concurrency": 8})):
+                await until(lambda: len(service.received) >= 200)
+                await failover.demote_master()
+                await waited(lambda: len(set(service.bodies)) == 800, 15)
+                assert len(set(service.bodies)) == 800
+
+
+@known_fault("E6-LIVENESS", "a courier that can claim nothing for an hour answers its liveness probe with ok")
+async def test_the_liveness_probe_fails_where_redis_refuses_every_write(tmp_path: Path) -> None:
+    later = 0.0
+    async with failing_over(tmp_path) as failover:
+        spec = redis_at(failover.url)
+        async with open_broker(spec, no_secret, LOOPBACK) as broker, serving(ok) as service:
+            wire = Wire(broker, spec, fresh_prefix())
+            await wire.make()
+            station = Station(tmp_path, tmp_path, 0, "pod-0", tmp_path / "termination")
+            shift = Shift(wire.assignment(service.url), station, clock=lambda: time.monotonic() + later)
+            stop = asyncio.Event()
+            work = asyncio.ensure_future(shift.work(stop))
+            await wire.send(message("first"))
+            await until(lambda: bool(service.received))
+            shift.health.not_live()
+            await failover.make_read_only()
+            await waited(lambda: bool(shift.health.not_live()), 3)  # the watchdog sees that nothing moves
+            later = HOUR_S
+            await waited(lambda: bool(shift.health.not_live()), 3)
+            wrong = shift.health.not_live()
+            stop.set()
+            await work
+    assert wrong
+
+
+@known_fault("E13-CONSUMERS", "consumers of departed pods stay in the group for ever")
+async def test_consumers_of_departed_pods_leave_the_group(redis: str) -> None:
+    spec = redis_at(redis)
+    async with (
+        open_broker(spec, no_secret, LOOPBACK) as broker,
+        serving(ok) as service,
+        Redis.from_url(redis) as client,
+    ):
+        wire = Wire(broker, spec, fresh_prefix())
+        await wire.make()
+        told = wire.assignment(service.url)
+        async with wire.courier(told, "stays"):
+            for n in range(3):
+                async with wire.courier(told, f"departs-{n}"):
+                    await wire.send(message(f"{n}", "k"))
+                    await until(lambda n=n: len(service.received) > n)
+
+            async def departed() -> list[bytes]:
+                consumers = await client.xinfo_consumers(wire.prefix + "orders", told.group)
+                return [one["name"] for one in consumers if one["name"].startswith(b"departs")]
+
+            async def is_clean() -> bool:
+                return not await departed()
+
+            await waited_for(is_clean, 6)
+            assert await departed() == []
+
+
+@known_fault("E13-LAG", "a lag that Redis does not know is shown as 0")
+async def test_a_lag_that_redis_does_not_know_is_not_shown_as_zero(redis: str) -> None:
+    spec = redis_at(redis)
+    async with (
+        open_broker(spec, no_secret, LOOPBACK) as broker,
+        serving(ok) as service,
+        Redis.from_url(redis) as client,
+    ):
+        wire = Wire(broker, spec, fresh_prefix())
+        await wire.make()
+        told = wire.assignment(service.url)
+        await wire.send(message("first"))
+        async with wire.courier(told):
+            await until(lambda: bool(service.received))
+        await wire.send(*(message(f"{n}", "k") for n in range(20)))
+        entries = await client.xrange(wire.prefix + "orders")
+        await client.xdel(wire.prefix + "orders", entries[-10][0])  # a gap, so that Redis cannot count
+        async with broker.desk(desk_spec(told, "pod-0")) as desk:
+            assert desk.lag != 0

@@ -1,0 +1,155 @@
+"""Which boxes a queue owns, as a table, and the words of a conflict."""
+
+from typing import Any
+
+import pytest
+
+from deadletter.api.queuestatus import OwnedBox
+from deadletter.core.reasons import Reason
+from deadletter.plan.facts import QueueFacts
+from deadletter.plan.findings import Finding
+from deadletter.plan.ownership import (
+    CONFIRM_DELETE,
+    TAKE_OVER,
+    conflict,
+    droppable,
+    is_from_020,
+    judge_ownership,
+    only_ids_are_new,
+    records_after,
+)
+from deadletter.plan.queues import queue_status
+from tests.plan.things import NOW, connection, delivered, plain
+
+DEAD, RETRY, LEDGER = "orders.billing.dlq", "orders.billing.dlq.retry", "orders.billing.dlq.ledger"
+ALL = {DEAD: "id-1", RETRY: "id-2", LEDGER: "id-3"}
+READY = {"type": "BoxesReady", "status": "True", "reason": "BoxesFound", "lastTransitionTime": "2026-01-01T00:00:00Z"}
+
+
+def box(name: str, id_: str = "", found: bool = False) -> OwnedBox:
+    return OwnedBox(name=name, id=id_, found=found)
+
+
+def owner(*records: OwnedBox, annotations: dict[str, str] | None = None, **status: Any) -> Any:
+    made = delivered(status=status | {"ownedBoxes": [one.to_wire() for one in records]})
+    return made.model_copy(update={"metadata": made.metadata.model_copy(update={"annotations": annotations or {}})})
+
+
+OURS = (box(DEAD, "id-1"), box(RETRY, "id-2"), box(LEDGER, "id-3"))
+INTENT = (box(DEAD), box(RETRY), box(LEDGER))
+FOUND = (box(DEAD, "id-1", True), box(RETRY, "id-2", True), box(LEDGER, "id-3", True))
+
+
+@pytest.mark.parametrize(
+    ("queue", "ids", "records"),
+    [
+        pytest.param(owner(), {}, INTENT, id="a new queue"),
+        pytest.param(owner(*INTENT), ALL, OURS, id="killed after the boxes were created"),
+        pytest.param(owner(*OURS), ALL, OURS, id="nothing changed"),
+        pytest.param(owner(*OURS), {}, INTENT, id="deleted by others: created again, with other ids"),
+        pytest.param(owner(*FOUND), {}, INTENT, id="found, deleted by others: the next ones are ours"),
+        pytest.param(owner(conditions=[READY]), ALL, FOUND, id="Ready under 0.2.0"),
+        pytest.param(owner(depth=3), ALL, FOUND, id="counted under 0.2.0, whose broker was away at the upgrade"),
+        pytest.param(owner(*FOUND), ALL, FOUND, id="found stays found"),
+        pytest.param(owner(annotations={TAKE_OVER: DEAD}), ALL, FOUND, id="taken over by name"),
+        pytest.param(
+            owner(*OURS), ALL | {LEDGER: "id-9"}, (*OURS[:2], box(LEDGER, "id-9", True)), id="a ledger made again"
+        ),
+        pytest.param(owner(box(DEAD, "", True)), {DEAD: ""}, (box(DEAD, "", True), *INTENT[1:]), id="no ids"),
+    ],
+)
+def test_what_a_queue_owns(queue: Any, ids: dict[str, str], records: tuple[OwnedBox, ...]) -> None:
+    judged = judge_ownership(queue, False, ids)
+    assert (judged.records, judged.conflicts) == (records, ())
+
+
+@pytest.mark.parametrize(
+    ("queue", "ids", "foreign", "replaced"),
+    [
+        pytest.param(owner(), {DEAD: "id-1"}, (DEAD,), (), id="others created it"),
+        pytest.param(owner(), {LEDGER: "id-3"}, (LEDGER,), (), id="even the ledger alone"),
+        pytest.param(owner(), {DEAD: ""}, (DEAD,), (), id="without an id"),
+        pytest.param(owner(*OURS), ALL | {DEAD: "id-9"}, (), (DEAD,), id="others created it again"),
+        pytest.param(owner(*OURS), ALL | {DEAD: ""}, (), (DEAD,), id="its id is gone"),
+        pytest.param(owner(*OURS, conditions=[READY]), ALL | {DEAD: "id-9"}, (), (DEAD,), id="Ready is no excuse"),
+        pytest.param(owner(box(DEAD, "id-1"), conditions=[READY]), ALL, (RETRY, LEDGER), (), id="records are whole"),
+        pytest.param(owner(annotations={TAKE_OVER: RETRY}), ALL, tuple(ALL), (), id="another is named"),
+    ],
+)
+def test_what_stands_in_the_way(queue: Any, ids: dict[str, str], foreign: Any, replaced: Any) -> None:
+    judged = judge_ownership(queue, False, ids)
+    assert (judged.foreign, judged.replaced) == (foreign, replaced)
+
+
+def test_an_adopted_queue_owns_nothing() -> None:
+    adopted = plain(dead={"name": "orders.dead", "adopt": True})
+    assert judge_ownership(adopted, False, {"orders.dead": "id-1"}).records == ()
+
+
+def test_a_conflict_names_the_box_and_the_ways_out_of_this_queue() -> None:
+    one = plain()
+    said = conflict(one, False, judge_ownership(one, False, {"orders.dead": "id-1"}))
+    assert (said.reason, said.heals) == (Reason.BoxConflict, False)
+    for words in ("orders.dead:", "dead.name", "dead.adopt: true", f"annotate dlq/orders '{TAKE_OVER}=orders.dead'"):
+        assert words in said.message
+    ledger = conflict(one, False, judge_ownership(one, False, {"orders.dead.ledger": ""}))
+    assert "dead.adopt" not in ledger.message
+    made = owner()
+    assert "dead.adopt" not in conflict(made, False, judge_ownership(made, False, ALL)).message
+    again = owner(*OURS)
+    text = conflict(again, False, judge_ownership(again, False, ALL | {DEAD: "id-9", RETRY: "id-8"})).message
+    assert "created again by others" in text
+    assert f"'{TAKE_OVER}={DEAD}'" in text
+
+
+def test_what_is_deleted_with_the_queue() -> None:
+    def drop(queue: Any, ids: dict[str, str]) -> Any:
+        return droppable(queue, judge_ownership(queue, False, ids), ids)
+
+    assert drop(owner(*OURS), ALL) == (DEAD, RETRY, LEDGER)
+    assert drop(owner(*OURS), ALL | {DEAD: "id-9"}) == (RETRY, LEDGER)
+    assert drop(owner(), ALL) == ()
+    blocked = drop(owner(*FOUND[:1], *OURS[1:]), ALL)
+    assert isinstance(blocked, Finding)
+    assert (blocked.reason, blocked.heals) == (Reason.DeletionBlocked, True)
+    assert f"{CONFIRM_DELETE}=true" in blocked.message
+    assert isinstance(drop(owner(conditions=[READY]), ALL), Finding), "deleted before it was ever recorded"
+    confirmed = {CONFIRM_DELETE: "true"}
+    assert drop(owner(*FOUND, annotations=confirmed), ALL) == (DEAD, RETRY, LEDGER)
+    assert drop(owner(*FOUND), {}) == (DEAD, RETRY, LEDGER), "nothing is there to confirm"
+
+
+def test_ids_alone_need_no_write_of_their_own() -> None:
+    assert only_ids_are_new(INTENT, OURS, ALL)
+    assert only_ids_are_new(OURS, OURS, ALL)
+    assert not only_ids_are_new((), INTENT, {})
+    assert not only_ids_are_new(OURS, INTENT, {})
+    assert not only_ids_are_new(OURS, (*OURS[:2], box(LEDGER, "id-9", True)), ALL)
+
+
+def test_what_the_broker_refused_to_create_is_found_if_it_exists_later() -> None:
+    refused = (box(DEAD, "id-1"), box(RETRY, found=True), box(LEDGER))
+    assert records_after(INTENT, {}, {DEAD: "id-1"}, {RETRY}) == refused
+    assert judge_ownership(owner(*refused), False, {DEAD: "id-1"}).records == refused, "nothing to write at a retry"
+    later = (*refused[:1], box(RETRY, "id-2", found=True), refused[2])
+    assert judge_ownership(owner(*refused), False, {DEAD: "id-1", RETRY: "id-2"}).records == later
+    assert records_after(refused, {DEAD}, ALL, ()) == OURS, "created by us after all"
+    assert droppable(owner(*refused), judge_ownership(owner(*refused), False, {}), {}) == (DEAD, RETRY, LEDGER)
+
+
+def test_records_stay_in_the_status_whatever_else_is_wrong() -> None:
+    facts = QueueFacts(connection=connection(), now=NOW)
+    wire = [one.to_wire() for one in OURS]
+    assert queue_status(owner(*OURS), facts, Finding(Reason.BrokerUnreachable, "away"))["ownedBoxes"] == wire
+    assert queue_status(owner(), facts, None).keys().isdisjoint({"ownedBoxes"})
+    new = queue_status(owner(*INTENT), QueueFacts(connection=connection(), owned=OURS, now=NOW), None)
+    assert new["ownedBoxes"] == wire
+
+
+def test_a_rollback_to_0_2_0_and_back() -> None:
+    """0.2.0 prunes the records; after the second upgrade the boxes are found, not foreign."""
+    pruned = owner(conditions=[READY], depth=0)
+    assert is_from_020(pruned)
+    assert judge_ownership(pruned, False, ALL).records == FOUND
+    assert not is_from_020(owner(*OURS, conditions=[READY], depth=0))
+    assert not is_from_020(owner())

@@ -1,0 +1,25 @@
+"""A real Kafka and a real Redis for tests of more than one version."""
+
+from collections.abc import AsyncIterator
+
+import pytest
+
+from deadletter.brokers.connect import open_broker
+from tests.brokers.opening import LOOPBACK, kafka_at, no_secrets, redis_at
+from tests.versions.sites import Site
+
+
+@pytest.fixture(params=["kafka", "redis"])
+async def site(request: pytest.FixtureRequest) -> AsyncIterator[Site]:
+    """The bed's broker of either kind, opened by this version."""
+    address = request.getfixturevalue(request.param)
+    spec = kafka_at(address) if request.param == "kafka" else redis_at(address)
+    async with open_broker(spec, no_secrets, LOOPBACK) as broker:
+        yield Site(request.param, address, spec, broker)
+
+
+@pytest.fixture
+async def kafka_site(kafka: str) -> AsyncIterator[Site]:
+    """The bed's Kafka."""
+    async with open_broker(kafka_at(kafka), no_secrets, LOOPBACK) as broker:
+        yield Site("kafka", kafka, kafka_at(kafka), broker)

@@ -1,0 +1,65 @@
+"""One broker that several versions work on, and raw access to the ledgers in it."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from aiokafka import AIOKafkaConsumer, TopicPartition
+from redis.asyncio import Redis
+
+from deadletter.api.brokerconnections import BrokerConnectionSpec
+from deadletter.brokers.base import Broker
+from deadletter.brokers.errors import BrokerError
+from deadletter.brokers.values import Publication, Reading
+from deadletter.core.letters import Message, Place
+from tests.brokers.staging import Boxes, now
+
+Records = Iterable[tuple[bytes, bytes]]
+
+
+@dataclass
+class Site:
+    """A broker of the bed: its kind, its address, and a connection opened by this version."""
+
+    kind: str
+    address: str
+    spec: BrokerConnectionSpec
+    broker: Broker
+
+    async def write_ledger(self, ledger: str, records: Records, partition: int = 0) -> None:
+        """Append records to a ledger that exists, as another version would."""
+        if self.kind == "kafka":
+            await self.broker.append(
+                [Publication(ledger, Message(key, value), Place("test", 0, 0), partition) for key, value in records]
+            )
+            return
+        async with Redis.from_url(self.address) as client:
+            await client.hset(ledger, mapping=dict(records))
+
+    async def read_ledger(self, ledger: str) -> list[tuple[bytes, bytes | None]]:
+        """Every record of a ledger as it is stored, partition 0 on Kafka."""
+        if self.kind == "redis":
+            async with Redis.from_url(self.address) as client:
+                return list((await client.hgetall(ledger)).items())
+        partition = TopicPartition(ledger, 0)
+        consumer = AIOKafkaConsumer(bootstrap_servers=self.address, auto_offset_reset="earliest")
+        await consumer.start()
+        try:
+            consumer.assign([partition])
+            end = (await consumer.end_offsets([partition]))[partition]
+            found = []
+            while await consumer.position(partition) < end:
+                for batch in (await consumer.getmany(timeout_ms=1_000)).values():
+                    found += [(record.key, record.value) for record in batch]
+            return found
+        finally:
+            await consumer.stop()
+
+    async def reading(self, boxes: Boxes) -> Reading:
+        """What the sweep of this version sees of one queue."""
+        registers = self.broker.registers()
+        try:
+            found = (await registers.sweep([boxes.watched], now()))[boxes.dead]
+        finally:
+            await registers.close()
+        assert not isinstance(found, BrokerError), found
+        return found

@@ -1,0 +1,167 @@
+"""Runs that show how fast good messages arrive while a part of the messages, or the whole service, fails."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from aiohttp import web
+
+from deadletter.api.assignments import CourierAssignment
+from deadletter.core.letters import Message
+from deadletter.workers.courier.courier import Courier
+from tests.workers.couriers import Bench, assignment, message
+from tests.workers.services import Received, Service, serving, until
+from tests.workers.wires import Wire
+
+CAP_S = 45.0  # a run that takes longer than this has failed, by a multiple of what any of them may take
+
+
+class Source(Protocol):
+    """A queue on some broker."""
+
+    def assignment(self, url: str, **more: Any) -> CourierAssignment: ...
+    def courier(self, told: CourierAssignment) -> AbstractAsyncContextManager[Courier]: ...
+    async def publish(self, messages: Sequence[Message], partition: int | None = None) -> None: ...
+    async def count_buried(self) -> int: ...
+
+
+class InMemory:
+    """A queue of three partitions on the memory broker."""
+
+    def __init__(self) -> None:
+        self._bench = Bench(partitions=3)
+        self.assignment, self.courier = assignment, self._bench.courier
+
+    async def publish(self, messages: Sequence[Message], partition: int | None = None) -> None:
+        self._bench.send(*messages, partition=partition)
+
+    async def count_buried(self) -> int:
+        return len(self._bench.buried())
+
+
+class OnWire:
+    """A queue on a real broker."""
+
+    def __init__(self, wire: Wire) -> None:
+        self._wire = wire
+        self.assignment, self.courier = wire.assignment, wire.courier
+
+    async def publish(self, messages: Sequence[Message], partition: int | None = None) -> None:
+        await self._wire.send(*messages, partition=partition)
+
+    async def count_buried(self) -> int:
+        return len(await self._wire.buried())
+
+
+@dataclass
+class Outage:
+    """From when on, in seconds after the first message, and for how long; `status` 0: connections are refused.
+
+    `after`: not before the service got so many requests.
+    """
+
+    at: float
+    seconds: float
+    status: int = 0
+    after: int = 0
+
+    async def happen(self, service: Service) -> None:
+        await asyncio.sleep(self.at)
+        await until(lambda: len(service.received) >= self.after)
+        before = service.answer
+        if self.status:
+            service.answer = lambda _: web.Response(status=self.status)
+        else:
+            service.answer = _hang_up  # whoever is connected already
+            await service.refuse()
+        await asyncio.sleep(self.seconds)
+        service.answer = before
+        if not self.status:
+            await service.listen()
+
+
+def _hang_up(one: Received) -> web.Response:
+    one.hang_up()
+    return web.Response()
+
+
+@dataclass
+class Traffic:
+    """Messages in the order in which they are sent, `per_second`; `answer` decides as the service does.
+
+    Those whose body starts with `good` are expected to arrive.
+    """
+
+    messages: Sequence[Message]
+    per_second: float
+    policy: dict[str, Any] = field(default_factory=dict)
+    delivery: dict[str, Any] = field(default_factory=dict)
+    burst: int = 1  # messages are sent together in groups of this size
+    outage: Outage | None = None
+    answer: Callable[[Received], web.Response | Awaitable[web.Response]] | None = None
+
+    @property
+    def good(self) -> set[bytes]:
+        return {one.value for one in self.messages if one.value and one.value.startswith(b"good")}
+
+
+@dataclass
+class Run:
+    """What came of a run: seconds from the first message until the last good one was taken."""
+
+    seconds: float
+    missing: int
+    buried_good: int
+
+
+def mixed(count: int, bad_of_ten: int, keys: int = 0) -> list[Message]:
+    """So many messages; of ten in a row `bad_of_ten` are bad, spread evenly. Keys are distinct unless `keys` says."""
+    names = ("bad" if n * bad_of_ten % 10 < bad_of_ten else "good" for n in range(count))
+    return [message(f"{name}-{n}", f"key-{n % keys if keys else n}") for n, name in enumerate(names)]
+
+
+def by_body(one: Received) -> web.Response:
+    """A service that fails on bad messages for good."""
+    return web.Response(status=200 if one.body.startswith(b"good") else 500)
+
+
+async def run(source: Source, traffic: Traffic) -> Run:
+    """Send all of it while a courier works, and wait until every good message was taken."""
+    loop, good, taken = asyncio.get_running_loop(), traffic.good, set[bytes]()
+    answer = traffic.answer or by_body
+
+    async def take(one: Received) -> web.Response:
+        response = answer(one)
+        told = await response if asyncio.iscoroutine(response) else response
+        assert isinstance(told, web.Response)
+        if told.status == 200:
+            taken.add(one.body)
+        return told
+
+    async with serving(take) as service:
+        told = source.assignment(service.url, policy=traffic.policy, delivery=traffic.delivery)
+        async with source.courier(told):
+            start = loop.time()
+            work = [asyncio.ensure_future(_send(source, traffic))]
+            if traffic.outage is not None:
+                work.append(asyncio.ensure_future(traffic.outage.happen(service)))
+            while not good <= taken and loop.time() - start < CAP_S:
+                await asyncio.sleep(0.01)
+            seconds = loop.time() - start
+            await asyncio.gather(*work)
+            buried = await source.count_buried()
+    return Run(seconds, len(good - taken), buried)
+
+
+async def _send(source: Source, traffic: Traffic) -> None:
+    loop, sent = asyncio.get_running_loop(), 0
+    start = loop.time()
+    while sent < len(traffic.messages):
+        groups = int((loop.time() - start) * traffic.per_second / traffic.burst) + 1
+        due = min(groups * traffic.burst, len(traffic.messages))
+        if due > sent:
+            await source.publish(traffic.messages[sent:due])
+            sent = due
+        await asyncio.sleep(0.05)

@@ -1,0 +1,49 @@
+"""A worker that a test can hold while its transaction is open: everything is sent, nothing is committed yet.
+
+    python -m tests.workers.holdpoints FOLDER ROLE
+
+If the file `hold` is in the folder, the next commit renames it to `held` and waits until that is removed.
+"""
+
+import asyncio
+import sys
+from pathlib import Path
+from typing import Any
+
+from aiokafka import AIOKafkaProducer
+
+from deadletter.__main__ import main
+from tests.workers.services import until
+
+HOLD, HELD = "hold", "held"
+
+
+def arm(folder: Path) -> None:
+    """Wait before a commit when asked to."""
+    commit = AIOKafkaProducer.commit_transaction
+
+    async def held(self: Any) -> None:
+        if (folder / HOLD).exists():
+            (folder / HOLD).rename(folder / HELD)
+            while (folder / HELD).exists():
+                await asyncio.sleep(0.02)
+        await commit(self)
+
+    AIOKafkaProducer.commit_transaction = held
+
+
+async def hold(folder: Path, seconds: float = 90.0) -> None:
+    """Ask the worker of this folder to wait, and return when it does."""
+    (folder / HOLD).touch()
+    await until(lambda: (folder / HELD).exists(), seconds)
+
+
+def release(folder: Path) -> None:
+    """Let the worker go on; it may have given up already."""
+    (folder / HOLD).unlink(missing_ok=True)
+    (folder / HELD).unlink(missing_ok=True)
+
+
+if __name__ == "__main__":
+    arm(Path(sys.argv[1]))
+    sys.exit(main(sys.argv[2:]))

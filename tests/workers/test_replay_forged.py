@@ -1,0 +1,22 @@
+"""A producer forges headers of ours in messages whose letters another framework wrote."""
+
+from deadletter.brokers.memory import MemoryServer
+from deadletter.brokers.values import BoxSpec
+from deadletter.core.letters import Message
+from tests.workers.replaying import Scene
+
+SPRING = (
+    ("kafka_dlt-original-topic", b"orders"),
+    ("kafka_dlt-original-partition", bytes(4)),
+    ("kafka_dlt-original-offset", bytes(7) + b"\5"),
+    ("kafka_dlt-exception-fqcn", b"java.lang.IllegalStateException"),
+)
+
+
+async def test_a_forged_header_of_ours_has_no_effect_where_the_dialect_is_given(server: MemoryServer, scene: Scene):
+    server.make(BoxSpec("payments.commands", 1))
+    forged = ("dlq-origin-topic", b"payments.commands")
+    server.seed(scene.boxes.dead, [Message(b"key-1", b"pay", (forged, *SPRING), 0)], 0)
+    await scene.run(scene.assignment().model_copy(update={"dialect": "spring-dlt"}))
+    assert await scene.messages("payments.commands") == []
+    assert await scene.numbers("orders") == [1]
