@@ -6,7 +6,6 @@ and has no offset of any partition lost them: Kafka deletes them `offsets.retent
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 
 from aiokafka import TopicPartition
 from aiokafka import errors as driver
@@ -28,16 +27,24 @@ _MOVING = (
 _RETRY_SECONDS = 0.2
 
 
-async def begin(line: Line, spec: DeskSpec) -> None:
-    """Commit the first offsets of a new group; one that has offsets, or members, is left as it is."""
+async def begin(line: Line, spec: DeskSpec) -> dict[int, int]:
+    """Commit the first offsets of a new group; one that has offsets is left as it is.
+
+    Kafka takes offsets from a member only while a group has members. They may belong to another source: two queues can
+    share a group. The offsets that nobody has committed then are returned; a member commits each as it opens its partition.
+    """
     tps = await _partitions(line, spec.source)
     if await committed(line, spec.group, tps):
-        return
+        return {}
     firsts, ends = await _bounds(line, spec.source, len(tps))
     if spec.has_started and firsts != ends:
         raise offsets_lost(spec.source, spec.group)
-    with suppress(Fenced):  # a courier that is at work has committed them
-        await _commit(line, spec.group, spec.source, firsts if spec.from_earliest or spec.has_started else ends)
+    starts = firsts if spec.from_earliest or spec.has_started else ends
+    try:
+        await _commit(line, spec.group, spec.source, starts)
+    except Fenced:
+        return {} if await committed(line, spec.group, tps) else starts
+    return {}
 
 
 async def is_lost(line: Line, source: str, group: str) -> bool:

@@ -24,10 +24,17 @@ log = structlog.stdlib.get_logger("sources")
 class SourcePartition:
     """Opened on assignment: producer first, which fences the owner before us, then the committed offset."""
 
-    def __init__(
-        self, line: Line, consumer: AIOKafkaConsumer, spec: DeskSpec, tp: TopicPartition, is_anew: bool = False
+    def __init__(  # noqa: PLR0913
+        self,
+        line: Line,
+        consumer: AIOKafkaConsumer,
+        spec: DeskSpec,
+        tp: TopicPartition,
+        starts: dict[int, int],
+        is_anew: bool = False,
     ) -> None:
         self._line, self._consumer, self._spec, self.tp = line, consumer, spec, tp
+        self._starts = starts  # shared by the partitions of a subscription; each removes its own
         self._is_anew = is_anew  # the group's offset is of a log that is gone
         self._room: Room | None = None
         self.progress = Progress(0)
@@ -60,13 +67,16 @@ class SourcePartition:
         committed = (await beginnings.committed(self._line, self._spec.group, [self.tp])).get(self.tp)
         end = (await self._line.ends(self.tp.topic, [self.tp.partition]))[self.tp.partition]
         if committed is not None and committed.offset <= end and not self._is_anew:
+            self._starts.pop(self.tp.partition, None)
             return committed.offset, committed.metadata or ""
-        if committed is None and not self._is_anew:
+        start = self._starts.get(self.tp.partition)
+        if committed is None and start is None and not self._is_anew:
             await self._check_others()
         # A partition that the group has no offset of was added, and one that ends before it was deleted and made again:
         # all of it is new. Said at once: else a restart before the first settlement might begin elsewhere.
-        start = await self._first()
+        start = await self._first() if start is None or self._is_anew else start
         await self._commit(start, "")
+        self._starts.pop(self.tp.partition, None)
         self._is_anew = False
         return start, ""
 
