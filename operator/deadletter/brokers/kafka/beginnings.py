@@ -30,8 +30,8 @@ _RETRY_SECONDS = 0.2
 async def begin(line: Line, spec: DeskSpec) -> dict[int, int]:
     """Commit the first offsets of a new group; one that has offsets is left as it is.
 
-    Kafka takes offsets from a member only while a group has members. They may belong to another source: two queues can
-    share a group. The offsets that nobody has committed then are returned; a member commits each as it opens its partition.
+    While a group has members, Kafka takes offsets from them alone. They may be members for another source: two queues
+    can share a group. Then the first offsets are returned, and a member commits each as it opens its partition.
     """
     tps = await _partitions(line, spec.source)
     if await committed(line, spec.group, tps):

@@ -24,7 +24,7 @@ log = structlog.stdlib.get_logger("sources")
 class SourcePartition:
     """Opened on assignment: producer first, which fences the owner before us, then the committed offset."""
 
-    def __init__(  # noqa: PLR0913
+    def __init__(
         self,
         line: Line,
         consumer: AIOKafkaConsumer,
