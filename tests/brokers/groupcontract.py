@@ -1,6 +1,7 @@
 """What a consumer group that lost its offsets does: the same tests on memory, Kafka and Redis."""
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 
@@ -106,3 +107,19 @@ class GroupContract:
             claims = await claim_some(desk, 2)
             assert [claim.message.value for claim in claims] == [b"v5", b"v6"]
             await desk.settle(claims[0], Delivered())
+
+    @pytest.mark.parametrize(("from_earliest", "values"), [(True, [0, 1, 2, 3, 4]), (False, [4])])
+    async def test_a_new_source_starts_although_its_group_has_members_of_another_source(
+        self, broker: Broker, fresh: Fresh, from_earliest: bool, values: list[int]
+    ) -> None:
+        other = await make_boxes(broker, fresh("q"), partitions=2)
+        boxes = replace(await make_boxes(broker, fresh("q"), partitions=2), group=other.group)
+        await lay(broker, boxes.source, numbered(4), None)
+        async with broker.desk(other.desk("pod-a")) as at_work:
+            async with broker.desk(boxes.desk("pod-b", from_earliest)) as desk:
+                await add(broker, boxes.source, 1, 4)
+                claims = await claim_some(desk, len(values))
+                assert sorted(claim.message.value or b"" for claim in claims) == [b"v%d" % n for n in values]
+                assert await desk.claim(1) == []
+            await add(broker, other.source, 1, 9)
+            assert [claim.message.value for claim in await claim_some(at_work, 1)] == [b"v9"]

@@ -1,5 +1,7 @@
 """Take a consumer group's offsets away, as an administrator or their expiry does."""
 
+import asyncio
+
 from aiokafka.protocol.api import Request, RequestStruct, Response
 from aiokafka.protocol.types import Array, Int16, Int32, Schema, String
 
@@ -7,6 +9,9 @@ from deadletter.brokers.base import Broker
 from deadletter.brokers.kafka.broker import KafkaBroker
 from deadletter.brokers.memory import MemoryBroker
 from deadletter.brokers.redis.broker import RedisBroker
+from tests.brokers.staging import PATIENCE
+
+SUBSCRIBED = 86
 
 
 class _DeletedGroups(Response):
@@ -32,6 +37,52 @@ class DeleteGroupsRequest(Request[_DeleteGroups]):
 
     def build(self, request_struct_class: type[_DeleteGroups]) -> _DeleteGroups:
         return request_struct_class(self._groups)
+
+
+class _DeletedOffsets(Response):
+    API_KEY = 47
+    API_VERSION = 0
+    _partition = Array(("partition", Int32), ("error_code", Int16))
+    SCHEMA = Schema(
+        ("error_code", Int16),
+        ("throttle_time_ms", Int32),
+        ("topics", Array(("topic", String("utf-8")), ("partitions", _partition))),
+    )
+
+
+class _DeleteOffsets(RequestStruct):
+    API_KEY = 47
+    API_VERSION = 0
+    RESPONSE_TYPE = _DeletedOffsets
+    SCHEMA = Schema(
+        ("group", String("utf-8")), ("topics", Array(("topic", String("utf-8")), ("partitions", Array(Int32))))
+    )
+
+
+class DeleteOffsetsRequest(Request[_DeleteOffsets]):
+    """What the admin client's deleteConsumerGroupOffsets sends; aiokafka has no such call."""
+
+    API_KEY = 47
+
+    def __init__(self, group: str, topic: str, partitions: int) -> None:
+        self._group, self._topics = group, [(topic, list(range(partitions)))]
+
+    def build(self, request_struct_class: type[_DeleteOffsets]) -> _DeleteOffsets:
+        return request_struct_class(self._group, self._topics)
+
+
+async def delete_offsets(broker: KafkaBroker, source: str, group: str) -> None:
+    """Delete the group's offsets of a topic as soon as none of its members is subscribed to it."""
+    line = broker._line
+    coordinator = await (await line.admin()).find_coordinator(group)
+    request = DeleteOffsetsRequest(group, source, await line.partitions(source))
+    codes = {SUBSCRIBED}
+    async with asyncio.timeout(PATIENCE):
+        while SUBSCRIBED in codes:  # while the group forms anew, every topic counts as subscribed
+            await asyncio.sleep(0.1)
+            answer = await (await line.client()).send(coordinator, request)
+            codes = {answer.error_code, *(code for _, partitions in answer.topics for _, code in partitions)}
+    assert codes == {0}
 
 
 async def delete_group(broker: Broker, source: str, group: str) -> None:

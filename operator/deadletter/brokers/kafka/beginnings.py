@@ -5,18 +5,22 @@ and has no offset of any partition lost them: Kafka deletes them `offsets.retent
 """
 
 import asyncio
-from collections.abc import Mapping, Sequence
+import random
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
 
 from aiokafka import TopicPartition
 from aiokafka import errors as driver
 from aiokafka.protocol.commit import OffsetFetchRequest
 from aiokafka.structs import OffsetAndMetadata
 
-from deadletter.brokers.errors import BoxRefused, Fenced
+from deadletter.brokers.errors import BrokerUnreachable, Fenced
 from deadletter.brokers.groups import EARLIEST, LATEST, Start, offsets_lost
+from deadletter.brokers.kafka import dangling
 from deadletter.brokers.kafka import line as lines
 from deadletter.brokers.kafka.errors import translated
 from deadletter.brokers.kafka.line import Line
+from deadletter.brokers.kafka.transaction import Room
 from deadletter.brokers.values import DeskSpec, Resumed
 
 _MOVING = (
@@ -25,26 +29,28 @@ _MOVING = (
     driver.NotCoordinatorForGroupError,
 )
 _RETRY_SECONDS = 0.2
+_MARKER_SECONDS = 0.02
 
 
-async def begin(line: Line, spec: DeskSpec) -> dict[int, int]:
-    """Commit the first offsets of a new group; one that has offsets is left as it is.
-
-    While a group has members, Kafka takes offsets from them alone. They may be members for another source: two queues
-    can share a group. Then the first offsets are returned, and a member commits each as it opens its partition.
-    """
+async def begin(line: Line, spec: DeskSpec) -> None:
+    """Commit the first offsets of a new group; one that has offsets is left as it is."""
     tps = await _partitions(line, spec.source)
-    if await committed(line, spec.group, tps):
-        return {}
-    firsts, ends = await _bounds(line, spec.source, len(tps))
-    if spec.has_started and firsts != ends:
-        raise offsets_lost(spec.source, spec.group)
-    starts = firsts if spec.from_earliest or spec.has_started else ends
-    try:
-        await _commit(line, spec.group, spec.source, starts)
-    except Fenced:
-        return {} if await committed(line, spec.group, tps) else starts
-    return {}
+    while not await committed(line, spec.group, tps):
+        try:
+            await _begin_new(line, spec, tps)
+        except Fenced:  # another courier begins too; the next look shows what it committed
+            await asyncio.sleep(random.uniform(1, 3) * _RETRY_SECONDS)  # noqa: S311  (spreads couriers, keeps no secret)
+
+
+async def _begin_new(line: Line, spec: DeskSpec, tps: Sequence[TopicPartition]) -> None:
+    async with _committing(line, spec.source, spec.group) as room:
+        if await committed(line, spec.group, tps):
+            return
+        firsts, ends = await _bounds(line, spec.source, len(tps))
+        if spec.has_started and firsts != ends:
+            raise offsets_lost(spec.source, spec.group)
+        starts = firsts if spec.from_earliest or spec.has_started else ends
+        await _commit(line, room, spec.group, spec.source, starts)
 
 
 async def is_lost(line: Line, source: str, group: str) -> bool:
@@ -57,15 +63,13 @@ async def is_lost(line: Line, source: str, group: str) -> bool:
 
 
 async def resume(line: Line, source: str, group: str, start: Start) -> Resumed | None:
-    """Commit offsets for a lost group, all in one request."""
-    if not await is_lost(line, source, group):
-        return None
-    firsts, ends = await _bounds(line, source, await line.partitions(source))
-    starts = {EARLIEST: firsts, LATEST: ends}.get(str(start)) or await _since(line, source, ends, int(start))
-    try:
-        await _commit(line, group, source, starts)
-    except Fenced as error:
-        raise BoxRefused(f"group {group} has members and takes no offsets from others yet") from error
+    """Commit offsets for a lost group."""
+    async with _committing(line, source, group) as room:
+        if not await is_lost(line, source, group):
+            return None
+        firsts, ends = await _bounds(line, source, await line.partitions(source))
+        starts = {EARLIEST: firsts, LATEST: ends}.get(str(start)) or await _since(line, source, ends, int(start))
+        await _commit(line, room, group, source, starts)
     passed_over = sum(starts[number] - firsts[number] for number in starts)
     return Resumed(passed_over, sum(ends[number] - starts[number] for number in starts))
 
@@ -127,12 +131,29 @@ async def _since(line: Line, source: str, ends: Mapping[int, int], ms: int) -> d
     return {number: found[number] if found[number] >= 0 else end for number, end in ends.items()}
 
 
-async def _commit(line: Line, group: str, source: str, starts: Mapping[int, int]) -> None:
-    offsets = {TopicPartition(source, number): (start, "") for number, start in starts.items()}
-    consumer = await line.consumer(group_id=group)
+@asynccontextmanager
+async def _committing(line: Line, source: str, group: str) -> AsyncIterator[Room]:
+    """Open the transactional id under which the offsets of all partitions are committed at once.
+
+    Kafka takes plain commits from others only while a group has no members, and those may belong to another source: two
+    queues can share a group. Whoever opens the id fences those before, so that a late courier cannot take back what a
+    faster one has committed since.
+    """
+    room = await Room.open(line, f"dlq.{source}.{group}.first")
     try:
-        consumer.assign(list(offsets))
-        with translated(group):
-            await consumer.commit(offsets)
+        await dangling.say_again(line, room, (), group, TopicPartition(source, 0))
+        yield room
     finally:
-        await consumer.stop()
+        await room.close()
+
+
+async def _commit(line: Line, room: Room, group: str, source: str, starts: Mapping[int, int]) -> None:
+    """Commit these offsets, and wait until readers get them: a transaction's markers come after its commit."""
+    offsets = {TopicPartition(source, number): OffsetAndMetadata(start, "") for number, start in starts.items()}
+    async with room.transaction() as transaction:
+        await transaction.commit_offsets(group, offsets)
+    deadline = asyncio.get_running_loop().time() + lines.REQUEST_TIMEOUT_MS / 1000
+    while not await committed(line, group, list(offsets)):
+        if asyncio.get_running_loop().time() > deadline:
+            raise BrokerUnreachable(f"{group}: the transaction of its first offsets has not ended yet")
+        await asyncio.sleep(_MARKER_SECONDS)

@@ -42,7 +42,6 @@ class KafkaDesk(ConsumerRebalanceListener):  # type: ignore[misc]
         self._shut = Shut()
         self._intake = Intake(line, spec.group, self._works, self._shut, self._begin_anew)
         self._source_id = ""
-        self._starts: dict[int, int] = {}  # by partition; what a member has to commit
         self._said = False
         self._closing = False
         self._joined = asyncio.Event()
@@ -60,7 +59,7 @@ class KafkaDesk(ConsumerRebalanceListener):  # type: ignore[misc]
                 raise BoxMissing(f"{name}: it does not exist")
         await boxes.ensure_ledger(self._line, self._spec.ledger, self._spec.dead)
         self._source_id = self._line.topic_id(self._spec.source)
-        self._starts = await begin(self._line, self._spec)
+        await begin(self._line, self._spec)
         self._spec = replace(self._spec, has_started=True)
         await self._join()
         self._looking = asyncio.ensure_future(self._look())
@@ -177,7 +176,7 @@ class KafkaDesk(ConsumerRebalanceListener):  # type: ignore[misc]
     def _work(self, tp: TopicPartition, is_anew: bool) -> Partition:
         if tp.topic == self._spec.retry:
             return RetryPartition(self._line, self._consumer, self._spec, tp, self._count_lost)
-        return SourcePartition(self._line, self._consumer, self._spec, tp, self._starts, is_anew)
+        return SourcePartition(self._line, self._consumer, self._spec, tp, is_anew)
 
     def _count_lost(self, letters: int) -> None:
         self.lost += letters

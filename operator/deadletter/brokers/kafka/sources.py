@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 import structlog
 from aiokafka import AIOKafkaConsumer, ConsumerRecord, TopicPartition
+from aiokafka.structs import OffsetAndMetadata
 
 from deadletter.brokers.groups import offsets_lost
 from deadletter.brokers.kafka import beginnings, dangling, letters, membership, parcels
@@ -25,16 +26,9 @@ class SourcePartition:
     """Opened on assignment: producer first, which fences the owner before us, then the committed offset."""
 
     def __init__(
-        self,
-        line: Line,
-        consumer: AIOKafkaConsumer,
-        spec: DeskSpec,
-        tp: TopicPartition,
-        starts: dict[int, int],
-        is_anew: bool = False,
+        self, line: Line, consumer: AIOKafkaConsumer, spec: DeskSpec, tp: TopicPartition, is_anew: bool = False
     ) -> None:
         self._line, self._consumer, self._spec, self.tp = line, consumer, spec, tp
-        self._starts = starts  # shared by the partitions of a subscription; each removes its own
         self._is_anew = is_anew  # the group's offset is of a log that is gone
         self._room: Room | None = None
         self.progress = Progress(0)
@@ -67,16 +61,13 @@ class SourcePartition:
         committed = (await beginnings.committed(self._line, self._spec.group, [self.tp])).get(self.tp)
         end = (await self._line.ends(self.tp.topic, [self.tp.partition]))[self.tp.partition]
         if committed is not None and committed.offset <= end and not self._is_anew:
-            self._starts.pop(self.tp.partition, None)
             return committed.offset, committed.metadata or ""
-        start = self._starts.get(self.tp.partition)
-        if committed is None and start is None and not self._is_anew:
+        if committed is None and not self._is_anew:
             await self._check_others()
         # A partition that the group has no offset of was added, and one that ends before it was deleted and made again:
         # all of it is new. Said at once: else a restart before the first settlement might begin elsewhere.
-        start = await self._first() if start is None or self._is_anew else start
+        start = await self._first()
         await self._commit(start, "")
-        self._starts.pop(self.tp.partition, None)
         self._is_anew = False
         return start, ""
 
@@ -178,7 +169,7 @@ class SourcePartition:
         offset, metadata = self.progress.snapshot(offsets)
         async with self._room.transaction() as transaction:
             await transaction.send(packed)
-            await transaction.commit_offset(self._spec.group, self.tp, offset, metadata)
+            await transaction.commit_offsets(self._spec.group, {self.tp: OffsetAndMetadata(offset, metadata)})
 
     async def write_notes(self) -> None:
         """Keep the attempts."""

@@ -6,7 +6,7 @@ error its producer is thrown away, for it would go on with wrong sequence number
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 
 from aiokafka import AIOKafkaProducer, TopicPartition
@@ -36,9 +36,9 @@ class Transaction:
         """Send and await all; the offsets they got, known before the commit."""
         return await parcels.send(self._producer, parcels_)
 
-    async def commit_offset(self, group: str, tp: TopicPartition, offset: int, metadata: str) -> None:
-        """Move the group's offset together with what was sent."""
-        await self._producer.send_offsets_to_transaction({tp: OffsetAndMetadata(offset, metadata)}, group)
+    async def commit_offsets(self, group: str, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
+        """Move the group's offsets together with what was sent."""
+        await self._producer.send_offsets_to_transaction(dict(offsets), group)
 
 
 class Room:

@@ -101,8 +101,8 @@ class Courier:
             except BrokerError as error:
                 now = asyncio.get_running_loop().time()
                 since = since if since is not None else now
-                # A group that forms anew looks like a fence for a moment. One without offsets gets them only when no
-                # courier is a member of it.
+                # A group that forms anew looks like a fence for a moment. One that lost its offsets waits for a person,
+                # and the operator reports it only while no courier is ready.
                 is_over = isinstance(error, GroupOffsetsLost) or now - since > TROUBLE_S
                 if is_over or not (error.heals or isinstance(error, Fenced)):
                     raise

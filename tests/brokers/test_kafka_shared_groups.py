@@ -1,0 +1,79 @@
+"""Two queues share a consumer group: one starts, or is resumed, while a courier of the other is a member."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+from dataclasses import replace
+
+import pytest
+
+from deadletter.brokers.base import Broker
+from deadletter.brokers.connect import open_broker
+from deadletter.brokers.errors import GroupOffsetsLost
+from deadletter.brokers.kafka.beginnings import begin
+from deadletter.brokers.kafka.broker import KafkaBroker
+from deadletter.brokers.values import Claim, Resumed
+from tests.brokers.groups import delete_offsets
+from tests.brokers.opening import LOOPBACK, fresh_name, kafka_at, no_secrets
+from tests.brokers.staging import PATIENCE, Boxes, claim_some, lay, make_boxes, numbered, settle_all
+
+BROKER = "kafka"
+PARTITIONS = 4
+
+
+@pytest.fixture
+async def boxes(broker: Broker) -> AsyncIterator[Boxes]:
+    """The boxes of a new queue, with a backlog in every partition, whose group has a member of another source."""
+    other = await make_boxes(broker, fresh_name("at-work"))
+    new = replace(await make_boxes(broker, fresh_name("new"), PARTITIONS), group=other.group)
+    for partition in range(PARTITIONS):
+        await lay(broker, new.source, numbered(5), partition)
+    async with broker.desk(other.desk("pod-a")):
+        yield new
+
+
+async def test_couriers_that_start_at_once_agree_where_a_new_source_begins(
+    broker: Broker, kafka: str, boxes: Boxes
+) -> None:
+    """Each of them is a pod with connections of its own; every partition begins after the backlog."""
+    async with AsyncExitStack() as pods:
+        opened = [await pods.enter_async_context(open_broker(kafka_at(kafka), no_secrets, LOOPBACK)) for _ in range(3)]
+        desks = [one.desk(boxes.desk(f"pod-{n}", from_earliest=False)) for n, one in enumerate(opened)]
+        desks = await asyncio.gather(*(pods.enter_async_context(desk) for desk in desks))
+        for partition in range(PARTITIONS):
+            await lay(broker, boxes.source, numbered(1, 100 + partition), partition)
+        claims: list[Claim] = []
+        async with asyncio.timeout(PATIENCE):
+            while len({claim.place for claim in claims}) < PARTITIONS:
+                claims += [claim for desk in desks for claim in await desk.claim(100)]
+    assert {claim.message.value for claim in claims} == {b"v%d" % n for n in range(100, 100 + PARTITIONS)}
+
+
+async def test_a_courier_killed_as_it_starts_leaves_an_offset_of_every_partition(broker: Broker, boxes: Boxes) -> None:
+    """Else the next one takes the partitions without an offset for new ones and delivers their backlog."""
+    assert isinstance(broker, KafkaBroker)
+    await begin(broker._line, boxes.desk(from_earliest=False))
+    for partition in range(PARTITIONS):
+        await lay(broker, boxes.source, numbered(1, 100 + partition), partition)
+    async with broker.desk(boxes.desk("pod-1", from_earliest=False)) as desk:
+        claims = await claim_some(desk, PARTITIONS)
+        await settle_all(desk, claims)
+        assert sorted(claim.message.value or b"" for claim in claims) == [b"v%d" % n for n in range(100, 104)]
+        assert await desk.claim(1) == []
+
+
+async def test_a_source_whose_offsets_expired_is_resumed_although_the_group_has_members_of_another(
+    broker: Broker, boxes: Boxes
+) -> None:
+    """Kafka deletes the offsets of topics that no member of a group is subscribed to."""
+    assert isinstance(broker, KafkaBroker)
+    async with broker.desk(boxes.desk("pod-1")) as desk:
+        await settle_all(desk, await claim_some(desk, 5 * PARTITIONS))
+    await delete_offsets(broker, boxes.source, boxes.group)
+    with pytest.raises(GroupOffsetsLost):
+        async with broker.desk(boxes.desk("pod-1", has_started=True)):
+            pass
+    assert await broker.resume_group(boxes.source, boxes.group, "Earliest") == Resumed(0, 5 * PARTITIONS)
+    assert not await broker.is_group_lost(boxes.source, boxes.group)
+    async with broker.desk(boxes.desk("pod-1", has_started=True)) as desk:
+        assert len(await claim_some(desk, 5 * PARTITIONS)) == 5 * PARTITIONS
