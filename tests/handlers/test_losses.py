@@ -3,7 +3,6 @@
 import asyncio
 import json
 import re
-import uuid
 from collections.abc import Callable
 
 from aiokafka import TopicPartition
@@ -11,7 +10,7 @@ from aiokafka.admin import NewTopic, RecordsToDelete
 
 from deadletter.brokers.connect import open_broker
 from deadletter.brokers.values import Parked
-from tests.brokers.opening import LOOPBACK, kafka_at, no_secrets
+from tests.brokers.opening import LOOPBACK, fresh_name, kafka_at, no_secrets
 from tests.brokers.staging import Boxes, claim_some, lay, now, numbered
 from tests.handlers.operators import Operator, Place, until
 from tests.handlers.test_boxes import ask
@@ -33,16 +32,16 @@ def shows(operator: Operator, metric: str, value: int) -> bool:
 def test_lost_parked_letters_are_reported_and_stay_in_the_status(
     place: Place, start: Callable[..., Operator], kafka: str
 ) -> None:
-    source = f"source-{uuid.uuid4().hex[:8]}"
+    source, group = fresh_name("source"), fresh_name("billing")
     ask(kafka, lambda admin: admin.create_topics([NewTopic(source, 1, 1)]))
     place.kafka(kafka)
     delivery = {"http": {"url": "http://billing.example/"}}
-    spec = {"brokerRef": {"name": "broker"}, "source": {"name": source, "group": "billing"}, "delivery": delivery}
+    spec = {"brokerRef": {"name": "broker"}, "source": {"name": source, "group": group}, "delivery": delivery}
     place.apply("DeadLetterQueue", "orders", spec)
     operator = start().until_ready()
     place.until_condition("dlq", "orders", "BoxesReady", "True")
     names = place.get("dlq", "orders")["status"]["boxes"]
-    boxes = Boxes(source, names["dead"], names["retry"], names["ledger"], "", "billing")
+    boxes = Boxes(source, names["dead"], names["retry"], names["ledger"], "", group)
     asyncio.run(park(kafka, boxes, 5))
     until("parked", lambda: shows(operator, "dlq_queue_retries_parked", 5))
     gone = {TopicPartition(boxes.retry, 0): RecordsToDelete(3)}

@@ -19,8 +19,6 @@ from tests.brokers.opening import LOOPBACK, fresh_name, kafka_at, no_secrets, re
 from tests.brokers.staging import claim_some, lay, now, numbered, settle_all
 from tests.handlers.operators import Operator, Place, until
 
-GROUP = "billing"
-
 
 @dataclass
 class Queue:
@@ -29,6 +27,7 @@ class Queue:
     place: Place
     spec: BrokerConnectionSpec
     source: str
+    group: str  # of its own: couriers of other tests are members of "billing" on the same broker
 
     def ask(self, work: Callable[[Broker], Awaitable[Any]]) -> Any:
         async def connected() -> Any:
@@ -39,13 +38,13 @@ class Queue:
 
     def apply(self) -> None:
         http = {"url": "http://billing.example/orders"}
-        spec = {"source": {"name": self.source, "group": GROUP}, "delivery": {"http": http}}
+        spec = {"source": {"name": self.source, "group": self.group}, "delivery": {"http": http}}
         self.place.apply("DeadLetterQueue", "orders", {"brokerRef": {"name": "broker"}} | spec)
         until("courier", lambda: self.place.get("deployment", "orders-courier"))
 
     def desk(self, has_started: bool = False) -> DeskSpec:
-        dead = dead_box(self.source, GROUP, self.spec.is_redis)
-        return DeskSpec(self.source, GROUP, dead, retry_box(dead), ledger(dead), "pod-0", True, has_started)
+        dead = dead_box(self.source, self.group, self.spec.is_redis)
+        return DeskSpec(self.source, self.group, dead, retry_box(dead), ledger(dead), "pod-0", True, has_started)
 
     def work(self) -> None:
         """A courier delivers three messages and is heard by the operator; three more come when it is gone."""
@@ -63,7 +62,7 @@ class Queue:
 
     def lose_offsets(self) -> None:
         """Any annotation makes the operator look now, as a pod that starts would; else it looks every 30 s."""
-        self.ask(lambda broker: delete_group(broker, self.source, GROUP))
+        self.ask(lambda broker: delete_group(broker, self.source, self.group))
         self.place.kubectl("annotate", "dlq", "orders", "example.com/look=now")
 
     def status(self) -> dict[str, Any]:
@@ -100,7 +99,8 @@ def queue(request: pytest.FixtureRequest, place: Place) -> Queue:
     """The objects; no operator runs yet."""
     address = request.getfixturevalue(request.param)
     (place.kafka if request.param == "kafka" else place.redis)(address)
-    made = Queue(place, {"kafka": kafka_at, "redis": redis_at}[request.param](address), fresh_name("orders"))
+    spec = {"kafka": kafka_at, "redis": redis_at}[request.param](address)
+    made = Queue(place, spec, fresh_name("orders"), fresh_name("billing"))
     made.ask(lambda broker: broker.ensure(BoxSpec(made.source, 1)))
     return made
 
@@ -116,7 +116,7 @@ def test_a_started_group_is_remembered_without_a_rollout(queue: Queue, operator:
     before = queue.template()
     queue.work()
     group = queue.status()["consumerGroup"]
-    assert (group["name"], group["source"]) == (GROUP, queue.source)
+    assert (group["name"], group["source"]) == (queue.group, queue.source)
     until("told", lambda: queue.assignment()["group_started"])
     assert queue.template() == before
     operator.stop()
@@ -133,7 +133,7 @@ def test_lost_offsets_are_reported_and_resumed_once(
     queue.work()
     queue.lose_offsets()
     said = lost(place)
-    assert GROUP in said["message"]
+    assert queue.group in said["message"]
     assert queue.source in said["message"]
     assert RESUME_FROM in said["message"]
     assert place.condition("dlq", "orders", "CourierAvailable")["reason"] == "GroupOffsetsLost"
@@ -177,7 +177,7 @@ def test_an_operator_killed_after_it_resumed_only_takes_the_annotation_away(
     queue.lose_offsets()
     lost(place)
     operator.stop()
-    queue.ask(lambda broker: broker.resume_group(queue.source, GROUP, "Latest"))
+    queue.ask(lambda broker: broker.resume_group(queue.source, queue.group, "Latest"))
     queue.ask(lambda broker: lay(broker, queue.source, numbered(1, 6)))
     queue.resume("Earliest")
     operator.start().until_ready()
