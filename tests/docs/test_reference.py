@@ -1,10 +1,13 @@
 """The pages of the reference that are written by hand name what there is, all of it."""
 
 import re
+from collections.abc import Callable
 from dataclasses import fields
+from inspect import signature
 
 import pytest
 
+from deadletter.brokers.redis import names
 from deadletter.brokers.values import CourierWord
 from deadletter.core import records, selection
 from deadletter.core.headers import FORGED_PREFIX, OUR_HEADERS
@@ -74,3 +77,15 @@ def test_every_record_of_the_ledger_is_explained() -> None:
     assert first_cells(section(page, "Tally")) == {field.name for field in fields(Tally)}
     assert first_cells(section(page, "Heartbeat")) == {field.name for field in fields(CourierWord)}
     assert {name for name in (*Skip, *(field.name for field in fields(Span))) if f"`{name}`" not in page} == set()
+
+
+def shape_of(make: Callable[..., str]) -> str:
+    """The key with the names of its parts, as the page shows it: without a hash tag."""
+    return re.sub("[{}]", "", make(*(f"<{part}>" for part in signature(make).parameters)))
+
+
+def test_every_key_next_to_a_box_on_redis_is_explained() -> None:
+    keys = first_cells(section((REFERENCE / "ledger.md").read_text(), "On Redis"))
+    made = {shape_of(make) for name, make in vars(names).items() if callable(make) and name != "beside"}
+    of_both = {"<source>.<group>.published", "<retry>.published"}
+    assert keys == made - {"<box>.<group>.published"} | of_both
