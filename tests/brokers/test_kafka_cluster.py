@@ -1,9 +1,20 @@
-"""The contract on a real Kafka of three brokers."""
+"""The contract on a real Kafka of three brokers, and what only several brokers can show."""
 
+from deadletter.brokers.base import Broker
+from deadletter.brokers.values import CourierWord
 from tests.brokers.contract import BrokerContract
+from tests.brokers.opening import fresh_name
+from tests.brokers.staging import make_boxes, now
 
 BROKER = "kafka_cluster"
 
 
 class TestKafkaCluster(BrokerContract):
     """Three brokers with replicated topics keep the contract."""
+
+
+async def test_a_ledger_that_was_just_created_is_written_at_once(broker: Broker) -> None:
+    """Brokers hear of a new topic one after the other, and each question goes to any of them."""
+    for _ in range(30):
+        boxes = await make_boxes(broker, fresh_name("new"))
+        await broker.say(boxes.dead, boxes.ledger, "redrive-0", CourierWord("redrive-0", at=now()))

@@ -13,6 +13,7 @@ from deadletter.brokers.errors import BoxConflict, BoxMissing, BrokerError, Brok
 from deadletter.brokers.kafka.errors import check, translated
 from deadletter.brokers.kafka.line import Line
 from deadletter.brokers.kafka.reassignments import Assignment, extended, reassign
+from deadletter.brokers.kafka.topic_metadata import TopicMetadataRequest, topics_of
 from deadletter.brokers.values import BoxSpec, BoxState, Server
 
 DYNAMIC = 1  # config_source of a config that was set on the topic itself
@@ -31,8 +32,10 @@ NOT_CARRIED = ("cleanup.", "retention.", "segment.", "delete.", "min.compaction.
                "follower.replication.")  # fmt: skip
 MIN_INSYNC = "min.insync.replicas"
 Configs = Mapping[str, Mapping[str, tuple[str, int]]]  # topic -> key -> value and source
+NOT_YET = (driver.UnknownTopicOrPartitionError, driver.LeaderNotAvailableError)
 VISIBLE_TIMEOUT = 60.0
 SHOWN_TIMEOUT = 20.0
+BROKER_TIMEOUT = 2.0  # of one broker that others can stand in for
 
 
 async def server(line: Line) -> Server:
@@ -117,6 +120,27 @@ async def _create(line: Line, spec: BoxSpec) -> None:
                 raise BoxConflict(f"{spec.name}: {message}")
             if kind is not driver.TopicAlreadyExistsError:
                 check(code, spec.name)
+    deadline = asyncio.get_running_loop().time() + VISIBLE_TIMEOUT
+    while asyncio.get_running_loop().time() < deadline:
+        if await _is_shown_by_all(line, spec.name):
+            return
+        await asyncio.sleep(0.05)
+
+
+async def _is_shown_by_all(line: Line, name: str) -> bool:
+    """True if each broker that answers soon shows the topic; the next question may go to any of them."""
+    client = await line.client()
+
+    async def is_shown_by(node: int) -> bool:
+        try:
+            with translated(name):
+                request = client.send(node, TopicMetadataRequest([name]))
+                answer = await asyncio.wait_for(request, BROKER_TIMEOUT)
+        except BrokerUnreachable:
+            return True
+        return not any(driver.for_code(topic.error_code) in NOT_YET for topic in topics_of(answer))
+
+    return all(await asyncio.gather(*(is_shown_by(broker.nodeId) for broker in client.cluster.brokers())))
 
 
 async def _broker_default(line: Line, key: str, otherwise: str) -> str:
