@@ -147,7 +147,8 @@ async def test_what_one_release_began_the_other_continues(queue: Queue, first: d
     finally:
         await pod.end(signal.SIGKILL)
     assert await queue.numbers("dead") == Counter(BAD)
-    book.check_order()
+    # Flaky messages that come faster than they are retried are parked and let others pass.
+    book.check_order(lambda number: shop.is_put_off(number) or shop.is_flaky(number))
     for release in (first, second):
         await queue.check(release, len(BAD))
 
