@@ -75,15 +75,15 @@ def lost(monkeypatch: pytest.MonkeyPatch) -> set[str]:
 @pytest.fixture
 def fail_once(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
     """The next burial is given up when everything is sent."""
-    commit = Transaction.commit_offset
+    commit = Transaction.commit_offsets
 
     def arm() -> None:
         async def failing(self: Transaction, *words: Any) -> None:
-            monkeypatch.setattr(Transaction, "commit_offset", commit)
+            monkeypatch.setattr(Transaction, "commit_offsets", commit)
             await commit(self, *words)
             raise BrokerUnreachable("given up by the test")
 
-        monkeypatch.setattr(Transaction, "commit_offset", failing)
+        monkeypatch.setattr(Transaction, "commit_offsets", failing)
 
     return arm
 
