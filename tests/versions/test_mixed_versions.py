@@ -164,7 +164,7 @@ async def test_a_replay_that_one_release_began_the_other_finishes(queue: Queue, 
         await stopped(pod)
     finally:
         await pod.end(signal.SIGKILL)
-    began = queue.replayer(first, per_second=4)
+    began = queue.replayer(first, per_second=2)
     try:
         await began.start()
         await queue.wire.until_buried(3, "other")
