@@ -6,7 +6,7 @@ A subclass gives the fixture `broker` (an open Broker). `fresh` makes names that
 import pytest
 
 from deadletter.brokers.base import Broker
-from deadletter.brokers.errors import BoxMissing, BrokerError, Fenced
+from deadletter.brokers.errors import BoxAppeared, BoxMissing, BrokerError, Fenced
 from deadletter.brokers.values import BoxSpec, Buried, CourierWord, Parked, Step, Watched
 from deadletter.core.tallies import Why
 from tests.brokers.deskcontract import DeskContract
@@ -49,6 +49,16 @@ class BrokerContract(DeskContract, GroupContract):
             assert (await broker.ensure(spec)).id == (await broker.describe([spec.name]))[spec.name].id == first
             await broker.drop([spec.name])
             assert (await broker.ensure(spec)).id not in ("", first)
+
+    async def test_a_box_that_must_be_new_is_refused_and_left_alone_if_it_exists(
+        self, broker: Broker, fresh: Fresh
+    ) -> None:
+        for parking in (False, True):
+            name = fresh("box")
+            made = await broker.ensure(BoxSpec(name, 1, retention_ms=7_777_777, parking=parking, must_be_new=True))
+            with pytest.raises(BoxAppeared):
+                await broker.ensure(BoxSpec(name, 1, retention_ms=60_000, parking=parking, must_be_new=True))
+            assert (await broker.describe([name]))[name] == made
 
     async def test_an_adopted_box_is_never_made(self, broker: Broker, fresh: Fresh) -> None:
         spec = BoxSpec(fresh("box"), adopt=True)

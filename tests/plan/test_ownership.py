@@ -15,8 +15,10 @@ from deadletter.plan.ownership import (
     droppable,
     is_from_020,
     judge_ownership,
+    new_intents,
     only_ids_are_new,
     records_after,
+    without_intents,
 )
 from deadletter.plan.queues import queue_status
 from tests.plan.things import NOW, connection, delivered, plain
@@ -135,6 +137,14 @@ def test_what_the_broker_refused_to_create_is_found_if_it_exists_later() -> None
     assert judge_ownership(owner(*refused), False, {DEAD: "id-1", RETRY: "id-2"}).records == later
     assert records_after(refused, {DEAD}, ALL, ()) == OURS, "created by us after all"
     assert droppable(owner(*refused), judge_ownership(owner(*refused), False, {}), {}) == (DEAD, RETRY, LEDGER)
+
+
+def test_an_intent_that_others_were_faster_than_is_withdrawn() -> None:
+    assert new_intents((), INTENT) == {DEAD, RETRY, LEDGER}
+    assert new_intents(INTENT, INTENT) == set(), "created by us perhaps, just before a crash"
+    assert new_intents(FOUND, (*FOUND[:1], box(RETRY), FOUND[2])) == {RETRY}
+    assert without_intents((), INTENT, {RETRY, LEDGER}) == (box(DEAD),)
+    assert without_intents(FOUND, INTENT, {DEAD}) == (FOUND[0], *INTENT[1:]), "the broker had not shown it"
 
 
 def test_records_stay_in_the_status_whatever_else_is_wrong() -> None:

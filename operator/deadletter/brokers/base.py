@@ -139,7 +139,8 @@ class Broker(Protocol):
     async def ensure(self, spec: BoxSpec) -> BoxState:
         """Make the box as asked, or bring it there: partitions only grow, our configs are set and no other is reset.
 
-        Idempotent. BoxMissing for an adopted box that is not there, BoxConflict for partitions that would shrink.
+        Idempotent. BoxMissing for an adopted box that is not there, BoxConflict for partitions that would shrink,
+        BoxAppeared for a box that exists and must be new.
         """
 
     async def drop(self, names: Sequence[str]) -> None:

@@ -10,6 +10,7 @@
     ├── BoxRefused          time heals it (disk full, too few replicas, read-only)
     ├── GroupOffsetsLost    tried again until a human has chosen where the group goes on
     ├── BoxConflict         does not heal: what exists differs from what is asked
+    ├── BoxAppeared         tried again: others created the box at the same moment
     ├── BoxRecreated        does not heal: a human decides
     ├── LedgerCorrupt       does not heal: a human decides
     ├── LedgerTooNew        time heals it (an upgrade knows the record)
@@ -64,6 +65,12 @@ class BoxMissing(BrokerError):
 
 class BoxRefused(BrokerError):
     """The box does not take writes now: out of memory, too few replicas, read-only."""
+
+    heals = True
+
+
+class BoxAppeared(BrokerError):
+    """A box that was to be created exists already; the next look shows whose it is."""
 
     heals = True
 

@@ -20,7 +20,11 @@ class Server:
 
 @dataclass(slots=True, frozen=True)
 class BoxSpec:
-    """A box that should exist. `adopt`: it must exist already and is never created, configured or dropped."""
+    """A box that should exist.
+
+    `adopt`: it must exist already and is never created, configured or dropped. `must_be_new`: it must not exist yet;
+    one that others created is not configured.
+    """
 
     name: str
     partitions: int | None = None
@@ -29,6 +33,7 @@ class BoxSpec:
     config: Mapping[str, str] = field(default_factory=dict)
     adopt: bool = False
     parking: bool = False  # a retry box: on Redis a sorted set, on Kafka a topic
+    must_be_new: bool = False
 
 
 @dataclass(slots=True, frozen=True)

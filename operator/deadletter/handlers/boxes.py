@@ -2,21 +2,29 @@
 
 import asyncio
 import time
-from collections.abc import Awaitable, Mapping
+from collections.abc import Awaitable, Collection, Mapping
 from contextlib import suppress
 from dataclasses import asdict, replace
 
 from deadletter.api.brokerconnections import BrokerConnection
 from deadletter.api.deadletterqueues import DeadLetterQueue
-from deadletter.brokers.errors import BoxConflict, BoxMissing, BrokerError, BrokerUnreachable, NotAuthorised
+from deadletter.brokers.errors import (
+    BoxAppeared,
+    BoxConflict,
+    BoxMissing,
+    BrokerError,
+    BrokerUnreachable,
+    NotAuthorised,
+)
 from deadletter.brokers.values import BoxSpec, BoxState
 from deadletter.core.reasons import Reason
-from deadletter.handlers.gathering import broker_of, older
+from deadletter.handlers.gathering import broker_of, is_current, older
 from deadletter.handlers.operation import Operation, Survey
 from deadletter.handlers.ownership import boxes_to_drop, claim_boxes, recording
 from deadletter.handlers.pool import Line, identities, within
 from deadletter.plan.boxes import PlannedBox, owned_boxes, plan_boxes
 from deadletter.plan.findings import BOXES, Finding
+from deadletter.plan.ownership import new_intents
 
 SENTENCES = {
     Reason.BrokerUnreachable: "Nobody answers at the broker's addresses.",
@@ -30,6 +38,8 @@ def finding(error: BrokerError) -> Finding:
     reason = Reason.__members__.get(name, Reason.BoxRefused)
     if isinstance(error, BoxConflict) and "partition" in str(error).lower():
         reason = Reason.PartitionShrinkRefused
+    elif isinstance(error, BoxAppeared):
+        reason = Reason.BoxConflict
     return Finding(reason, SENTENCES.get(reason) or str(error)[:1024] or reason.meaning, error.heals, BOXES)
 
 
@@ -57,14 +67,16 @@ async def bring_about(operation: Operation, queue: DeadLetterQueue, connection: 
         if isinstance(records, Finding):
             operation.surveys.pop(key, None)
             return records
+        new = new_intents(queue.status.owned_boxes, records)
         with recording(operation, queue, planned, records, states):
-            await _survey(line, queue, planned, states, thorough)
+            await _survey(line, queue, planned, states, thorough, new)
         names = queue.boxes(connection.spec.is_redis)
         lacks = await within(line.broker.match_ledger(names.dead, names.ledger)) if thorough else None
     except BrokerError as error:
         operation.surveys.pop(key, None)
         return finding(error)
-    operation.surveys[key] = Survey(planned, states, time.monotonic(), lacks)
+    if is_current(operation, queue):
+        operation.surveys[key] = Survey(planned, states, time.monotonic(), lacks)
     return None
 
 
@@ -86,15 +98,21 @@ async def _if_allowed(asking: Awaitable[Mapping[str, BoxState]]) -> Mapping[str,
 
 
 async def _survey(
-    line: Line, queue: DeadLetterQueue, planned: tuple[PlannedBox, ...], states: dict[str, BoxState], thorough: bool
+    line: Line,
+    queue: DeadLetterQueue,
+    planned: tuple[PlannedBox, ...],
+    states: dict[str, BoxState],
+    thorough: bool,
+    new: Collection[str],
 ) -> None:
-    """Create or configure what differs; `states` has then every box as it is."""
+    """Create or configure what differs; `states` has then every box as it is. `new`: boxes that must not exist."""
     source = queue.spec.source.name if queue.spec.source else None
     for box in planned:
         if box.adopt and box.name not in states:
             raise BoxMissing(f"{box.name} does not exist on the broker; an adopted box is never created")
         if not box.adopt and (_differs(box, states.get(box.name)) or thorough):
-            states[box.name] = await within(line.broker.ensure(_fitting(box, source, states)))
+            spec = replace(_fitting(box, source, states), must_be_new=box.name in new)
+            states[box.name] = await within(line.broker.ensure(spec))
     if source and source not in states and not line.spec.is_redis:
         raise BoxMissing(f"{source} does not exist on the broker; create the source first")
 

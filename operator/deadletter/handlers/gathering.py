@@ -77,6 +77,12 @@ async def confirm(operation: Operation, queue: DeadLetterQueue) -> Body:
     return live
 
 
+def is_current(operation: Operation, queue: DeadLetterQueue) -> bool:
+    """True if the queue was not deleted, or deleted and created again, while we looked elsewhere."""
+    body = operation.snapshots[QUEUES].get(queue.namespace, queue.name)
+    return body is not None and body["metadata"]["uid"] == queue.uid
+
+
 async def gather_queue(operation: Operation, queue: DeadLetterQueue, confirm: bool = True) -> QueueFacts:
     """What a queue is judged by, but for the broker's own word. `confirm`: false in the webhook, which only looks."""
     where = queue.namespace

@@ -8,12 +8,12 @@ import structlog
 
 from deadletter.api.deadletterqueues import DeadLetterQueue
 from deadletter.api.queuestatus import OwnedBox
-from deadletter.brokers.errors import BoxMissing, BrokerError, BrokerUnreachable
+from deadletter.brokers.errors import BoxAppeared, BoxMissing, BrokerError, BrokerUnreachable
 from deadletter.brokers.values import BoxState
 from deadletter.cluster import QUEUES
 from deadletter.core.reasons import Reason
 from deadletter.handlers import statuses
-from deadletter.handlers.gathering import confirm
+from deadletter.handlers.gathering import confirm, is_current
 from deadletter.handlers.operation import Operation, Thing
 from deadletter.plan.boxes import PlannedBox
 from deadletter.plan.findings import Finding
@@ -22,8 +22,10 @@ from deadletter.plan.ownership import (
     conflict,
     droppable,
     judge_ownership,
+    new_intents,
     only_ids_are_new,
     records_after,
+    without_intents,
 )
 
 log = structlog.stdlib.get_logger("ownership")
@@ -79,12 +81,16 @@ def recording(
     try:
         yield
     except BrokerError as error:
-        if not isinstance(error, BrokerUnreachable | BoxMissing):  # after these a box may have been created
+        if isinstance(error, BoxAppeared):
+            withdrawn = new_intents(queue.status.owned_boxes, records) - set(states)
+            records = without_intents(queue.status.owned_boxes, records, withdrawn)
+        elif not isinstance(error, BrokerUnreachable | BoxMissing):  # after these a box may have been created
             refused = {box.name for box in planned} - set(states)
         raise
     finally:
         after = records_after(records, existed, ids_of(states), refused)
-        operation.owned[(queue.namespace, queue.name)] = after
+        if is_current(operation, queue):  # else they would be written for another queue of its name
+            operation.owned[(queue.namespace, queue.name)] = after
 
 
 def boxes_to_drop(queue: DeadLetterQueue, redis: bool, states: Mapping[str, BoxState]) -> tuple[str, ...] | Finding:

@@ -22,7 +22,7 @@ from deadletter.brokers.errors import (
 from deadletter.brokers.values import Reading, Watched
 from deadletter.cluster import CONNECTIONS, QUEUES, REPLAYS
 from deadletter.handlers import statuses
-from deadletter.handlers.gathering import ledger_lacks, loss_of, now_ms, read
+from deadletter.handlers.gathering import is_current, ledger_lacks, loss_of, now_ms, read
 from deadletter.handlers.neighbours import BROKER, QUEUE
 from deadletter.handlers.operation import Operation, Thing
 from deadletter.handlers.pool import Key, Line
@@ -99,18 +99,13 @@ async def sweep_line(operation: Operation, key: Key, line: Line) -> None:
     metrics.SWEEP_SECONDS.observe(time.monotonic() - began)
     for count, (dead, (queue, _)) in enumerate(watched.items()):
         await _breathe(count)
-        answer = answers.get(dead) if _is_there(operation, queue) else None
+        # A sweep takes its time: nothing is kept or shown of a queue that was deleted meanwhile.
+        answer = answers.get(dead) if is_current(operation, queue) else None
         if isinstance(answer, Reading):
             take(operation, queue, answer)
         elif answer is not None:
             fail(operation, queue, answer)
     operation.pulse.swept_at = time.monotonic()
-
-
-def _is_there(operation: Operation, queue: DeadLetterQueue) -> bool:
-    """A sweep takes its time: nothing is kept or shown of a queue that went meanwhile."""
-    body = operation.snapshots[QUEUES].get(queue.namespace, queue.name)
-    return body is not None and body["metadata"]["uid"] == queue.uid
 
 
 def fail(operation: Operation, queue: DeadLetterQueue, error: BrokerError) -> None:

@@ -76,6 +76,23 @@ def with_id(record: OwnedBox, ids: Mapping[str, str]) -> OwnedBox:
     return record if record.id else record.model_copy(update={"id": ids.get(record.name, "")})
 
 
+def new_intents(old: Collection[OwnedBox], new: Collection[OwnedBox]) -> frozenset[str]:
+    """The boxes that were found missing just now: they must not exist when they are created.
+
+    One that was recorded as missing before may have been created by us since then.
+    """
+    known = {one.name for one in old if not one.id}
+    return frozenset(one.name for one in new if not one.id and one.name not in known)
+
+
+def without_intents(
+    old: Collection[OwnedBox], new: Collection[OwnedBox], withdrawn: Collection[str]
+) -> tuple[OwnedBox, ...]:
+    """The new records, but for the withdrawn ones what was recorded before."""
+    known = {one.name: one for one in old}
+    return tuple(record for one in new if (record := known.get(one.name) if one.name in withdrawn else one) is not None)
+
+
 def records_after(
     records: tuple[OwnedBox, ...], existed: Collection[str], ids: Mapping[str, str], refused: Collection[str]
 ) -> tuple[OwnedBox, ...]:

@@ -9,7 +9,14 @@ from aiokafka.admin import NewPartitions, NewTopic
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 from aiokafka.protocol.metadata import MetadataRequest
 
-from deadletter.brokers.errors import BoxConflict, BoxMissing, BrokerError, BrokerUnreachable, NotAuthorised
+from deadletter.brokers.errors import (
+    BoxAppeared,
+    BoxConflict,
+    BoxMissing,
+    BrokerError,
+    BrokerUnreachable,
+    NotAuthorised,
+)
 from deadletter.brokers.kafka.errors import check, translated
 from deadletter.brokers.kafka.line import Line
 from deadletter.brokers.kafka.reassignments import Assignment, extended, reassign
@@ -89,15 +96,16 @@ async def ensure(line: Line, spec: BoxSpec) -> BoxState:
         if found is None:
             raise BoxMissing(f"{spec.name}: it does not exist, and an adopted topic is never made")
         return found
-    if found is None:
-        await _create(line, spec)
-    elif spec.partitions is not None and spec.partitions < found.partitions:
-        raise BoxConflict(
-            f"{spec.name}: it has {found.partitions} partitions; Kafka cannot shrink to {spec.partitions}"
-        )
-    elif spec.partitions is not None and spec.partitions > found.partitions:
-        await _grow(line, spec.name, spec.partitions)
+    is_created = found is None and await _create(line, spec)
+    if spec.must_be_new and not is_created:
+        raise BoxAppeared(f"{spec.name}: others created it at the same moment")
     if found is not None:
+        if spec.partitions is not None and spec.partitions < found.partitions:
+            raise BoxConflict(
+                f"{spec.name}: it has {found.partitions} partitions; Kafka cannot shrink to {spec.partitions}"
+            )
+        if spec.partitions is not None and spec.partitions > found.partitions:
+            await _grow(line, spec.name, spec.partitions)
         await _configure(line, spec)
     return await _seen(line, spec)
 
@@ -107,7 +115,9 @@ def _wanted(spec: BoxSpec) -> dict[str, str]:
     return {**own, **spec.config}
 
 
-async def _create(line: Line, spec: BoxSpec) -> None:
+async def _create(line: Line, spec: BoxSpec) -> bool:
+    """Create the topic and wait until all brokers show it; False if it exists already."""
+    is_created = True
     admin = await line.admin()
     partitions = spec.partitions or int(await _broker_default(line, "num.partitions", "1"))
     copies = spec.replication_factor or int(await _broker_default(line, "default.replication.factor", "1"))
@@ -118,13 +128,15 @@ async def _create(line: Line, spec: BoxSpec) -> None:
             if kind in (driver.InvalidConfigurationError, driver.InvalidReplicationFactorError,
                         driver.InvalidPartitionsError, driver.InvalidTopicError):  # fmt: skip
                 raise BoxConflict(f"{spec.name}: {message}")
-            if kind is not driver.TopicAlreadyExistsError:
+            is_created = kind is not driver.TopicAlreadyExistsError
+            if is_created:
                 check(code, spec.name)
     deadline = asyncio.get_running_loop().time() + VISIBLE_TIMEOUT
     while asyncio.get_running_loop().time() < deadline:
         if await _is_shown_by_all(line, spec.name):
-            return
+            break
         await asyncio.sleep(0.05)
+    return is_created
 
 
 async def _is_shown_by_all(line: Line, name: str) -> bool:

@@ -4,7 +4,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 
 from deadletter.brokers.base import Offsets, Registers
-from deadletter.brokers.errors import BoxConflict, BoxMissing
+from deadletter.brokers.errors import BoxAppeared, BoxConflict, BoxMissing
 from deadletter.brokers.groups import Start
 from deadletter.brokers.memory.desk import MemoryDesk
 from deadletter.brokers.memory.groups import is_lost, positions
@@ -55,6 +55,8 @@ class MemoryBroker:
             raise BoxMissing(f"box {spec.name} does not exist and is to be adopted; create it first")
         if box is None:
             return self._server.make(spec).state
+        if spec.must_be_new:
+            raise BoxAppeared(f"{spec.name}: others created it at the same moment")
         return box.state if spec.adopt else _grown(box, spec).state
 
     async def drop(self, names: Sequence[str]) -> None:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 from uuid import uuid4
 
-from deadletter.brokers.errors import BoxConflict, BoxMissing, BrokerError, NotSupported
+from deadletter.brokers.errors import BoxAppeared, BoxConflict, BoxMissing, BrokerError, NotSupported
 from deadletter.brokers.redis import ledgers, names
 from deadletter.brokers.redis.line import Line
 from deadletter.brokers.redis.scripts import CREATE
@@ -60,10 +60,13 @@ async def ensure(line: Line, spec: BoxSpec) -> BoxState:
     wanted = "hash" if spec.parking else "stream"
     if kind == b"none" and spec.adopt:
         raise BoxMissing(f"stream {spec.name} does not exist and is to be adopted; create it first")
+    is_created = False
     if kind == b"none":
-        await line.run(CREATE, [spec.name, names.identity(spec.name)], [uuid4().hex, wanted])
+        is_created = await line.run(CREATE, [spec.name, names.identity(spec.name)], [uuid4().hex, wanted])
     elif kind != wanted.encode():
         raise BoxConflict(f"key {spec.name} holds a {kind.decode()}, not a {wanted}")
+    if spec.must_be_new and not is_created:
+        raise BoxAppeared(f"{spec.name}: others created it at the same moment")
     (reply,) = await line.calls([("GET", names.identity(spec.name))])
     return BoxState(spec.name, id=_id(reply))
 
