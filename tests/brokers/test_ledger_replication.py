@@ -74,6 +74,17 @@ async def test_an_old_ledger_is_raised_while_its_leaders_stay(broker: Broker, ka
     assert await config(broker, boxes.ledger) == topics.LEDGER_CONFIG | {"min.insync.replicas": "3"}
 
 
+async def test_a_ledger_that_the_broker_refuses_to_raise_is_reported(
+    broker: Broker, kafka_cluster: KafkaCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    boxes = await make_boxes(broker, fresh_name("refused"))
+    await broker.ensure(BoxSpec(boxes.ledger, 3, 1, config=topics.LEDGER_CONFIG))
+    monkeypatch.setattr(topics, "extended", lambda current, _: {0: [*current[0], 99]})  # there is no broker 99
+    found = await broker.match_ledger(boxes.dead, boxes.ledger)
+    assert found == f"{boxes.ledger} has 1 of 3 replicas, and the broker refuses to raise it (BoxRefused)"
+    assert [len(one.replicas) for one in kafka_cluster.partitions(boxes.ledger)] == [1, 1, 1]
+
+
 async def test_a_topic_that_is_not_a_ledger_is_left_alone(broker: Broker, kafka_cluster: KafkaCluster) -> None:
     boxes = await make_boxes(broker, fresh_name("anothers"))
     assert await broker.match_ledger(boxes.dead, boxes.ledger) == "", "there is none, and none is created"
