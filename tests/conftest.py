@@ -41,6 +41,17 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 _OWN = pytest.StashKey[beds.Bed]()
+_TAKING_TURNS = {"kafka_cluster", "redis_sentinel"}
+_TURN_S = 900  # a test's own time and that of the one whose end it waits for
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The wait for a turn counts as a test's time, so tests that take turns get more of it."""
+    for item in items:
+        module = item.getparent(pytest.Module)
+        used = {*getattr(item, "fixturenames", ()), getattr(module and module.obj, "BROKER", "")}
+        if used & _TAKING_TURNS and item.get_closest_marker("timeout") is None:
+            item.add_marker(pytest.mark.timeout(_TURN_S))
 
 
 @pytest.fixture(autouse=True)

@@ -20,7 +20,7 @@ dir {directory}
 protected-mode no
 daemonize no
 sentinel monitor primary {address} {primary} 2
-sentinel down-after-milliseconds primary 2000
+sentinel down-after-milliseconds primary 5000
 sentinel failover-timeout primary 6000
 """
 

@@ -6,6 +6,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
 
@@ -45,19 +46,19 @@ def flowing(told: story.Story) -> Iterator[list[int]]:
     sent, stop = [0], threading.Event()
 
     def flow() -> None:
+        begun = time.monotonic()
         while not stop.is_set():
-            begun = time.monotonic()
             told.send(orders(sent[0]))
             sent[0] += A_SECOND
-            stop.wait(max(0.0, 1 - (time.monotonic() - begun)))
+            stop.wait(max(0.0, begun + sent[0] / A_SECOND - time.monotonic()))  # who is late catches up
 
-    thread = threading.Thread(target=flow, daemon=True)
-    thread.start()
-    try:
-        yield sent
-    finally:
-        stop.set()
-        thread.join(120)
+    with ThreadPoolExecutor(1) as executor:
+        work = executor.submit(flow)
+        try:
+            yield sent
+        finally:
+            stop.set()
+        work.result(120)  # orders that could not be sent fail the test
 
 
 def taken(stage: Stage) -> int:

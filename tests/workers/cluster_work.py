@@ -161,12 +161,13 @@ class Work:
                 await self.scene.bury(*(letter(number, self.scene.name) for number in numbers))
 
     async def start(self) -> None:
-        """Start service, couriers and replayer, and wait until both have begun."""
+        """Start service and couriers, and the replayer when messages arrive: it must not end before the faults."""
         await self.shop.start()
-        for pod in self.programs:
+        for pod in self.pods:
             await pod.start()
         self._began = time.monotonic()
         await until(lambda: self.shop.book.look() > 0, PATIENCE)
+        await self.replay.start()
         await self.until_replayed(1)
 
     async def end(self) -> None:

@@ -42,7 +42,7 @@ async def test_lost_letters_are_counted_and_later_messages_delivered(
     def answer(one: Received) -> web.Response:
         return web.Response(status=503 if one.body.startswith(b"bad") else 200)
 
-    policy = {**QUICK, "backoff": {"strategy": "Fixed", "initial": "5s", "max": "5s"}}
+    policy = {**QUICK, "backoff": {"strategy": "Fixed", "initial": "12s", "max": "12s"}}
     async with serving(answer) as service:
         told = wire.assignment(service.url, policy=policy, delivery={"inlineLimit": "0s"}, queue=queue)
         async with wire.courier(told) as courier:
