@@ -29,17 +29,32 @@ _MOVING = (
     driver.NotCoordinatorForGroupError,
 )
 _RETRY_SECONDS = 0.2
+_LONGEST_PAUSE = 30.0
 _MARKER_SECONDS = 0.02
 
 
 async def begin(line: Line, spec: DeskSpec) -> None:
     """Commit the first offsets of a new group; one that has offsets is left as it is."""
     tps = await _partitions(line, spec.source)
+    pause = _RETRY_SECONDS
     while not await committed(line, spec.group, tps):
+        if spec.has_started and await is_lost(line, spec.source, spec.group):
+            raise offsets_lost(spec.source, spec.group)  # seen without the id, which whoever resumes the group needs
         try:
             await _begin_new(line, spec, tps)
-        except Fenced:  # another courier begins too; the next look shows what it committed
-            await asyncio.sleep(random.uniform(1, 3) * _RETRY_SECONDS)  # noqa: S311  (spreads couriers, keeps no secret)
+        except Fenced:  # another courier begins too: many that started at once would fence each other for ever
+            seconds = random.uniform(1, 3) * pause  # noqa: S311  (spreads couriers, keeps no secret)
+            await _wait_for_others(line, spec.group, tps, seconds)
+            pause = min(4 * pause, _LONGEST_PAUSE)
+
+
+async def _wait_for_others(line: Line, group: str, tps: Sequence[TopicPartition], seconds: float) -> None:
+    """Return when the group has offsets, at the latest after so many seconds."""
+    deadline = asyncio.get_running_loop().time() + seconds
+    while not await committed(line, group, tps):
+        if asyncio.get_running_loop().time() > deadline:
+            return
+        await asyncio.sleep(_RETRY_SECONDS)
 
 
 async def _begin_new(line: Line, spec: DeskSpec, tps: Sequence[TopicPartition]) -> None:

@@ -1,0 +1,69 @@
+"""Couriers that begin at once where the broker is far away: one of them comes to commit the first offsets."""
+
+import asyncio
+from contextlib import AsyncExitStack
+from typing import Any
+
+import pytest
+
+from deadletter.brokers.base import Broker
+from deadletter.brokers.connect import open_broker
+from deadletter.brokers.errors import GroupOffsetsLost
+from deadletter.brokers.kafka import beginnings
+from deadletter.brokers.kafka.broker import KafkaBroker
+from deadletter.brokers.kafka.line import Line
+from deadletter.brokers.values import Resumed
+from tests.brokers.groups import delete_group
+from tests.brokers.opening import LOOPBACK, fresh_name, kafka_at, no_secrets
+from tests.brokers.staging import claim_some, lay, make_boxes, numbered, settle_all
+
+BROKER = "kafka"
+PODS = 20
+
+
+@pytest.fixture
+def far_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Reading where the source begins and ends takes a second, in which others may open the transactional id."""
+    bounds = beginnings._bounds
+
+    async def later(*some: Any) -> tuple[dict[int, int], dict[int, int]]:
+        await asyncio.sleep(1.0)
+        return await bounds(*some)
+
+    monkeypatch.setattr(beginnings, "_bounds", later)
+
+
+@pytest.mark.usefixtures("far_away")
+async def test_many_couriers_that_begin_at_once_do_not_fence_each_other_for_ever(broker: Broker, kafka: str) -> None:
+    boxes = await make_boxes(broker, fresh_name("far"), partitions=3)
+    await lay(broker, boxes.source, numbered(5), None)
+    async with AsyncExitStack() as pods:
+        opened = [pods.enter_async_context(open_broker(kafka_at(kafka), no_secrets, LOOPBACK)) for _ in range(PODS)]
+        lines = [one._line for one in await asyncio.gather(*opened) if isinstance(one, KafkaBroker)]
+
+        async def begin(number: int, line: Line) -> None:
+            await asyncio.sleep(number / PODS)
+            await beginnings.begin(line, boxes.desk(from_earliest=False))
+
+        async with asyncio.timeout(90):
+            await asyncio.gather(*(begin(*one) for one in enumerate(lines)))
+    assert not await broker.is_group_lost(boxes.source, boxes.group)
+
+
+@pytest.mark.usefixtures("far_away")
+async def test_couriers_that_wait_for_a_decision_do_not_fence_who_resumes_the_group(broker: Broker) -> None:
+    assert isinstance(broker, KafkaBroker)
+    boxes = await make_boxes(broker, fresh_name("far"))
+    await lay(broker, boxes.source, numbered(3))
+    async with broker.desk(boxes.desk()) as desk:
+        await settle_all(desk, await claim_some(desk, 3))
+    await delete_group(broker, boxes.source, boxes.group)
+    resuming = asyncio.ensure_future(broker.resume_group(boxes.source, boxes.group, "Earliest"))
+    lost = 0
+    while not resuming.done():
+        try:
+            await beginnings.begin(broker._line, boxes.desk(has_started=True))
+        except GroupOffsetsLost:
+            lost += 1
+    assert await resuming == Resumed(0, 3)
+    assert lost
