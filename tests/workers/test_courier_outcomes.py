@@ -1,0 +1,29 @@
+"""What the outcome of a delivery shows of the service."""
+
+import pytest
+
+from deadletter.core.breaker import Sign
+from deadletter.workers.courier.outcomes import of_answer, of_error
+from deadletter.workers.http.answers import Answer
+from deadletter.workers.http.errors import BadAnswer, Broken, HttpError, TimedOut, Unreachable
+
+
+@pytest.mark.parametrize(
+    ("sign", "codes"),
+    [
+        (Sign.Up, (200, 204, 400, 401, 403, 404, 409, 422)),
+        (Sign.Failed, (408, 425, 429, 500, 501, 507)),
+        (Sign.Down, (502, 503, 504)),
+    ],
+)
+def test_an_answer_shows_whether_the_service_works_fails_or_is_not_reached(sign: Sign, codes: tuple[int, ...]):
+    outcomes = {code: of_answer(Answer(code), is_success=code < 300, now=0) for code in codes}
+    assert {code: outcome.sign for code, outcome in outcomes.items()} == dict.fromkeys(codes, sign)
+    assert {outcome.is_answered for outcome in outcomes.values()} == {sign is not Sign.Down}
+
+
+@pytest.mark.parametrize("error", [Unreachable, Broken, TimedOut, BadAnswer])
+def test_a_service_that_gives_no_answer_is_not_reached(error: type[HttpError]):
+    outcome = of_error(error("no answer"))
+    assert outcome.sign is Sign.Down
+    assert not outcome.is_answered
