@@ -49,8 +49,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """The wait for a turn counts as a test's time, so tests that take turns get more of it."""
     for item in items:
         module = item.getparent(pytest.Module)
-        used = {*getattr(item, "fixturenames", ()), getattr(module and module.obj, "BROKER", "")}
-        if used & _TAKING_TURNS and item.get_closest_marker("timeout") is None:
+        used = [*getattr(item, "fixturenames", ()), getattr(module and module.obj, "BROKER", "")]
+        if any(name in used for name in _TAKING_TURNS) and item.get_closest_marker("timeout") is None:
             item.add_marker(pytest.mark.timeout(_TURN_S))
 
 
