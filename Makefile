@@ -52,13 +52,13 @@ test-kill: .root setup ## the long kill runs (minutes); make bench-faults keeps 
 
 test-sieve: .root setup ## the operator is killed after every single write, and walks through random specs (about 15 min)
 	@echo "test-sieve: one life per write of the operator, 40 random walks, two minutes without an API server"
-	@$(PY) -m tests.bed run -- $(VENV)/bin/python -m pytest -n 2 --dist load -m kill tests/handlers $(ARGS)
+	@$(PY) -m tests.bed run -- $(VENV)/bin/python -m pytest -n 2 --dist load -m kill tests/controller $(ARGS)
 
 crds: setup ## write what is generated: CRDs, their copy in the chart, the reference, the chart's page of values
 	@echo "crds: from the models"
-	@$(PY) -m deadletter.api.crds
-	@$(PY) -m deadletter.api.reference
-	@$(PY) -m tests.chart.readme
+	@$(PY) -m tools.crds
+	@$(PY) -m tools.reference_docs
+	@$(PY) -m tools.chart_readme
 
 image: setup ## build the image from the Dockerfile, without a registry (BASE=name takes a public base image)
 	@$(PY) -m tests.bed image

@@ -20,12 +20,12 @@ import yaml
 
 from bench import lines
 from bench.operator import SETTINGS, all_of, body, until_ready
-from deadletter.cluster import CONNECTIONS, POLICIES, QUEUES, Cluster, connect
+from deadletter.kube import CONNECTIONS, POLICIES, QUEUES, Cluster, connect
 from tests.api.server import Server
 from tests.bed import beds, ports
 from tests.bed.control import ApiServer
-from tests.handlers.operators import Operator, rights, until
-from tests.handlers.webhooks import HOST, certify, configured
+from tests.controller.operators import Operator, rights, until
+from tests.controller.webhooks import HOST, certify, configured
 
 MILLISECONDS = 50
 PLURALS = {"queues": "deadletterqueues", "policies": "retrypolicies", "replays": "replays"}

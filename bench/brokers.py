@@ -21,14 +21,14 @@ from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 
 from bench import peers
 from bench.lines import bound, progress, versus
-from deadletter.api.brokerconnections import BrokerConnectionSpec
-from deadletter.brokers.base import Broker, Mover
+from deadletter.api.broker_connections import BrokerConnectionSpec
 from deadletter.brokers.connect import open_broker
+from deadletter.brokers.contract import Broker, Mover
 from deadletter.brokers.errors import BrokerError
-from deadletter.brokers.values import BoxSpec, Publication, Step, Taken, Watched
+from deadletter.brokers.types import BoxSpec, Publication, Step, Taken, Watched
 from deadletter.core.letters import Message, Place
-from deadletter.core.tallies import Span, Tally, Why
-from deadletter.workers.running import calm_collector, keep_buffers
+from deadletter.core.replay_progress import Span, Tally, Why
+from deadletter.workers.process import calm_collector, keep_buffers
 from tests.bed import beds
 from tests.workers.replaying import Scene
 from tests.workers.replaying import letter as dead_letter

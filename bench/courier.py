@@ -30,15 +30,15 @@ import uvloop
 from bench.lines import bound, line, progress, versus
 from bench.peers import full_kafka
 from deadletter.api.assignments import CourierAssignment
-from deadletter.api.brokerconnections import BrokerConnectionSpec
-from deadletter.brokers.base import Broker
+from deadletter.api.broker_connections import BrokerConnectionSpec
 from deadletter.brokers.connect import open_broker
-from deadletter.brokers.values import BoxSpec, Publication
+from deadletter.brokers.contract import Broker
+from deadletter.brokers.types import BoxSpec, Publication
 from deadletter.core.letters import Message, Place
 from deadletter.workers.courier.courier import Courier
-from deadletter.workers.courier.deliveries import Deliverer
 from deadletter.workers.courier.main import desk_spec
-from deadletter.workers.running import calm_collector
+from deadletter.workers.delivery.http.delivery import Deliverer
+from deadletter.workers.process import calm_collector
 from tests.bed import beds
 
 BODY = os.urandom(512).hex().encode()

@@ -16,13 +16,13 @@ from typing import Any
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 
 from bench import lines
-from deadletter.api.brokerconnections import BrokerConnection
-from deadletter.api.deadletterqueues import DeadLetterQueue
-from deadletter.cluster import CONNECTIONS, QUEUES, Cluster, connect
+from deadletter.api.broker_connections import BrokerConnection
+from deadletter.api.dead_letter_queues import DeadLetterQueue
+from deadletter.kube import CONNECTIONS, QUEUES, Cluster, connect
 from deadletter.plan.boxes import PlannedBox, plan_boxes
 from tests.bed import beds
 from tests.bed.control import ApiServer
-from tests.handlers.operators import Operator, rights
+from tests.controller.operators import Operator, rights
 
 DEADLINE = 1200.0
 SETTLED = 30.0  # until the last status of a burst is written

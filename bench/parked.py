@@ -13,10 +13,10 @@ from aiokafka.conn import AIOKafkaConnection
 from redis.asyncio.connection import AbstractConnection
 
 from bench.courier import assignment, no_secret, queue, run
-from deadletter.api.brokerconnections import BrokerConnectionSpec
+from deadletter.api.broker_connections import BrokerConnectionSpec
 from deadletter.workers.courier.courier import Courier
-from deadletter.workers.courier.deliveries import Deliverer
 from deadletter.workers.courier.main import desk_spec
+from deadletter.workers.delivery.http.delivery import Deliverer
 
 COUNT = 10_000
 IDLE_S = 20.0

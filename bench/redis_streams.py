@@ -13,9 +13,9 @@ from redis.asyncio import Redis
 
 from bench.brokers import STEP, connect, fill, interleaved, letter, longest_hold, replay
 from bench.lines import bound, versus
-from deadletter.brokers.base import Broker
-from deadletter.brokers.redis.encoding import fields_of
-from deadletter.brokers.values import BoxSpec, Watched
+from deadletter.brokers.contract import Broker
+from deadletter.brokers.redis.entries import fields_of
+from deadletter.brokers.types import BoxSpec, Watched
 from tests.bed import beds
 
 

@@ -22,10 +22,10 @@ from pathlib import Path
 import uvloop
 
 from bench.lines import line, progress, versus
-from deadletter.brokers.base import Mover
-from deadletter.brokers.values import BoxSpec, Publication, Step, Taken
-from deadletter.core.tallies import Span, Tally, Why
-from deadletter.workers.running import calm_collector, keep_buffers
+from deadletter.brokers.contract import Mover
+from deadletter.brokers.types import BoxSpec, Publication, Step, Taken
+from deadletter.core.replay_progress import Span, Tally, Why
+from deadletter.workers.process import calm_collector, keep_buffers
 from tests.bed import beds, processes
 from tests.bed.node import Cluster
 from tests.demo import story

@@ -11,12 +11,12 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import dataclass
 
 from deadletter.api.assignments import ReplayAssignment
-from deadletter.api.brokerconnections import BrokerConnectionSpec
-from deadletter.brokers.base import Broker
+from deadletter.api.broker_connections import BrokerConnectionSpec
 from deadletter.brokers.connect import open_broker
-from deadletter.brokers.values import Reading, Watched
-from deadletter.workers import running
-from deadletter.workers.replayer.replay import replay
+from deadletter.brokers.contract import Broker
+from deadletter.brokers.types import Reading, Watched
+from deadletter.workers import process
+from deadletter.workers.replay.setup import replay
 
 ANYWHERE = ("0.0.0.0/0", "::/0")
 IDLE = 50  # queues a broker
@@ -144,4 +144,4 @@ async def work(stop: asyncio.Event) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(running.run(work))
+    sys.exit(process.run(work))

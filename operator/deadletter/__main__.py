@@ -4,14 +4,14 @@ import sys
 from importlib import import_module
 
 ROLES = {
-    "operator": "deadletter.handlers.main",
+    "operator": "deadletter.controller.main",
     "courier": "deadletter.workers.courier.main",
-    "replay": "deadletter.workers.replayer.main",
+    "replay": "deadletter.workers.replay.main",
     "redrive": "deadletter.workers.redrive.main",
-    "decode": "deadletter.doors.decode",
-    "decide": "deadletter.doors.decide",
-    "letters": "deadletter.doors.letters",
-    "release-finalizers": "deadletter.handlers.release",
+    "decode": "deadletter.cli.decode",
+    "decide": "deadletter.cli.decide",
+    "letters": "deadletter.cli.letters",
+    "release-finalizers": "deadletter.controller.release_finalizers",
 }
 
 

@@ -10,8 +10,8 @@ from urllib.parse import urlsplit
 
 import yaml
 
-from deadletter.api.crds import KINDS
 from deadletter.api.kinds import API_VERSION
+from tools.crds import KINDS
 
 PLURALS = {kind.kind: kind.plural for kind in KINDS}
 

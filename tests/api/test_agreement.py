@@ -4,9 +4,9 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as some
 from pydantic import ValidationError
 
-from deadletter.api.crds import KINDS
 from tests.api.cases import ACCEPTED as ACCEPTED_SPECS
 from tests.api.server import manifest
+from tools.crds import KINDS
 
 MODELS = {kind.kind: kind for kind in KINDS}
 SPECS_AT_ONCE = 60

@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from deadletter.api.crds import KINDS
 from deadletter.core.selection import Predicate
 from deadletter.core.transform import Transform
+from tools.crds import KINDS
 
 EXAMPLES = sorted((Path(__file__).parents[2] / "examples").glob("*.yaml"))
 MODELS = {kind.kind: kind for kind in KINDS}

@@ -19,9 +19,9 @@ from mypy.types import Instance, Type, UnionType, get_proper_type
 from pydantic import BaseModel
 
 from deadletter.api import assignments
-from deadletter.api.crds import KINDS
+from tools.crds import KINDS
 
-IN_THE_POD = ("deadletter.workers.", "deadletter.doors.")  # `letters` is asked there too
+IN_THE_POD = ("deadletter.workers.", "deadletter.cli.")  # `letters` is asked there too
 OPERATOR = Path(__file__).parents[2] / "operator"
 # Read otherwise than by their names, and how.
 ELSEWHERE = {

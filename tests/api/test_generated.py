@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from deadletter.api import crds, reference
-from deadletter.api.crds import KINDS, crd, structural
+from tools import crds, reference_docs
+from tools.crds import KINDS, crd, structural
 
 ROOT = Path(__file__).parents[2]
 SPEC_BYTES = 128 * 1024
@@ -18,9 +18,9 @@ def test_the_crds_are_as_the_models(path):
     assert (ROOT / path).read_text() == crds.files()[path], "run `make crds`"
 
 
-@pytest.mark.parametrize("path", reference.files(ROOT / "examples"))
+@pytest.mark.parametrize("path", reference_docs.files(ROOT / "examples"))
 def test_the_reference_is_as_the_models(path):
-    assert (ROOT / path).read_text() == reference.files(ROOT / "examples")[path], "run `make crds`"
+    assert (ROOT / path).read_text() == reference_docs.files(ROOT / "examples")[path], "run `make crds`"
 
 
 def test_check_tells_stale_files(tmp_path, monkeypatch):
@@ -35,9 +35,9 @@ def test_check_tells_stale_files(tmp_path, monkeypatch):
 
 def test_reference_check_tells_stale_files(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    assert reference.main(["--check"]) == 1
-    assert reference.main([]) == 0
-    assert reference.main(["--check"]) == 0
+    assert reference_docs.main(["--check"]) == 1
+    assert reference_docs.main([]) == 0
+    assert reference_docs.main(["--check"]) == 0
 
 
 def _spec(kind):

@@ -15,10 +15,10 @@ from deadletter.api.assignments import (
     Target,
 )
 from deadletter.api.base import Duration
-from deadletter.api.brokerconnections import BrokerConnection, BrokerConnectionSpec
-from deadletter.api.deadletterqueues import DeadLetterQueue, HttpDelivery, Redaction
+from deadletter.api.broker_connections import BrokerConnection, BrokerConnectionSpec
+from deadletter.api.dead_letter_queues import DeadLetterQueue, HttpDelivery, Redaction
 from deadletter.api.replays import Rate, Replay
-from deadletter.api.retrypolicies import RetryPolicy, RetryPolicySpec
+from deadletter.api.retry_policies import RetryPolicy, RetryPolicySpec
 from deadletter.api.unsupported import unsupported
 from deadletter.core import durations
 from deadletter.core.policy import DEFAULT_POLICY

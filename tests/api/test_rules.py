@@ -5,9 +5,9 @@ import re
 import pytest
 from pydantic import ValidationError
 
-from deadletter.api.crds import KINDS, crd
 from tests.api.cases import ACCEPTED, REFUSED
 from tests.api.server import manifest
+from tools.crds import KINDS, crd
 
 MODELS = {kind.kind: kind for kind in KINDS}
 

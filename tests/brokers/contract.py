@@ -5,10 +5,10 @@ A subclass gives the fixture `broker` (an open Broker). `fresh` makes names that
 
 import pytest
 
-from deadletter.brokers.base import Broker
+from deadletter.brokers.contract import Broker
 from deadletter.brokers.errors import BoxAppeared, BoxMissing, BrokerError, Fenced
-from deadletter.brokers.values import BoxSpec, Buried, CourierWord, Parked, Step, Watched
-from deadletter.core.tallies import Why
+from deadletter.brokers.types import BoxSpec, Buried, CourierWord, Parked, Step, Watched
+from deadletter.core.replay_progress import Why
 from tests.brokers.deskcontract import DeskContract
 from tests.brokers.groupcontract import GroupContract
 from tests.brokers.staging import (

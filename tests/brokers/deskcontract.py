@@ -6,20 +6,11 @@ import uuid
 
 import pytest
 
-from deadletter.brokers.base import Broker, Desk
+from deadletter.brokers.contract import Broker, Desk
 from deadletter.brokers.errors import BoxMissing, BrokerError, BrokerUnreachable
-from deadletter.brokers.values import (
-    Buried,
-    Claim,
-    CourierWord,
-    Delivered,
-    Discarded,
-    Parked,
-    Publication,
-    Step,
-)
+from deadletter.brokers.types import Buried, Claim, CourierWord, Delivered, Discarded, Parked, Publication, Step
 from deadletter.core.letters import Message
-from deadletter.core.tallies import Why
+from deadletter.core.replay_progress import Why
 from tests.brokers.staging import (
     PATIENCE,
     Boxes,

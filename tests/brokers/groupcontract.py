@@ -5,10 +5,10 @@ from dataclasses import replace
 
 import pytest
 
-from deadletter.brokers.base import Broker
+from deadletter.brokers.contract import Broker
 from deadletter.brokers.errors import GroupOffsetsLost
-from deadletter.brokers.groups import Start
-from deadletter.brokers.values import BoxSpec, Delivered, Resumed
+from deadletter.brokers.group_offsets import Start
+from deadletter.brokers.types import BoxSpec, Delivered, Resumed
 from deadletter.core.letters import Message
 from tests.brokers.groups import delete_group
 from tests.brokers.staging import Boxes, Fresh, claim_some, lay, make_boxes, now, numbered, settle_all

@@ -5,7 +5,7 @@ import asyncio
 from aiokafka.protocol.api import Request, RequestStruct, Response
 from aiokafka.protocol.types import Array, Int16, Int32, Schema, String
 
-from deadletter.brokers.base import Broker
+from deadletter.brokers.contract import Broker
 from deadletter.brokers.kafka.broker import KafkaBroker
 from deadletter.brokers.memory import MemoryBroker
 from deadletter.brokers.redis.broker import RedisBroker

@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from deadletter.brokers.base import Broker
+from deadletter.brokers.contract import Broker
 from tests.brokers import kills
 from tests.brokers.opening import fresh_name
 from tests.brokers.staging import make_boxes

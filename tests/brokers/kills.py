@@ -8,7 +8,7 @@ import sys
 from collections import Counter
 from dataclasses import dataclass
 
-from deadletter.brokers.base import Broker
+from deadletter.brokers.contract import Broker
 from tests.bed.places import REPOSITORY
 from tests.brokers.moving import FENCED
 from tests.brokers.staging import Boxes, contents, lay, numbered

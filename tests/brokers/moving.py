@@ -7,11 +7,11 @@ import asyncio
 import sys
 import time
 
-from deadletter.brokers.base import Broker, Mover
 from deadletter.brokers.connect import open_broker
+from deadletter.brokers.contract import Broker, Mover
 from deadletter.brokers.errors import BrokerError, Fenced
-from deadletter.brokers.values import Publication, Step, Taken
-from deadletter.core.tallies import Span, Tally, Why
+from deadletter.brokers.types import Publication, Step, Taken
+from deadletter.core.replay_progress import Span, Tally, Why
 from tests.brokers.opening import LOOPBACK, kafka_at, no_secrets, redis_at
 
 FENCED = 3

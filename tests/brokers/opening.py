@@ -2,7 +2,7 @@
 
 import uuid
 
-from deadletter.api.brokerconnections import BrokerConnectionSpec
+from deadletter.api.broker_connections import BrokerConnectionSpec
 
 LOOPBACK = ("127.0.0.0/8", "10.0.0.0/8")
 

@@ -6,18 +6,10 @@ import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from deadletter.brokers.base import Broker, Desk
-from deadletter.brokers.values import (
-    BoxSpec,
-    Claim,
-    Delivered,
-    DeskSpec,
-    Publication,
-    Taken,
-    Watched,
-)
+from deadletter.brokers.contract import Broker, Desk
+from deadletter.brokers.types import BoxSpec, Claim, Delivered, DeskSpec, Publication, Taken, Watched
 from deadletter.core.letters import Message, Place
-from deadletter.core.tallies import Span, Tally
+from deadletter.core.replay_progress import Span, Tally
 
 PATIENCE = 120.0
 Fresh = Callable[[str], str]

@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
-from deadletter.brokers.base import Broker
 from deadletter.brokers.connect import open_broker
+from deadletter.brokers.contract import Broker
 from deadletter.brokers.errors import GroupOffsetsLost
-from deadletter.brokers.kafka import beginnings
 from deadletter.brokers.kafka.broker import KafkaBroker
-from deadletter.brokers.kafka.line import Line
-from deadletter.brokers.values import Resumed
+from deadletter.brokers.kafka.client import Line
+from deadletter.brokers.kafka.subscription import group
+from deadletter.brokers.types import Resumed
 from tests.brokers.groups import delete_group
 from tests.brokers.opening import LOOPBACK, fresh_name, kafka_at, no_secrets
 from tests.brokers.staging import claim_some, lay, make_boxes, numbered, settle_all
@@ -24,13 +24,13 @@ PODS = 20
 @pytest.fixture
 def far_away(monkeypatch: pytest.MonkeyPatch) -> None:
     """Reading where the source begins and ends takes a second, in which others may open the transactional id."""
-    bounds = beginnings._bounds
+    bounds = group._bounds
 
     async def later(*some: Any) -> tuple[dict[int, int], dict[int, int]]:
         await asyncio.sleep(1.0)
         return await bounds(*some)
 
-    monkeypatch.setattr(beginnings, "_bounds", later)
+    monkeypatch.setattr(group, "_bounds", later)
 
 
 @pytest.mark.usefixtures("far_away")
@@ -43,7 +43,7 @@ async def test_many_couriers_that_begin_at_once_do_not_fence_each_other_for_ever
 
         async def begin(number: int, line: Line) -> None:
             await asyncio.sleep(number / PODS)
-            await beginnings.begin(line, boxes.desk(from_earliest=False))
+            await group.begin(line, boxes.desk(from_earliest=False))
 
         async with asyncio.timeout(90):
             await asyncio.gather(*(begin(*one) for one in enumerate(lines)))
@@ -62,7 +62,7 @@ async def test_couriers_that_wait_for_a_decision_do_not_fence_who_resumes_the_gr
     lost = 0
     while not resuming.done():
         try:
-            await beginnings.begin(broker._line, boxes.desk(has_started=True))
+            await group.begin(broker._line, boxes.desk(has_started=True))
         except GroupOffsetsLost:
             lost += 1
     assert await resuming == Resumed(0, 3)

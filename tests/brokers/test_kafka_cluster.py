@@ -1,7 +1,7 @@
 """The contract on a real Kafka of three brokers, and what only several brokers can show."""
 
-from deadletter.brokers.base import Broker
-from deadletter.brokers.values import CourierWord
+from deadletter.brokers.contract import Broker
+from deadletter.brokers.types import CourierWord
 from tests.brokers.contract import BrokerContract
 from tests.brokers.opening import fresh_name
 from tests.brokers.staging import make_boxes, now

@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from deadletter.brokers.errors import LedgerCorrupt
-from deadletter.brokers.kafka.commits import FRESH, MOST, Attempt, decode, encode, longest
-from deadletter.brokers.kafka.progress import Progress
+from deadletter.brokers.kafka.subscription.offset_metadata import FRESH, MOST, Attempt, decode, encode, longest
+from deadletter.brokers.kafka.subscription.progress import Progress
 
 OFFSETS = st.integers(0, 1 << 62)
 ATTEMPTS = st.builds(Attempt, st.integers(1, 1 << 20), st.integers(1, 1 << 45)) | st.just(FRESH)

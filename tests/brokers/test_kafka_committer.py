@@ -6,9 +6,9 @@ from unittest.mock import patch
 
 import pytest
 
-from deadletter.brokers.kafka import committer
-from deadletter.brokers.kafka.committer import Committer, Verdict
-from deadletter.brokers.values import Buried, Claim, Delivered, Settlement
+from deadletter.brokers.kafka.subscription import committer
+from deadletter.brokers.kafka.subscription.committer import Committer, Verdict
+from deadletter.brokers.types import Buried, Claim, Delivered, Settlement
 from deadletter.core.letters import Message, Place
 
 

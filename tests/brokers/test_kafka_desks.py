@@ -8,11 +8,11 @@ from types import SimpleNamespace
 import pytest
 from structlog.testing import capture_logs
 
-from deadletter.brokers.base import Broker
+from deadletter.brokers.contract import Broker
 from deadletter.brokers.errors import BrokerError, BrokerUnreachable, NotAuthorised
-from deadletter.brokers.kafka import desk as kafka_desk
-from deadletter.brokers.kafka.sources import SourcePartition
-from deadletter.brokers.values import BoxSpec, Delivered
+from deadletter.brokers.kafka.subscription import subscription as kafka_desk
+from deadletter.brokers.kafka.subscription.source_partition import SourcePartition
+from deadletter.brokers.types import BoxSpec, Delivered
 from tests.brokers.opening import fresh_name
 from tests.brokers.staging import PATIENCE, claim_some, lay, make_boxes, now, numbered, settle_all
 

@@ -8,8 +8,8 @@ from collections import Counter
 import pytest
 from aiokafka import TopicPartition
 
-from deadletter.brokers.base import Broker, Desk
 from deadletter.brokers.connect import open_broker
+from deadletter.brokers.contract import Broker, Desk
 from deadletter.brokers.errors import (
     BoxConflict,
     BoxRecreated,
@@ -20,12 +20,12 @@ from deadletter.brokers.errors import (
     TooLarge,
     Undecodable,
 )
-from deadletter.brokers.kafka.parcels import Target
-from deadletter.brokers.kafka.parking import RetryPartition
-from deadletter.brokers.values import BoxSpec, Buried, Claim, Delivered, Parked, Publication, Reading, Step, Taken
-from deadletter.core.ledger import mark_key
+from deadletter.brokers.kafka.record_batches import Target
+from deadletter.brokers.kafka.subscription.retry_partition import RetryPartition
+from deadletter.brokers.types import BoxSpec, Buried, Claim, Delivered, Parked, Publication, Reading, Step, Taken
+from deadletter.core.ledger.settlements import mark_key
 from deadletter.core.letters import Message, Place
-from deadletter.core.tallies import Span, Tally, Why
+from deadletter.core.replay_progress import Span, Tally, Why
 from tests.bed import beds
 from tests.brokers.opening import LOOPBACK, fresh_name, kafka_at, no_secrets
 from tests.brokers.spoiling import SPOILERS, Change, spoil

@@ -11,13 +11,13 @@ from aiokafka import TopicPartition
 from aiokafka.producer.sender import Sender
 from aiokafka.producer.transaction_manager import TransactionManager
 
-from deadletter.brokers.base import Broker
 from deadletter.brokers.connect import open_broker
+from deadletter.brokers.contract import Broker
 from deadletter.brokers.errors import BrokerUnreachable
-from deadletter.brokers.kafka import dangling
-from deadletter.brokers.kafka.transaction import Transaction
-from deadletter.brokers.values import Buried, Delivered, Parked, Step
-from deadletter.core.tallies import Why
+from deadletter.brokers.kafka import hanging_transactions
+from deadletter.brokers.kafka.transactions import Transaction
+from deadletter.brokers.types import Buried, Delivered, Parked, Step
+from deadletter.core.replay_progress import Why
 from tests.bed import beds
 from tests.brokers.opening import LOOPBACK, fresh_name, kafka_at, no_secrets
 from tests.brokers.secured import open_secured
@@ -166,13 +166,13 @@ async def test_a_word_outlives_an_opening_that_failed(
         first, _ = await claim_some(desk, 2)
         lost.add(boxes.dead)
         await desk.settle(first, Buried(boxes.dead, first.message))
-    look = dangling.open_from
+    look = hanging_transactions.open_from
 
     async def failing(*words: Any) -> Any:
-        monkeypatch.setattr(dangling, "open_from", look)
+        monkeypatch.setattr(hanging_transactions, "open_from", look)
         raise BrokerUnreachable("it went away again")
 
-    monkeypatch.setattr(dangling, "open_from", failing)
+    monkeypatch.setattr(hanging_transactions, "open_from", failing)
     async with broker.desk(boxes.desk()) as desk:
         (second,) = await claim_some(desk, 1)
         fail_once()

@@ -7,10 +7,10 @@ from functools import partial
 
 import pytest
 
-from deadletter.brokers.base import Broker
 from deadletter.brokers.connect import open_broker
+from deadletter.brokers.contract import Broker
 from deadletter.brokers.errors import BrokerError, GroupOffsetsLost
-from deadletter.brokers.values import Claim
+from deadletter.brokers.types import Claim
 from tests.bed import beds, processes
 from tests.bed import kafka as kafka_bed
 from tests.brokers.opening import LOOPBACK, fresh_name, kafka_at, no_secrets

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 from aiokafka.producer.sender import Sender
 
-from deadletter.brokers.base import Broker
 from deadletter.brokers.connect import open_broker
+from deadletter.brokers.contract import Broker
 from deadletter.brokers.errors import BrokerUnreachable
-from deadletter.brokers.values import Publication, Step, Taken
+from deadletter.brokers.types import Publication, Step, Taken
 from deadletter.core.letters import Message
-from deadletter.core.tallies import Why
+from deadletter.core.replay_progress import Why
 from tests.bed import beds, processes
 from tests.bed import kafka as kafka_bed
 from tests.brokers import kills

@@ -7,10 +7,11 @@ from typing import Any
 import pytest
 from aiokafka import AIOKafkaConsumer, TopicPartition
 
-from deadletter.brokers.base import Broker
-from deadletter.brokers.kafka import parking, reading
-from deadletter.brokers.kafka.desk import KafkaDesk
-from deadletter.brokers.values import Parked
+from deadletter.brokers.contract import Broker
+from deadletter.brokers.kafka import reads
+from deadletter.brokers.kafka.subscription import retry_partition
+from deadletter.brokers.kafka.subscription.subscription import KafkaDesk
+from deadletter.brokers.types import Parked
 from deadletter.core.letters import Message
 from tests.brokers.opening import fresh_name
 from tests.brokers.staging import PATIENCE, Boxes, claim_some, lay, make_boxes, now
@@ -23,19 +24,19 @@ Span = tuple[int, int]  # first offset and end
 @pytest.fixture
 def spans(monkeypatch: pytest.MonkeyPatch) -> list[Span]:
     """What was read out of order, span by span; nothing is kept in memory."""
-    read, seen = reading.read_to, list[Span]()
+    read, seen = reads.read_to, list[Span]()
 
     async def read_to(consumer: AIOKafkaConsumer, wanted: Mapping[TopicPartition, Span]) -> AsyncIterator[Any]:
         seen.extend(wanted.values())
         async for records in read(consumer, wanted):
             yield records
 
-    monkeypatch.setattr(parking, "KEPT_BYTES", 0)
-    monkeypatch.setattr(parking.reading, "read_to", read_to)
+    monkeypatch.setattr(retry_partition, "KEPT_BYTES", 0)
+    monkeypatch.setattr(retry_partition.reading, "read_to", read_to)
     return seen
 
 
-async def park(desk: KafkaDesk, boxes: Boxes, hours: list[int]) -> parking.RetryPartition:
+async def park(desk: KafkaDesk, boxes: Boxes, hours: list[int]) -> retry_partition.RetryPartition:
     """A letter each that is due in so many hours."""
     claims = await claim_some(desk, len(hours))
     due = [now() + many * HOUR for many in hours]
@@ -44,11 +45,11 @@ async def park(desk: KafkaDesk, boxes: Boxes, hours: list[int]) -> parking.Retry
         while desk.parked < len(hours):
             await desk.claim(1)
     work = desk._works[TopicPartition(boxes.retry, 0)]
-    assert isinstance(work, parking.RetryPartition)
+    assert isinstance(work, retry_partition.RetryPartition)
     return work
 
 
-async def due(work: parking.RetryPartition, hours: int, limit: int = 1_000) -> list[bytes | None]:
+async def due(work: retry_partition.RetryPartition, hours: int, limit: int = 1_000) -> list[bytes | None]:
     """Values of the letters that are due when so many hours, and some minutes, have passed."""
     return [claim.message.value for claim in await work.due(now() + hours * HOUR + 600_000, limit, 1 << 30)]
 

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from deadletter.api.brokerconnections import BrokerConnectionSpec
-from deadletter.brokers.base import Broker, Mover, Registers
+from deadletter.api.broker_connections import BrokerConnectionSpec
 from deadletter.brokers.connect import mounted_secrets, open_broker
+from deadletter.brokers.contract import Broker, Mover, Registers
 from deadletter.brokers.errors import AuthenticationFailed, BoxRefused, CertificateRefused, NotAuthorised
 from deadletter.brokers.kafka.reassignments import reassign
-from deadletter.brokers.values import BoxSpec, Reading, Step, Taken
-from deadletter.core.tallies import Why
+from deadletter.brokers.types import BoxSpec, Reading, Step, Taken
+from deadletter.core.replay_progress import Why
 from tests.bed import beds
 from tests.brokers.opening import LOOPBACK, fresh_name
 from tests.brokers.secured import (

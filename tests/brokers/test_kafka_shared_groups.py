@@ -7,12 +7,12 @@ from dataclasses import replace
 
 import pytest
 
-from deadletter.brokers.base import Broker
 from deadletter.brokers.connect import open_broker
+from deadletter.brokers.contract import Broker
 from deadletter.brokers.errors import GroupOffsetsLost
-from deadletter.brokers.kafka.beginnings import begin
 from deadletter.brokers.kafka.broker import KafkaBroker
-from deadletter.brokers.values import Claim, Resumed
+from deadletter.brokers.kafka.subscription.group import begin
+from deadletter.brokers.types import Claim, Resumed
 from tests.brokers.groups import delete_offsets
 from tests.brokers.opening import LOOPBACK, fresh_name, kafka_at, no_secrets
 from tests.brokers.staging import PATIENCE, Boxes, claim_some, lay, make_boxes, numbered, settle_all

@@ -8,8 +8,8 @@ from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient, RecordsToDelete
 from structlog.testing import capture_logs
 
-from deadletter.brokers.base import Broker, Desk
-from deadletter.brokers.kafka.commits import FRESH, encode
+from deadletter.brokers.contract import Broker, Desk
+from deadletter.brokers.kafka.subscription.offset_metadata import FRESH, encode
 from tests.brokers.opening import fresh_name
 from tests.brokers.staging import PATIENCE, Boxes, claim_some, lay, make_boxes, numbered, settle_all
 

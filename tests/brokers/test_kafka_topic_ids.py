@@ -5,9 +5,9 @@ import re
 
 from aiokafka.protocol.metadata import MetadataRequest_v5, MetadataResponse_v5
 
-from deadletter.brokers.base import Broker
+from deadletter.brokers.contract import Broker
 from deadletter.brokers.kafka.topic_metadata import FoundTopic, TopicMetadataRequest, topics_of
-from deadletter.brokers.values import BoxSpec
+from deadletter.brokers.types import BoxSpec
 from tests.bed import kafka as bed_kafka
 from tests.bed import tools
 from tests.brokers.opening import fresh_name

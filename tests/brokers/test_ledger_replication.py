@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 
-from deadletter.brokers.base import Broker
-from deadletter.brokers.kafka import boxes as topics
+from deadletter.brokers.contract import Broker
+from deadletter.brokers.kafka import topics
 from deadletter.brokers.kafka.reassignments import extended
-from deadletter.brokers.values import BoxSpec, CourierWord
+from deadletter.brokers.types import BoxSpec, CourierWord
 from tests.bed.kafka_cluster import KafkaCluster
 from tests.brokers.opening import fresh_name
 from tests.brokers.staging import PATIENCE, Boxes, make_boxes, now

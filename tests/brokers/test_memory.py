@@ -2,11 +2,11 @@
 
 import pytest
 
-from deadletter.brokers.base import Broker
+from deadletter.brokers.contract import Broker
 from deadletter.brokers.errors import BoxConflict, BoxRecreated, BoxRefused, BrokerUnreachable, Fenced, TooLarge
 from deadletter.brokers.memory import MemoryBroker, MemoryServer
-from deadletter.brokers.values import BoxSpec, Buried, Delivered, Parked, Step
-from deadletter.core.tallies import Why
+from deadletter.brokers.types import BoxSpec, Buried, Delivered, Parked, Step
+from deadletter.core.replay_progress import Why
 from tests.brokers.contract import BrokerContract
 from tests.brokers.staging import contents, lay, make_boxes, numbered, republish, tally_of, values
 

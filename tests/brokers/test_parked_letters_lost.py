@@ -10,12 +10,12 @@ from aiokafka import TopicPartition
 from aiokafka.admin import RecordsToDelete
 from structlog.testing import capture_logs
 
-from deadletter.brokers.base import Broker, Registers
 from deadletter.brokers.connect import open_broker
-from deadletter.brokers.kafka import parking
-from deadletter.brokers.kafka.desk import KafkaDesk
-from deadletter.brokers.kafka.ledgers import ledger_partition
-from deadletter.brokers.values import BoxSpec, Delivered, Parked, Reading
+from deadletter.brokers.contract import Broker, Registers
+from deadletter.brokers.kafka.ledger import ledger_partition
+from deadletter.brokers.kafka.subscription import retry_partition
+from deadletter.brokers.kafka.subscription.subscription import KafkaDesk
+from deadletter.brokers.types import BoxSpec, Delivered, Parked, Reading
 from deadletter.core.letters import Message
 from deadletter.plan.boxes import plan_boxes
 from tests.bed import beds, processes
@@ -103,14 +103,14 @@ async def delete(broker: Broker, topic: str, below: int) -> None:
 async def test_the_courier_counts_and_logs_letters_that_are_gone_and_goes_on(
     broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(parking, "KEPT_BYTES", 0)
+    monkeypatch.setattr(retry_partition, "KEPT_BYTES", 0)
     boxes = await make_boxes(broker, fresh_name("gone"))
     await lay(broker, boxes.source, numbered(5))
     async with broker.desk(boxes.desk()) as desk:
         assert isinstance(desk, KafkaDesk)
         await park(desk, 5, now() + HOUR)
         work = desk._works[TopicPartition(boxes.retry, 0)]
-        assert isinstance(work, parking.RetryPartition)
+        assert isinstance(work, retry_partition.RetryPartition)
         await delete(broker, boxes.retry, 3)
         with capture_logs() as logs:
             claims = await work.due(now() + 2 * HOUR, 100, 1 << 30)
@@ -126,7 +126,7 @@ async def test_the_courier_counts_and_logs_letters_that_are_gone_and_goes_on(
 async def test_letters_that_a_successor_settled_and_trimmed_are_not_lost(
     broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(parking, "KEPT_BYTES", 0)
+    monkeypatch.setattr(retry_partition, "KEPT_BYTES", 0)
     boxes = await make_boxes(broker, fresh_name("taken"))
     await lay(broker, boxes.source, numbered(3))
     async with broker.desk(boxes.desk()) as first:
@@ -136,7 +136,7 @@ async def test_letters_that_a_successor_settled_and_trimmed_are_not_lost(
     async with broker.desk(boxes.desk("pod-1")) as second:
         await settle_all(second, await claim_some(second, 3))
         await delete(broker, boxes.retry, 3)
-    assert isinstance(work, parking.RetryPartition)
+    assert isinstance(work, retry_partition.RetryPartition)
     assert await work.due(now(), 100, 1 << 30) == []
     assert first.lost == 0
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from redis.asyncio import Redis
 
-from deadletter.api.brokerconnections import BrokerConnectionSpec
+from deadletter.api.broker_connections import BrokerConnectionSpec
 from deadletter.brokers.connect import open_broker
 from deadletter.brokers.errors import (
     AuthenticationFailed,
@@ -13,7 +13,7 @@ from deadletter.brokers.errors import (
     NotAuthorised,
     NotSupported,
 )
-from deadletter.brokers.values import BoxSpec
+from deadletter.brokers.types import BoxSpec
 from tests.brokers.opening import LOOPBACK, no_secrets, redis_at
 from tests.brokers.servers import HERE, own_redis, url_of
 

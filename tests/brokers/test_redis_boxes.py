@@ -4,13 +4,13 @@ import pytest
 from redis.asyncio import Redis
 from redis.crc import key_slot
 
-from deadletter.brokers.base import Broker
+from deadletter.brokers.contract import Broker
 from deadletter.brokers.errors import (
     BoxConflict,
 )
-from deadletter.brokers.values import BoxSpec, Buried, Publication, Step
+from deadletter.brokers.types import BoxSpec, Buried, Publication, Step
 from deadletter.core.letters import Message, Place
-from deadletter.core.tallies import Why
+from deadletter.core.replay_progress import Why
 from tests.brokers.opening import fresh_name
 from tests.brokers.staging import (
     claim_some,

@@ -7,15 +7,15 @@ import pytest
 from redis.asyncio import Redis
 from structlog.testing import capture_logs
 
-from deadletter.brokers.base import Broker, Registers
 from deadletter.brokers.connect import open_broker
+from deadletter.brokers.contract import Broker, Registers
 from deadletter.brokers.errors import (
     Fenced,
     GroupOffsetsLost,
 )
-from deadletter.brokers.redis import clerk, hands
-from deadletter.brokers.redis.publishing import publish
-from deadletter.brokers.values import Buried, Claim, Delivered, Parked, Reading
+from deadletter.brokers.redis import committer, leases
+from deadletter.brokers.redis.publish import publish
+from deadletter.brokers.types import Buried, Claim, Delivered, Parked, Reading
 from deadletter.core.letters import Message
 from tests.brokers.opening import LOOPBACK, fresh_name, no_secrets, redis_at
 from tests.brokers.staging import (
@@ -41,7 +41,7 @@ async def test_an_abandoned_message_is_taken_over_and_the_sleeper_is_fenced(brok
         (parked,) = await claim_some(sleeper, 1)
         assert parked.parked
         sleeper._beating.cancel()  # type: ignore[attr-defined]  # it sleeps: its leases are not prolonged
-        await client.xclaim(boxes.source, boxes.group, "pod-0", 0, [first.place.id], idle=hands.LEASE + 1, justid=True)
+        await client.xclaim(boxes.source, boxes.group, "pod-0", 0, [first.place.id], idle=leases.LEASE + 1, justid=True)
         await client.zadd(f"{{{boxes.retry}}}.due", {parked.place.id: 0})  # its lease ran out
         async with broker.desk(boxes.desk("pod-1")) as heir:
             taken = await claim_some(heir, 2)
@@ -154,7 +154,7 @@ async def test_a_letter_in_its_box_is_settled_although_nobody_waits_for_it_any_m
         await cancelled.wait()
         return outcomes
 
-    monkeypatch.setattr(clerk, "publish", publish_slowly)
+    monkeypatch.setattr(committer, "publish", publish_slowly)
     boxes = await make_boxes(broker, fresh_name("{leaving}"))
     await lay(broker, boxes.source, numbered(1))
     async with broker.desk(boxes.desk()) as desk:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from deadletter.brokers.redis.encoding import SHAPE, fields_of, message_of, pack_letter, unpack_letter
+from deadletter.brokers.redis.entries import SHAPE, fields_of, message_of, pack_letter, unpack_letter
 from deadletter.core.headers import read_ours, stamp
 from deadletter.core.letters import Envelope, Message, Origin
 

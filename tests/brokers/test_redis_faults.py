@@ -7,17 +7,17 @@ from urllib.parse import urlsplit
 import pytest
 from redis.asyncio import Redis
 
-from deadletter.brokers.base import Broker
 from deadletter.brokers.connect import open_broker
+from deadletter.brokers.contract import Broker
 from deadletter.brokers.errors import (
     BoxRefused,
     BrokerUnreachable,
     Fenced,
     LedgerCorrupt,
 )
-from deadletter.brokers.values import Buried, Delivered, Step
+from deadletter.brokers.types import Buried, Delivered, Step
 from deadletter.core.letters import Message
-from deadletter.core.tallies import Why
+from deadletter.core.replay_progress import Why
 from tests.brokers.opening import LOOPBACK, fresh_name, no_secrets, redis_at
 from tests.brokers.servers import HERE, own_redis, url_of, wired
 from tests.brokers.staging import (

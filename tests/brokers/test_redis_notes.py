@@ -7,12 +7,12 @@ from types import SimpleNamespace
 import pytest
 from redis.asyncio import Redis
 
-from deadletter.brokers.base import Broker
 from deadletter.brokers.connect import open_broker
+from deadletter.brokers.contract import Broker
 from deadletter.brokers.errors import BrokerUnreachable
-from deadletter.brokers.redis import desk as desks
-from deadletter.brokers.redis import hands, names
-from deadletter.brokers.values import Delivered
+from deadletter.brokers.redis import keys, leases
+from deadletter.brokers.redis import subscription as desks
+from deadletter.brokers.types import Delivered
 from tests.brokers.opening import LOOPBACK, fresh_name, no_secrets, redis_at
 from tests.brokers.servers import HERE, own_redis, url_of
 from tests.brokers.staging import PATIENCE, claim_some, lay, make_boxes, numbered
@@ -25,7 +25,7 @@ async def test_a_note_that_could_not_be_written_is_kept_only_while_its_message_i
     broker: Broker, client: Redis
 ) -> None:
     boxes = await make_boxes(broker, fresh_name("notes"))
-    key = names.notes(boxes.source, boxes.group)
+    key = keys.notes(boxes.source, boxes.group)
     await lay(broker, boxes.source, numbered(2))
     async with broker.desk(boxes.desk()) as desk:
         done, left = await claim_some(desk, 2)
@@ -50,13 +50,13 @@ async def test_a_note_that_could_not_be_written_is_kept_only_while_its_message_i
 
 async def test_a_sleeper_writes_no_note_of_what_another_took_over(broker: Broker, client: Redis) -> None:
     boxes = await make_boxes(broker, fresh_name("notes"))
-    key = names.notes(boxes.source, boxes.group)
+    key = keys.notes(boxes.source, boxes.group)
     await lay(broker, boxes.source, numbered(1))
     async with broker.desk(boxes.desk("pod-0")) as sleeper:
         (claim,) = await claim_some(sleeper, 1)
         sleeper._beating.cancel()  # type: ignore[attr-defined]
         sleeper.note(claim, 1, 1_700_000_000_000)
-        await client.xclaim(boxes.source, boxes.group, "pod-0", 0, [claim.place.id], idle=hands.LEASE + 1, justid=True)
+        await client.xclaim(boxes.source, boxes.group, "pod-0", 0, [claim.place.id], idle=leases.LEASE + 1, justid=True)
         async with broker.desk(boxes.desk("pod-1")) as heir:
             (taken,) = await claim_some(heir, 1)
             heir.note(taken, 5, 1_700_000_000_000)
@@ -80,7 +80,7 @@ async def test_notes_of_a_trimmed_message_go_with_it(broker: Broker, client: Red
         assert (left.message.value, left.attempts) == (b"v1", 1)
         await desk.settle(left, Delivered())
         assert desk.trimmed == 1  # type: ignore[attr-defined]
-    assert not await client.exists(names.notes(boxes.source, boxes.group))
+    assert not await client.exists(keys.notes(boxes.source, boxes.group))
 
 
 async def test_a_lease_is_prolonged_although_notes_cannot_be_written(

@@ -2,9 +2,9 @@
 
 from redis.asyncio import Redis
 
-from deadletter.brokers.base import Broker, Registers
+from deadletter.brokers.contract import Broker, Registers
 from deadletter.brokers.errors import BrokerError
-from deadletter.brokers.values import Buried, CourierWord, Parked, Reading
+from deadletter.brokers.types import Buried, CourierWord, Parked, Reading
 from deadletter.core.headers import stamp
 from deadletter.core.letters import Category, Envelope, Failure, Message
 from tests.brokers.opening import fresh_name

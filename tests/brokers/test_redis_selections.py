@@ -7,12 +7,12 @@ from struct import pack
 import pytest
 from redis.asyncio import Redis
 
-from deadletter.brokers.base import Broker
-from deadletter.brokers.redis import names
-from deadletter.brokers.redis.selections import Selection, packed
-from deadletter.brokers.values import Step
+from deadletter.brokers.contract import Broker
+from deadletter.brokers.redis import keys
+from deadletter.brokers.redis.packed_selection import Selection, packed
+from deadletter.brokers.types import Step
 from deadletter.core.letters import Place
-from deadletter.core.tallies import Span, Tally
+from deadletter.core.replay_progress import Span, Tally
 from tests.brokers.opening import fresh_name
 from tests.brokers.staging import make_boxes
 
@@ -45,7 +45,7 @@ async def test_a_selection_that_lies_out_of_order_or_twice_is_put_in_order(broke
     mixed = [*OFFSETS[:200], *OFFSETS[100:200]]
     Random(7).shuffle(mixed)
     for one in mixed:
-        await client.rpush(names.selected(boxes.ledger, "uid-1"), pack(">QQ", one >> 64, one & ((1 << 64) - 1)))
+        await client.rpush(keys.selected(boxes.ledger, "uid-1"), pack(">QQ", one >> 64, one & ((1 << 64) - 1)))
     found = (await broker.selected(boxes.ledger, "uid-1"))[0]
     assert list(found) == OFFSETS[:200]
     assert OFFSETS[150] in found

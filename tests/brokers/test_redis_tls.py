@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from deadletter.api.brokerconnections import BrokerConnectionSpec
+from deadletter.api.broker_connections import BrokerConnectionSpec
 from deadletter.brokers.connect import mounted_secrets, open_broker
 from deadletter.brokers.errors import AddressForbidden, CertificateRefused
 from tests.brokers.opening import LOOPBACK, no_secrets

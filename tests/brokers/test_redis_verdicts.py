@@ -7,12 +7,12 @@ from contextlib import asynccontextmanager
 import pytest
 from redis.asyncio import Redis
 
-from deadletter.brokers.base import Broker, Desk
 from deadletter.brokers.connect import open_broker
+from deadletter.brokers.contract import Broker, Desk
 from deadletter.brokers.errors import BrokerUnreachable
-from deadletter.brokers.redis import hands
-from deadletter.brokers.redis.names import due, identity
-from deadletter.brokers.values import Buried, Claim, Delivered, Discarded, Parked, Settlement
+from deadletter.brokers.redis import leases
+from deadletter.brokers.redis.keys import due, identity
+from deadletter.brokers.types import Buried, Claim, Delivered, Discarded, Parked, Settlement
 from tests.brokers.opening import LOOPBACK, fresh_name, no_secrets, redis_at
 from tests.brokers.staging import Boxes, claim_some, lay, make_boxes, now, numbered, values
 
@@ -98,7 +98,7 @@ async def test_a_message_taken_over_is_not_delivered_when_its_letter_lies_in_a_b
         await desk._flush_notes()  # type: ignore[attr-defined]
         await settle_in_vain(desk, boxes, claims, "parked")
     ids = [claim.place.id for claim in claims]
-    await client.xclaim(boxes.source, boxes.group, "pod-0", 0, ids, idle=hands.LEASE + 1, justid=True)
+    await client.xclaim(boxes.source, boxes.group, "pod-0", 0, ids, idle=leases.LEASE + 1, justid=True)
     assert await go_on(broker, boxes, "pod-1", "buried") == []
     assert await copies(broker, client, boxes) == {"parked": COUNT, "buried": 0, "routed": 0}
     beside = [key async for key in client.scan_iter(f"{boxes.source}.{boxes.group}.*")]

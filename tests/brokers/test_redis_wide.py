@@ -5,12 +5,12 @@ import asyncio
 import pytest
 from redis.asyncio import Redis
 
-from deadletter.brokers.base import Broker
 from deadletter.brokers.connect import open_broker
+from deadletter.brokers.contract import Broker
 from deadletter.brokers.errors import BoxRefused
-from deadletter.brokers.redis import names
-from deadletter.brokers.values import Buried, Claim, Delivered, Parked, Step, Taken
-from deadletter.core.tallies import Why
+from deadletter.brokers.redis import keys
+from deadletter.brokers.types import Buried, Claim, Delivered, Parked, Step, Taken
+from deadletter.core.replay_progress import Why
 from tests.brokers.opening import LOOPBACK, fresh_name, no_secrets, redis_at
 from tests.brokers.staging import (
     Boxes,
@@ -171,7 +171,7 @@ async def test_a_script_that_fails_half_way_leaves_no_letter_without_its_mark(re
                 await settle(broker, boxes, Why.Replayed, letters, boxes.target)
         assert await values(broker, boxes.target) == [b"v0"]
         assert len(await broker.produced(boxes.ledger, f"uid-{boxes.target}-{Why.Replayed}-False")) == 1
-        assert await client.zrange(names.marks(boxes.target), 0, -1) == [f"{boxes.dead}/{letters[0].place.id}".encode()]
+        assert await client.zrange(keys.marks(boxes.target), 0, -1) == [f"{boxes.dead}/{letters[0].place.id}".encode()]
         await settle_later(broker, client, boxes, letters)
 
 

@@ -7,8 +7,8 @@ import pytest
 
 from tests.bed import binaries, places, tools
 from tests.bed.processes import BedError
-from tests.chart import readme
 from tests.chart.rendering import CHART, environment, of_kind, operator, render, sets
+from tools import chart_readme
 
 
 def test_helm_finds_nothing_to_say() -> None:
@@ -24,7 +24,7 @@ def test_the_version_is_the_projects() -> None:
 
 def test_every_value_is_in_the_schema_with_the_comment_above_it() -> None:
     text = (CHART / "values.yaml").read_text()
-    for path, node, _ in readme.every():
+    for path, node, _ in chart_readme.every():
         name = path.rsplit(".", 1)[-1]
         assert node.get("description"), f"{path} has no description"
         first = node["description"].split(". ")[0][:40]

@@ -12,7 +12,7 @@ from tests.bed import places
 
 SBOM = places.REPOSITORY / "operator" / "sbom.py"
 PLACE = "/usr/share/sbom/dlq-operator.cdx.json"
-WORKERS = ("deadletter.workers.courier.main", "deadletter.workers.replayer.main", "deadletter.workers.redrive.main")
+WORKERS = ("deadletter.workers.courier.main", "deadletter.workers.replay.main", "deadletter.workers.redrive.main")
 
 
 @pytest.mark.parametrize("module", WORKERS)

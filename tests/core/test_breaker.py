@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deadletter.core.breaker import PROBES, Breaker, ErrorBudget, Sign
+from deadletter.core.circuit_breaker import PROBES, Breaker, ErrorBudget, Sign
 from deadletter.core.policy import BreakerSettings, BudgetSettings
 
 Up, Failed, Down = Sign.Up, Sign.Failed, Sign.Down

@@ -4,7 +4,7 @@ import ssl
 
 import pytest
 
-from deadletter.core.certificates import refusal
+from deadletter.net.tls_errors import refusal
 
 
 def alert(reason: str) -> ssl.SSLError:

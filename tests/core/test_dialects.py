@@ -7,9 +7,17 @@ from operator import attrgetter
 
 import pytest
 
-from deadletter.core.dialects import NAMES, DialectError, glance, is_pointer, original, read_envelope, read_letter
 from deadletter.core.dialects.base import Fields
-from deadletter.core.dialects.table import TABLE, VALUE_DIALECTS
+from deadletter.core.dialects.reader import (
+    NAMES,
+    DialectError,
+    glance,
+    is_pointer,
+    original,
+    read_envelope,
+    read_letter,
+)
+from deadletter.core.dialects.registry import TABLE, VALUE_DIALECTS
 from deadletter.core.fingerprint import fingerprint
 from deadletter.core.letters import Confidence, Message, Place
 from tests.core.fixtures import SAMPLES

@@ -4,7 +4,7 @@ import pytest
 
 from deadletter.core.failures import classify_error, classify_status, failure_of, failure_of_status
 from deadletter.core.letters import Category, Failure
-from deadletter.core.texts import clip, clip_bytes
+from deadletter.core.truncate import clip, clip_bytes
 
 T, N, R, P, V, X = Category
 

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from deadletter.core.dialects import NAMES, DialectError, original, read_envelope
-from deadletter.core.dialects.table import MARKED
+from deadletter.core.dialects.reader import NAMES, DialectError, original, read_envelope
+from deadletter.core.dialects.registry import MARKED
 from deadletter.core.fingerprint import fingerprint
 from deadletter.core.headers import OUR_HEADERS, stamp, unforge
 from deadletter.core.letters import Letter, Message, Place

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from deadletter.core import headers, times
-from deadletter.core.dialects import original, read_envelope
+from deadletter.core.dialects.reader import original, read_envelope
 from deadletter.core.headers import OUR_HEADERS, read_ours, stamp, stamp_replay, unforge
 from deadletter.core.letters import Category, Confidence, Envelope, Failure, Message, Origin, Place
 from tests.core.fixtures.base import texts

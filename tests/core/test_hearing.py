@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from deadletter.core.hearing import Hearing
+from deadletter.core.heartbeats import Hearing
 
 NOW = 1_700_000_000_000
 MINUTE = 60_000

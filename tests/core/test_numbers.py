@@ -2,7 +2,7 @@
 
 import pytest
 
-from deadletter.core.numbers import epoch, moment, number, position
+from deadletter.core.header_values import epoch, moment, number, position
 from tests.core.fixtures.base import big, i32, i64
 
 WHEN = 1_700_000_000_123

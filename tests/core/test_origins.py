@@ -2,8 +2,8 @@
 
 import pytest
 
-from deadletter.core.dialects import NAMES, read_envelope
 from deadletter.core.dialects.origins import names_offset, names_topic
+from deadletter.core.dialects.reader import NAMES, read_envelope
 from tests.core.fixtures import SAMPLES
 
 

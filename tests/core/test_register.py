@@ -4,7 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from deadletter.core.register import OTHER, Group, Register
+from deadletter.core.letter_index import OTHER, Group, Register
 from deadletter.core.times import bounded
 
 SMALL = st.integers(0, 200_000)

@@ -2,8 +2,8 @@
 
 import pytest
 
-from deadletter.core.breaker import Breaker, ErrorBudget, Sign
-from deadletter.core.dialects import original, read_envelope
+from deadletter.core.circuit_breaker import Breaker, ErrorBudget, Sign
+from deadletter.core.dialects.reader import original, read_envelope
 from deadletter.core.failures import classify_error, failure_of
 from deadletter.core.letters import Category, Message, Place
 from deadletter.core.policy import Backoff, BreakerSettings, BudgetSettings, Policy, Rule, decide, schedule

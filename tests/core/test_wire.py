@@ -2,8 +2,8 @@
 
 import pytest
 
-from deadletter.core.dialects import read_envelope
-from deadletter.core.dialects.wire import FIXED32, FIXED64, LENGTH, VARINT, Reader, WireError, protobuf, signed, utf8
+from deadletter.core.dialects.binary import FIXED32, FIXED64, LENGTH, VARINT, Reader, WireError, protobuf, signed, utf8
+from deadletter.core.dialects.reader import read_envelope
 from deadletter.core.letters import Message, Place
 from tests.core.fixtures.wires import MAGIC, dead_letter, kafka_error, long, proto, some, text, varint
 

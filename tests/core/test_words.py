@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from deadletter.core import durations, names, times
 from deadletter.core.reasons import Reason
-from deadletter.core.tallies import Skip, Span, Tally
+from deadletter.core.replay_progress import Skip, Span, Tally
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from deadletter.brokers.values import Publication, Taken
+from deadletter.brokers.types import Publication, Taken
 from deadletter.core.letters import Headers, Message, Place
 from tests.dialects import libraries
 from tests.workers.replaying import Scene

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 import pytest
 
 from deadletter.brokers.connect import open_broker
-from deadletter.brokers.values import BoxSpec, Taken, Watched
-from deadletter.core.dialects import read_letter
+from deadletter.brokers.types import BoxSpec, Taken, Watched
+from deadletter.core.dialects.reader import read_letter
 from deadletter.core.fingerprint import fingerprint
 from deadletter.core.letters import Category, Confidence, Letter, Origin
-from deadletter.workers.replayer import endings
-from deadletter.workers.replayer.course import Course
-from deadletter.workers.replayer.replay import wall_clock
+from deadletter.workers import exit_status
+from deadletter.workers.replay.run import Course
+from deadletter.workers.replay.setup import wall_clock
 from tests.dialects.applications import HEADERS, PARTITION, PATIENCE, Application
 from tests.workers.replaying import Scene, number_of
 
@@ -103,7 +103,7 @@ async def replay(application: Application, monkeypatch: pytest.MonkeyPatch, retu
 
     monkeypatch.setattr(Course, "_wait", until_returned)
     ending = await scene.replay(verify={"window": "1ms", "maxFailureShare": 100})
-    assert (ending.code, ending.reason) == (endings.FINISHED, "AllReplayed")
+    assert (ending.code, ending.reason) == (exit_status.FINISHED, "AllReplayed")
 
 
 async def check_hygiene(application: Application) -> None:

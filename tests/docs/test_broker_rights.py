@@ -11,14 +11,14 @@ import pytest
 from aiohttp import web
 from redis.asyncio import Redis
 
-from deadletter.api.brokerconnections import BrokerConnectionSpec
-from deadletter.brokers.base import Broker
+from deadletter.api.broker_connections import BrokerConnectionSpec
 from deadletter.brokers.connect import open_broker
+from deadletter.brokers.contract import Broker
 from deadletter.brokers.errors import BrokerError
-from deadletter.brokers.kafka import parking
-from deadletter.brokers.values import BoxSpec, Reading, Watched
-from deadletter.workers.replayer import endings
-from deadletter.workers.replayer.replay import wall_clock
+from deadletter.brokers.kafka.subscription import retry_partition
+from deadletter.brokers.types import BoxSpec, Reading, Watched
+from deadletter.workers import exit_status
+from deadletter.workers.replay.setup import wall_clock
 from tests.bed import beds, places
 from tests.brokers.opening import kafka_at, redis_at
 from tests.brokers.secured import (
@@ -154,7 +154,7 @@ async def live(sender: Wire, wire: Wire, parked: Callable[[], Awaitable[bool]]) 
 async def test_the_rights_of_the_docs_are_enough_for_a_queue_with_delivery(
     guest: Guest, brokers: tuple[Broker, Broker], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(parking, "TRIM_AFTER", 0.0)
+    monkeypatch.setattr(retry_partition, "TRIM_AFTER", 0.0)
     admin, own = brokers
     name = guest.prefix
     await admin.ensure(BoxSpec(f"{name}orders", 2, 1))
@@ -198,7 +198,7 @@ async def test_the_user_of_the_docs_is_enough_on_redis(tmp_path: Path) -> None:
             await scene.build()
             await scene.bury(*(letter(number, scene.name) for number in range(12)))
             ending = await scene.replay()
-            assert (ending.code, ending.reason) == (endings.FINISHED, "AllReplayed"), ending
+            assert (ending.code, ending.reason) == (exit_status.FINISHED, "AllReplayed"), ending
 
 
 async def test_the_rights_of_the_docs_are_enough_for_a_replay_to_the_origin(
@@ -214,6 +214,6 @@ async def test_the_rights_of_the_docs_are_enough_for_a_replay_to_the_origin(
     await until_allowed(own, BoxSpec(scene.boxes.dead, 1, adopt=True))
     scene.broker = own
     ending = await scene.replay()
-    assert (ending.code, ending.reason) == (endings.FINISHED, "AllReplayed"), ending
+    assert (ending.code, ending.reason) == (exit_status.FINISHED, "AllReplayed"), ending
     scene.broker = admin
     assert sorted(await scene.numbers()) == list(range(12))

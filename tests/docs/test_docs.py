@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 import yaml
 
-from deadletter.api.brokerconnections import BrokerConnection
-from deadletter.api.deadletterqueues import DeadLetterQueue
+from deadletter.api.broker_connections import BrokerConnection
+from deadletter.api.dead_letter_queues import DeadLetterQueue
 from deadletter.api.replays import Replay
-from deadletter.api.retrypolicies import RetryPolicy
+from deadletter.api.retry_policies import RetryPolicy
 from deadletter.core.reasons import Reason
 from tests.bed import image, places
 from tests.docs.commands import BLOCK, PAGES

@@ -10,7 +10,7 @@ import pytest
 from deadletter.core.reasons import Reason
 from deadletter.plan.facts import QueueFacts, ReplayFacts
 from deadletter.plan.findings import BOXES, Finding
-from deadletter.plan.queues import queue_status
+from deadletter.plan.queue_status import queue_status
 from deadletter.plan.replays import replay_status
 from tests.bed import places, tools
 from tests.docs.commands import BLOCK

@@ -7,14 +7,15 @@ from inspect import signature
 
 import pytest
 
-from deadletter.brokers.redis import names
-from deadletter.brokers.values import CourierWord
-from deadletter.core import records, selection
+from deadletter.brokers.redis import keys as names
+from deadletter.brokers.types import CourierWord
+from deadletter.core import selection
 from deadletter.core.headers import FORGED_PREFIX, OUR_HEADERS
+from deadletter.core.ledger import records
+from deadletter.core.replay_progress import Skip, Span, Tally, Why
 from deadletter.core.selection import Predicate
-from deadletter.core.tallies import Skip, Span, Tally, Why
 from deadletter.settings import Settings
-from deadletter.workers.courier import requests
+from deadletter.workers.delivery.http import request
 from tests.bed import places
 from tests.docs.commands import BLOCK
 
@@ -45,7 +46,7 @@ def test_every_sample_compiles(sample: str) -> None:
 
 
 def test_every_header_of_a_request_is_explained() -> None:
-    named = set(re.findall(r"`([A-Z][\w-]+)[:`]", requests.__doc__ or ""))
+    named = set(re.findall(r"`([A-Z][\w-]+)[:`]", request.__doc__ or ""))
     assert len(named) > 6
     assert {name for name in named if f"`{name}" not in DELIVERY} == set()
 

@@ -8,9 +8,9 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from deadletter.brokers.base import Broker
 from deadletter.brokers.connect import open_broker
-from deadletter.brokers.values import BoxSpec
+from deadletter.brokers.contract import Broker
+from deadletter.brokers.types import BoxSpec
 from tests.bed import node
 from tests.demo.stage import Stage
 from tests.workers.replaying import Scene, letter, number_of

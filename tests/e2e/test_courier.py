@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from deadletter.brokers.connect import open_broker
-from deadletter.brokers.values import Taken
+from deadletter.brokers.types import Taken
 from deadletter.core.headers import read_ours
 from tests import previous
 from tests.bed import image

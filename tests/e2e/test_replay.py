@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from deadletter.plan.jobs import STUMBLES
+from deadletter.plan.replay_manifests import STUMBLES
 from tests.bed import beds, processes
 from tests.bed import kafka as kafka_part
 from tests.bed.beds import Bed

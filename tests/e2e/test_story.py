@@ -7,10 +7,10 @@ import pytest
 
 from tests.bed.beds import Bed
 from tests.bed.node import Cluster
+from tests.controller.watches import watching
 from tests.demo import story
 from tests.demo.stage import Stage
 from tests.docs import transcripts
-from tests.handlers.watches import watching
 
 pytestmark = [pytest.mark.node, pytest.mark.timeout(1200)]
 

@@ -7,7 +7,7 @@ import pytest
 
 from deadletter.brokers.connect import open_broker
 from tests.brokers.opening import kafka_at
-from tests.handlers.conftest import kubeconfig, operator, place, start
+from tests.controller.conftest import kubeconfig, operator, place, start
 from tests.workers.couriers import LOOPBACK, no_secret
 from tests.workers.wires import Wire
 

@@ -53,7 +53,7 @@ def read_bomb(file: str) -> float:
     from aiokafka import TopicPartition
 
     from deadletter.brokers.errors import BrokerError
-    from deadletter.brokers.kafka.fetching import committed, unpacked
+    from deadletter.brokers.kafka.fetch import committed, unpacked
 
     content = Path(file).read_bytes()
     before = peak()
@@ -66,7 +66,7 @@ def read_bomb(file: str) -> float:
 
 def read_frame(kind: str, size: str) -> float:
     """Memory that one frame of so many MiB takes, sent by a broker as its first answer."""
-    from deadletter.api.brokerconnections import BrokerConnectionSpec
+    from deadletter.api.broker_connections import BrokerConnectionSpec
     from deadletter.brokers.connect import open_broker
 
     listening = socket.create_server(("127.0.0.1", 0))
@@ -100,7 +100,7 @@ def _send_frames(listening: socket.socket, kind: str, total: int) -> None:
 
 def read_kinds(count: str) -> float:
     """Memory that stays after so many letters of 1 MB, each with an error type of its own and none kept."""
-    from deadletter.core.dialects import read_letter
+    from deadletter.core.dialects.reader import read_letter
     from deadletter.core.letters import Message, Place
 
     before = peak()
@@ -128,10 +128,10 @@ def read_settlements(count: str) -> float:
     """Seconds of processor time that so many settlement records of about 45 bytes each take."""
     from pyroaring import BitMap
 
-    from deadletter.brokers.kafka.tails import Tail
-    from deadletter.brokers.values import Watched
-    from deadletter.core.ledger import encode_chunk, settled_key
-    from deadletter.core.tallies import Why
+    from deadletter.brokers.kafka.monitor_state import Tail
+    from deadletter.brokers.types import Watched
+    from deadletter.core.ledger.settlements import encode_chunk, settled_key
+    from deadletter.core.replay_progress import Why
 
     bits = BitMap(range(65_536))
     bits.run_optimize()
@@ -157,7 +157,7 @@ def stall(queues: str) -> float:
     from prometheus_client import generate_latest
 
     from deadletter import metrics
-    from deadletter.handlers import health
+    from deadletter.controller import health
 
     for number in range(int(queues)):
         where = ("shop", f"queue-{number:05}")

@@ -11,29 +11,29 @@ from typing import Any
 import pytest
 from pyroaring import BitMap
 
-from deadletter.api.deadletterqueues import DeadLetterQueue
+from deadletter.api.dead_letter_queues import DeadLetterQueue
 from deadletter.brokers.connect import open_broker
 from deadletter.brokers.errors import BrokerError
-from deadletter.brokers.guard import allowed
 from deadletter.brokers.memory import MemoryBroker, MemoryServer
-from deadletter.brokers.values import BoxSpec, Watched
-from deadletter.cluster import CONNECTIONS, QUEUES, Body, Resource
-from deadletter.core.dialects import read_letter
+from deadletter.brokers.types import BoxSpec, Watched
+from deadletter.cli.letters import _table, summary
+from deadletter.controller.admission import judge_queue
+from deadletter.controller.context import Operation
+from deadletter.controller.reconcile.facts import gather_queue
+from deadletter.core.dialects.reader import read_letter
 from deadletter.core.fingerprint import top_frame
-from deadletter.core.ledger import encode_chunk, settled_key
+from deadletter.core.ledger.settlements import encode_chunk, settled_key
 from deadletter.core.letters import Message, Place
 from deadletter.core.redaction import redact
-from deadletter.core.tallies import Why
-from deadletter.doors.letters import _table, summary
-from deadletter.handlers.admission import judge_queue
-from deadletter.handlers.gathering import gather_queue
-from deadletter.handlers.operation import Operation
-from deadletter.plan.references import box_is_free
+from deadletter.core.replay_progress import Why
+from deadletter.kube import CONNECTIONS, QUEUES, Body, Resource
+from deadletter.net.address_guard import allowed
+from deadletter.plan.queue_checks import box_is_free
 from deadletter.settings import Settings
 from tests.brokers.opening import kafka_at, redis_at
 from tests.brokers.staging import lay
-from tests.handlers.operators import Operator
-from tests.handlers.operators import Place as Namespace
+from tests.controller.operators import Operator
+from tests.controller.operators import Place as Namespace
 from tests.known_faults.faults import known_fault, waited, waited_for
 from tests.known_faults.liars import listening, lying_kafka, rebind
 from tests.known_faults.measures import measured

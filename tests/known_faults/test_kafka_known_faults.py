@@ -19,20 +19,22 @@ from aiokafka.admin import AIOKafkaAdminClient, RecordsToDelete
 from pyroaring import BitMap
 from structlog.testing import capture_logs
 
-from deadletter.api.brokerconnections import BrokerConnectionSpec
-from deadletter.brokers.base import Broker, Registers
+from deadletter.api.broker_connections import BrokerConnectionSpec
 from deadletter.brokers.connect import open_broker
+from deadletter.brokers.contract import Broker, Registers
 from deadletter.brokers.errors import BoxRecreated, BrokerError
-from deadletter.brokers.kafka import boxes, ledgers, parking
-from deadletter.brokers.kafka import desk as kafka_desk
-from deadletter.brokers.values import BoxSpec, CourierWord, Publication, Watched
-from deadletter.core.ledger import encode_chunk, settled_key
+from deadletter.brokers.kafka import ledger as ledgers
+from deadletter.brokers.kafka import topics
+from deadletter.brokers.kafka.subscription import retry_partition
+from deadletter.brokers.kafka.subscription import subscription as kafka_desk
+from deadletter.brokers.types import BoxSpec, CourierWord, Publication, Watched
+from deadletter.core.ledger.settlements import encode_chunk, settled_key
 from deadletter.core.letters import Place
-from deadletter.core.tallies import Why
+from deadletter.core.replay_progress import Why
+from deadletter.workers import exit_status
 from deadletter.workers.courier.courier import Courier
-from deadletter.workers.courier.deliveries import Deliverer, wall_clock
 from deadletter.workers.courier.main import desk_spec
-from deadletter.workers.replayer import endings
+from deadletter.workers.delivery.http.delivery import Deliverer, wall_clock
 from tests.bed import beds
 from tests.bed.kafka_cluster import KafkaCluster
 from tests.brokers.opening import LOOPBACK as OPEN_TO
@@ -128,7 +130,7 @@ async def recreated_scene(kafka: str, wire: Wire) -> Scene:
     await scene.build()
     await scene.bury(*(letter(n, scene.name) for n in range(10)))
     ending = await scene.replay("first")
-    assert (ending.code, ending.reason) == (endings.FINISHED, "AllReplayed"), ending
+    assert (ending.code, ending.reason) == (exit_status.FINISHED, "AllReplayed"), ending
     await wire.broker.drop([scene.boxes.dead])
     await wire.broker.ensure(BoxSpec(scene.boxes.dead, 1, 1, retention_ms=-1))
     await scene.bury(*(letter(n, scene.name) for n in range(100, 115)))
@@ -145,7 +147,7 @@ async def test_a_recreated_dead_topic_is_noticed_where_a_marker_has_the_offset_o
     await wire.make(1)
     scene = Scene(wire.broker, wire.prefix, {"kafka": {"bootstrapServers": [kafka]}})
 
-    async def discard(uid: str) -> endings.Ending:
+    async def discard(uid: str) -> exit_status.Ending:
         told = scene.assignment(uid, action="Discard")
         names = {name: wire.prefix + name for name in ("dead", "retry")}
         named = told.boxes.model_copy(
@@ -166,7 +168,7 @@ async def test_a_recreated_dead_topic_is_noticed_where_a_marker_has_the_offset_o
             await bury_each(*(f"old{n}" for n in range(6)))
         mark = (await wire.buried())[-1].place.offset
         ending = await discard("first")
-        assert (ending.code, ending.counts.get("discarded")) == (endings.FINISHED, 6), ending
+        assert (ending.code, ending.counts.get("discarded")) == (exit_status.FINISHED, 6), ending
         await wire.broker.drop([dead.name])
         await wire.broker.ensure(dead)
         async with producing(wire) as producer:  # one record without a marker: from here on markers have even offsets
@@ -312,7 +314,7 @@ def soft_limit_of_files(count: int) -> Iterator[None]:
 async def test_settlements_of_a_trimmed_retry_topic_leave_the_ledger(
     wire: Wire, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(parking, "TRIM_AFTER", 0.0)
+    monkeypatch.setattr(retry_partition, "TRIM_AFTER", 0.0)
     await wire.make(1)
     ledger, retry = f"{wire.prefix}dead.ledger", f"{wire.prefix}retry"
     key = settled_key(retry, 0, Why.Delivered, 0)
@@ -401,7 +403,7 @@ async def test_probes_and_sweeps_go_on_while_one_of_three_brokers_is_down(kafka_
         # Each client asks a broker at random: of so many, one asks the broker that is down, but for one run in 10,000.
         clients = [await stack.enter_async_context(open_broker(spec, no_secret, allow=OPEN_TO)) for _ in range(12)]
         await clients[0].ensure(BoxSpec(dead, 3, 3, retention_ms=-1))
-        await clients[0].ensure(BoxSpec(ledger, boxes.LEDGER_PARTITIONS, 3, config=boxes.LEDGER_CONFIG))
+        await clients[0].ensure(BoxSpec(ledger, topics.LEDGER_PARTITIONS, 3, config=topics.LEDGER_CONFIG))
         watchers = [(one, one.registers()) for one in clients]
         before = [error for watcher in watchers for error in await failures(*watcher, Watched(dead, ledger))]
         assert_set_up(not before)

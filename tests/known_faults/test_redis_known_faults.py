@@ -11,10 +11,10 @@ from redis.asyncio import Redis
 
 from deadletter.brokers.connect import open_broker
 from deadletter.brokers.errors import BrokerError, Fenced
-from deadletter.brokers.values import Step
-from deadletter.core.tallies import Why
-from deadletter.workers.assignment import Station
+from deadletter.brokers.types import Step
+from deadletter.core.replay_progress import Why
 from deadletter.workers.courier.main import Shift, desk_spec
+from deadletter.workers.environment import Station
 from tests.brokers.failovers import failing_over
 from tests.brokers.opening import LOOPBACK, no_secrets, redis_at
 from tests.brokers.staging import contents, lay, make_boxes, numbered, republish, tally_of

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from deadletter.api.queuestatus import OwnedBox
+from deadletter.api.queue_status import OwnedBox
 from deadletter.core.reasons import Reason
 from deadletter.plan.facts import QueueFacts
 from deadletter.plan.findings import Finding
@@ -20,7 +20,7 @@ from deadletter.plan.ownership import (
     records_after,
     without_intents,
 )
-from deadletter.plan.queues import queue_status
+from deadletter.plan.queue_status import queue_status
 from tests.plan.things import NOW, connection, delivered, plain
 
 DEAD, RETRY, LEDGER = "orders.billing.dlq", "orders.billing.dlq.retry", "orders.billing.dlq.ledger"

@@ -2,11 +2,11 @@
 
 import pytest
 
-from deadletter.api.brokerconnections import BrokerConnection
+from deadletter.api.broker_connections import BrokerConnection
 from deadletter.core.reasons import Reason
 from deadletter.plan.facts import Owner, QueueFacts, SecretFact
 from deadletter.plan.findings import first
-from deadletter.plan.references import QUEUE_CHECKS, secret_keys
+from deadletter.plan.queue_checks import QUEUE_CHECKS, secret_keys
 from tests.plan.things import connection, delivered, plain, routes
 
 FINE = QueueFacts(connection=connection())

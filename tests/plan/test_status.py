@@ -7,14 +7,14 @@ from typing import Any
 import pytest
 import yaml
 
-from deadletter.api.deadletterqueues import DeadLetterQueue
-from deadletter.brokers.values import CourierWord, GroupReading
+from deadletter.api.dead_letter_queues import DeadLetterQueue
+from deadletter.brokers.types import CourierWord, GroupReading
 from deadletter.core.reasons import Reason
 from deadletter.plan.conditions import turned
-from deadletter.plan.degradation import gate, loss_warning
+from deadletter.plan.degraded import gate, loss_warning
 from deadletter.plan.facts import Loss, QueueFacts
 from deadletter.plan.findings import BOXES, Finding
-from deadletter.plan.queues import conditions_of, queue_status
+from deadletter.plan.queue_status import conditions_of, queue_status
 from tests.plan.things import NOW, connection, delivered, plain, reading
 
 HOUR = 3_600_000

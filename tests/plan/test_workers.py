@@ -7,15 +7,15 @@ from typing import Any
 import pytest
 
 from deadletter.api.assignments import CourierAssignment, RedriveAssignment, ReplayAssignment
-from deadletter.api.deadletterqueues import DeadLetterQueue
-from deadletter.api.retrypolicies import RetryPolicy
-from deadletter.brokers.values import CourierWord
+from deadletter.api.dead_letter_queues import DeadLetterQueue
+from deadletter.api.retry_policies import RetryPolicy
+from deadletter.brokers.types import CourierWord
 from deadletter.plan.boxes import owned_boxes, plan_boxes
-from deadletter.plan.couriers import Workers, plan_children
 from deadletter.plan.facts import Exit, QueueFacts, ReplayFacts
 from deadletter.plan.gates import plan_gate
-from deadletter.plan.jobs import patience, plan_replay, target
-from deadletter.plan.pods import Image
+from deadletter.plan.pod_template import Image
+from deadletter.plan.replay_manifests import patience, plan_replay, target
+from deadletter.plan.worker_manifests import Workers, plan_children
 from tests.plan.things import NOW, connection, delivered, meta, plain, reading, replay, routes, tally
 
 WORKERS = Workers(

@@ -5,20 +5,20 @@ from typing import Any
 
 import pytest
 
-from deadletter.api.brokerconnections import BrokerConnection
-from deadletter.api.crds import crd
-from deadletter.api.deadletterqueues import DeadLetterQueue
+from deadletter.api.broker_connections import BrokerConnection
+from deadletter.api.dead_letter_queues import DeadLetterQueue
 from deadletter.api.kinds import Kind
-from deadletter.api.queuestatus import OwnedBox
-from deadletter.api.reference import rows
+from deadletter.api.queue_status import OwnedBox
 from deadletter.api.replays import Replay
-from deadletter.api.retrypolicies import RetryPolicy
-from deadletter.brokers.values import CourierWord, GroupReading, Server
-from deadletter.handlers import references
+from deadletter.api.retry_policies import RetryPolicy
+from deadletter.brokers.types import CourierWord, GroupReading, Server
+from deadletter.controller.reconcile import references
 from deadletter.plan.facts import Loss, QueueFacts, ReplayFacts
-from deadletter.plan.queues import queue_status
+from deadletter.plan.queue_status import queue_status
 from deadletter.plan.replays import replay_status
 from tests.plan.things import NOW, connection, delivered, reading, replay, tally
+from tools.crds import crd
+from tools.reference_docs import rows
 
 CAUSE = GroupReading("ab12cd34", "Timeout", "Network", 3, NOW - 1000, NOW)
 DEPLOYMENT = {"status": {"replicas": 2, "readyReplicas": 1, "availableReplicas": 1}}

@@ -2,11 +2,11 @@
 
 from typing import Any
 
-from deadletter.api.brokerconnections import BrokerConnection
-from deadletter.api.deadletterqueues import DeadLetterQueue
+from deadletter.api.broker_connections import BrokerConnection
+from deadletter.api.dead_letter_queues import DeadLetterQueue
 from deadletter.api.replays import Replay
-from deadletter.brokers.values import Reading
-from deadletter.core.tallies import Span, Tally
+from deadletter.brokers.types import Reading
+from deadletter.core.replay_progress import Span, Tally
 
 NOW = 1_794_787_200_000
 

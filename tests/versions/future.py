@@ -5,8 +5,8 @@ from typing import Any
 
 from pyroaring import BitMap
 
-from deadletter.core import ledger as core
-from deadletter.core.tallies import Span, Tally
+from deadletter.core.ledger import settlements as core
+from deadletter.core.replay_progress import Span, Tally
 from tests.brokers.staging import now
 
 TALLY = Tally(Span(0, 0, 9), 1, 9, scanned=9, matched=9, replayed=8, skipped={"Throttled": 1}, phase="Cooling")

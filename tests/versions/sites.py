@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from aiokafka import AIOKafkaConsumer, TopicPartition
 from redis.asyncio import Redis
 
-from deadletter.api.brokerconnections import BrokerConnectionSpec
-from deadletter.brokers.base import Broker
+from deadletter.api.broker_connections import BrokerConnectionSpec
+from deadletter.brokers.contract import Broker
 from deadletter.brokers.errors import BrokerError
-from deadletter.brokers.values import Publication, Reading
+from deadletter.brokers.types import Publication, Reading
 from deadletter.core.letters import Message, Place
 from tests.brokers.staging import Boxes, now
 

@@ -2,7 +2,7 @@
 
     python -m tests.versions.sweeping KIND ADDRESS DEAD LEDGER RETRY
 
-It runs on any release, so it uses nothing but the package.
+It runs on this release; `sweeping_0_2.py` is its counterpart for 0.2.x.
 """
 
 import asyncio
@@ -11,10 +11,10 @@ import sys
 import time
 
 import deadletter
-from deadletter.api.brokerconnections import BrokerConnectionSpec
+from deadletter.api.broker_connections import BrokerConnectionSpec
 from deadletter.brokers.connect import open_broker
 from deadletter.brokers.errors import BrokerError
-from deadletter.brokers.values import Watched
+from deadletter.brokers.types import Watched
 
 
 async def sweep(kind: str, address: str, dead: str, ledger: str, retry: str) -> dict:

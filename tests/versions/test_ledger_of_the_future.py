@@ -4,10 +4,10 @@ import pytest
 from structlog.testing import capture_logs
 
 from deadletter.brokers.errors import LedgerTooNew
-from deadletter.brokers.kafka import desk as kafka_desk
-from deadletter.brokers.values import CourierWord, Delivered, Parked, Reading, Step
-from deadletter.core import ledger as core
-from deadletter.core.tallies import Why
+from deadletter.brokers.kafka.subscription import subscription as kafka_desk
+from deadletter.brokers.types import CourierWord, Delivered, Parked, Reading, Step
+from deadletter.core.ledger import settlements as core
+from deadletter.core.replay_progress import Why
 from tests.brokers.opening import fresh_name
 from tests.brokers.staging import (
     Boxes,

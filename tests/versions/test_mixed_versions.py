@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from deadletter.api.assignments import ReplayAssignment
-from deadletter.brokers.values import Reading, Watched
+from deadletter.brokers.types import Reading, Watched
 from tests import previous
 from tests.bed.places import REPOSITORY
 from tests.brokers.staging import now
@@ -73,8 +73,9 @@ class Queue:
         """What the sweep of a release reads."""
         prefix = self.wire.prefix
         words = (self.site.kind, self.site.address, f"{prefix}dead", f"{prefix}dead.ledger", f"{prefix}retry")
+        program = "tests.versions.sweeping_0_2" if release is OLD else "tests.versions.sweeping"
         child = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "tests.versions.sweeping", *words,
+            sys.executable, "-m", program, *words,
             env=os.environ | release, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
         )  # fmt: skip
         said, errors = await asyncio.wait_for(child.communicate(), PATIENCE)

@@ -12,15 +12,15 @@ import pytest
 from pyroaring import BitMap
 
 from deadletter.api.assignments import CourierAssignment, Live, RedriveAssignment, ReplayAssignment
-from deadletter.brokers.kafka import commits
-from deadletter.brokers.kafka.commits import Attempt
-from deadletter.brokers.redis import encoding
-from deadletter.brokers.values import CourierWord
-from deadletter.core import ledger
-from deadletter.core.dialects import read_letter
+from deadletter.brokers.kafka.subscription import offset_metadata
+from deadletter.brokers.kafka.subscription.offset_metadata import Attempt
+from deadletter.brokers.redis import entries
+from deadletter.brokers.types import CourierWord
+from deadletter.core.dialects.reader import read_letter
 from deadletter.core.headers import read_fields
+from deadletter.core.ledger import settlements
 from deadletter.core.letters import Category, Message, Place
-from deadletter.core.tallies import Span, Tally, Why
+from deadletter.core.replay_progress import Span, Tally, Why
 
 FOLDER = Path(__file__).parent / "samples"
 TALLY = Tally(
@@ -75,30 +75,39 @@ def message(sample: dict[str, Any], name: str) -> Message:
 @pytest.mark.parametrize("why", list(Why))
 def test_settled_offsets_are_read_and_written_alike(sample: dict[str, Any], why: Why) -> None:
     key, value = record(sample, f"settled {why}")
-    assert key == ledger.settled_key("orders.dlq", 2, why, 1)
-    assert ledger.decode_chunk(key, value) == BitMap([0, 7, 65_535])
-    assert ledger.encode_chunk(key, BitMap([0, 7, 65_535])) == value
+    assert key == settlements.settled_key("orders.dlq", 2, why, 1)
+    assert settlements.decode_chunk(key, value) == BitMap([0, 7, 65_535])
+    assert settlements.encode_chunk(key, BitMap([0, 7, 65_535])) == value
 
 
 def test_selected_and_produced_offsets_are_read(sample: dict[str, Any]) -> None:
     key, value = record(sample, "selected")
-    assert (key, ledger.decode_chunk(key, value)) == (ledger.selected_key("uid-1", 2, 0), BitMap([3, 4, 5]))
+    assert (key, settlements.decode_chunk(key, value)) == (settlements.selected_key("uid-1", 2, 0), BitMap([3, 4, 5]))
     key, value = record(sample, "produced")
-    assert (key, ledger.decode_chunk(key, value)) == (ledger.produced_key("uid-1", 2, "orders", 0, 0), BitMap([9]))
+    assert (key, settlements.decode_chunk(key, value)) == (
+        settlements.produced_key("uid-1", 2, "orders", 0, 0),
+        BitMap([9]),
+    )
 
 
 def test_counts_marks_and_heartbeats_are_read_and_written_alike(sample: dict[str, Any]) -> None:
     key, value = record(sample, "tally")
-    assert (key, ledger.decode_tally(key, value)) == (ledger.tally_key("uid-1", 2), TALLY)
-    assert ledger.encode_tally(key, TALLY) == value
+    assert (key, settlements.decode_tally(key, value)) == (settlements.tally_key("uid-1", 2), TALLY)
+    assert settlements.encode_tally(key, TALLY) == value
     key, value = record(sample, "mark")
-    assert (key, ledger.decode_mark(key, value)) == (ledger.mark_key("orders.dlq", 2), (65_543, 1_763_000_000_123))
+    assert (key, settlements.decode_mark(key, value)) == (
+        settlements.mark_key("orders.dlq", 2),
+        (65_543, 1_763_000_000_123),
+    )
     key, value = record(sample, "courier")
-    assert (key, ledger.decode_word(key, value, CourierWord)) == (ledger.courier_key("orders-courier-0"), WORD)
+    assert (key, settlements.decode_word(key, value, CourierWord)) == (
+        settlements.courier_key("orders-courier-0"),
+        WORD,
+    )
 
 
 def test_every_key_of_a_ledger_is_known(sample: dict[str, Any]) -> None:
-    assert all(ledger.parse_key(record(sample, name)[0]) for name in sample["ledger"])
+    assert all(settlements.parse_key(record(sample, name)[0]) for name in sample["ledger"])
 
 
 def test_parked_and_buried_letters_are_read(sample: dict[str, Any]) -> None:
@@ -114,16 +123,16 @@ def test_parked_and_buried_letters_are_read(sample: dict[str, Any]) -> None:
 def test_entries_of_streams_are_read_and_written_alike(sample: dict[str, Any]) -> None:
     for shape in ("packed", "plain"):
         fields = [b64decode(one) for one in sample["redis entries"][shape]]
-        read = encoding.message_of(fields, 0)
-        assert encoding.fields_of(read) == fields
+        read = entries.message_of(fields, 0)
+        assert entries.fields_of(read) == fields
         assert read.key == b"k1"
 
 
 def test_the_metadata_of_an_offset_is_read_and_written_alike(sample: dict[str, Any]) -> None:
     text = sample["offset metadata"]
     unfinished = {40: Attempt(2, 1_762_000_001_000), 45: Attempt(0), 47: Attempt(1)}
-    assert commits.decode(40, text) == (50, unfinished)
-    assert commits.encode(40, 50, unfinished) == text
+    assert offset_metadata.decode(40, text) == (50, unfinished)
+    assert offset_metadata.encode(40, 50, unfinished) == text
 
 
 @pytest.mark.parametrize(

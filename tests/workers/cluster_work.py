@@ -16,12 +16,12 @@ from pathlib import Path
 from aiokafka.admin import AIOKafkaAdminClient
 
 from deadletter.api.assignments import CourierAssignment
-from deadletter.brokers.base import Broker
 from deadletter.brokers.connect import open_broker
+from deadletter.brokers.contract import Broker
 from deadletter.brokers.errors import BrokerError
-from deadletter.brokers.values import Watched
+from deadletter.brokers.types import Watched
+from deadletter.workers import exit_status
 from deadletter.workers.courier.main import desk_spec
-from deadletter.workers.replayer import endings
 from tests.bed.kafka_cluster import KafkaCluster
 from tests.brokers.opening import LOOPBACK, kafka_at, no_secrets
 from tests.workers import shop
@@ -248,10 +248,10 @@ class Work:
 
     async def _finish_replay(self) -> None:
         code = await self.replay.ended(PATIENCE)
-        while code in (endings.TRY_AGAIN, endings.FENCED):  # as the Job does
+        while code in (exit_status.TRY_AGAIN, exit_status.FENCED):  # as the Job does
             await self.replay.start()
             code = await self.replay.ended(PATIENCE)
-        assert code == endings.FINISHED, self.replay.log
+        assert code == exit_status.FINISHED, self.replay.log
 
     async def _check_counts(self, broker: Broker, bad: int) -> None:
         """Tally, depth and committed offsets say the same as the boxes."""

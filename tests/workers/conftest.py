@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from deadletter.api.brokerconnections import BrokerConnectionSpec
+from deadletter.api.broker_connections import BrokerConnectionSpec
 from deadletter.brokers.connect import open_broker
 from deadletter.brokers.memory import MemoryBroker, MemoryServer
 from tests.workers.couriers import LOOPBACK, no_secret

@@ -7,18 +7,18 @@ from typing import Any
 from unittest.mock import patch
 
 from deadletter.api.assignments import CourierAssignment
-from deadletter.brokers.base import Broker
+from deadletter.brokers.contract import Broker
 from deadletter.brokers.memory import MemoryBroker, MemoryServer
-from deadletter.brokers.memory import desk as memory_desk
-from deadletter.brokers.values import BoxSpec
+from deadletter.brokers.memory import subscription as memory_desk
+from deadletter.brokers.types import BoxSpec
 from deadletter.core.headers import read_ours
 from deadletter.core.letters import Envelope, Message
 from deadletter.workers.courier.courier import Courier
-from deadletter.workers.courier.deliveries import Deliverer, Secrets, wall_clock
 from deadletter.workers.courier.main import desk_spec
-from deadletter.workers.courier.words import Speaker
-from deadletter.workers.http.addresses import Resolver, resolve
-from deadletter.workers.running import end
+from deadletter.workers.courier.status import Speaker
+from deadletter.workers.delivery.http.delivery import Deliverer, Secrets, wall_clock
+from deadletter.workers.delivery.http.resolver import Resolver, resolve
+from deadletter.workers.process import end
 from tests.workers.services import serving, until
 
 LOOPBACK = ("127.0.0.0/8",)

@@ -8,8 +8,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 
-from deadletter.workers.http import Client, Target
-from deadletter.workers.http.addresses import Guard
+from deadletter.workers.delivery.http import Client, Target
+from deadletter.workers.delivery.http.resolver import Guard
 
 LOOPBACK = ("127.0.0.0/8", "::1/128")
 HEAD = b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 4\r\n\r\n"

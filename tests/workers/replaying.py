@@ -6,13 +6,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from deadletter.api.assignments import Boxes, ReplayAssignment
-from deadletter.brokers.base import Broker
-from deadletter.brokers.values import BoxSpec, Publication
+from deadletter.brokers.contract import Broker
+from deadletter.brokers.types import BoxSpec, Publication
 from deadletter.core import headers
 from deadletter.core.letters import Category, Envelope, Failure, Message, Origin, Place
-from deadletter.core.tallies import Tally
-from deadletter.workers.replayer.endings import Ending
-from deadletter.workers.replayer.replay import replay
+from deadletter.core.replay_progress import Tally
+from deadletter.workers.exit_status import Ending
+from deadletter.workers.replay.setup import replay
 
 CALLS = itertools.count()
 KAFKA = {"kafka": {"bootstrapServers": ["kafka.test:9092"]}}

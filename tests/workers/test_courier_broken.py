@@ -11,9 +11,9 @@ from aiohttp import web
 from structlog.testing import capture_logs
 
 from deadletter.brokers.errors import BrokerUnreachable
-from deadletter.workers.assignment import Station
 from deadletter.workers.courier import letters, main
-from deadletter.workers.courier.requests import Requests
+from deadletter.workers.delivery.http.request import Requests
+from deadletter.workers.environment import Station
 from tests.workers.couriers import QUICK, Bench, assignment, message
 from tests.workers.services import serving, until
 

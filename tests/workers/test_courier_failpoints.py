@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from redis.asyncio import Redis
 
-from deadletter.workers.running import end
+from deadletter.workers.process import end
 from tests.workers.couriers import QUICK, message
 from tests.workers.failpoints import STEPS
 from tests.workers.pods import Pod

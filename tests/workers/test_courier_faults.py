@@ -7,13 +7,14 @@ from pathlib import Path
 import pytest
 from aiohttp import web
 
-from deadletter.brokers.values import Claim
+from deadletter.brokers.types import Claim
 from deadletter.core.failures import failure_of
 from deadletter.core.letters import Place
 from deadletter.core.policy import BreakerSettings, Policy
-from deadletter.workers.courier import deliveries, outcomes
-from deadletter.workers.courier.gates import Gate, Pass
-from deadletter.workers.courier.lanes import Lanes
+from deadletter.workers.courier.gate import Gate, Pass
+from deadletter.workers.courier.key_ordering import Lanes
+from deadletter.workers.delivery import outcome
+from deadletter.workers.delivery.http import delivery
 from tests.pems import FUTURE, PAST, Authority
 from tests.workers.couriers import QUICK, Bench, assignment, message
 from tests.workers.rawservers import OK, refusing_server, saying, server, server_tls
@@ -98,7 +99,7 @@ async def test_a_certificate_that_does_not_hold_pauses_and_heals_when_it_is_rene
 
 
 async def test_our_expired_certificate_pauses_and_a_renewed_one_is_taken_up(tmp_path: Path, monkeypatch):
-    monkeypatch.setattr(deliveries, "LOOK_SECONDS", 0.1)
+    monkeypatch.setattr(delivery, "LOOK_SECONDS", 0.1)
     authority = Authority.made(tmp_path)
     mine = authority.sign("mine", PAST)
     service = authority.sign("service")
@@ -117,7 +118,7 @@ async def test_our_expired_certificate_pauses_and_a_renewed_one_is_taken_up(tmp_
 
 
 async def test_a_rotated_header_is_taken_up_while_the_courier_runs(monkeypatch):
-    monkeypatch.setattr(deliveries, "LOOK_SECONDS", 0.0)
+    monkeypatch.setattr(delivery, "LOOK_SECONDS", 0.0)
     token = [b"old"]
     header = {"name": "Authorization", "valueFrom": {"secretKeyRef": {"name": "token", "key": "bearer"}}}
     bench = Bench()
@@ -133,7 +134,7 @@ async def test_a_rotated_header_is_taken_up_while_the_courier_runs(monkeypatch):
 
 
 async def test_what_is_under_way_when_a_secret_is_rotated_ends_as_it_began(monkeypatch):
-    monkeypatch.setattr(deliveries, "LOOK_SECONDS", 0.0)
+    monkeypatch.setattr(delivery, "LOOK_SECONDS", 0.0)
     token, answered = [b"old"], asyncio.Event()
     header = {"name": "Authorization", "valueFrom": {"secretKeyRef": {"name": "token", "key": "bearer"}}}
 
@@ -198,7 +199,7 @@ async def test_a_slow_service_is_a_timeout_and_a_timeout_is_an_attempt():
 
 def test_what_fails_while_the_circuit_is_open_does_not_count():
     gate = Gate(Policy(breaker=BreakerSettings(consecutive=2, open_for=1000)))
-    refused = outcomes.Outcome(failure_of("ConnectionRefused"))
+    refused = outcome.Outcome(failure_of("ConnectionRefused"))
     assert gate.record(refused, Pass.Usual, 0, "a", is_first=True)
     assert gate.record(refused, Pass.Usual, 0, "b", is_first=True)
     assert gate.why(0)[0] == "CircuitOpen"
@@ -212,13 +213,13 @@ def test_what_fails_while_the_circuit_is_open_does_not_count():
         assert not gate.record(refused, Pass.Probe, 1002, "e", is_first=True)
     assert gate.ask(2001, FRESH) is None
     assert gate.ask(2002, FRESH) is Pass.Probe
-    gate.record(outcomes.DONE, Pass.Probe, 2003, "f", is_first=True)
+    gate.record(outcome.DONE, Pass.Probe, 2003, "f", is_first=True)
     assert gate.ask(2003, FRESH) is Pass.Usual
 
 
 def test_a_fault_is_probed_by_one_at_a_time_with_growing_pauses():
     gate = Gate(Policy())
-    fault = outcomes.Outcome(failure_of("Dns"), fault="TargetUnresolvable")
+    fault = outcome.Outcome(failure_of("Dns"), fault="TargetUnresolvable")
     for _ in range(5):  # all on their way when it began
         assert not gate.record(fault, Pass.Usual, 0, None, is_first=True)
     assert gate.ask(999, FRESH) is None
@@ -234,4 +235,4 @@ def test_a_fault_is_probed_by_one_at_a_time_with_growing_pauses():
     [("3", 3000), (" 0 ", 0), ("", None), ("soon", None), ("-1", None), ("Thu, 01 Jan 1970 00:01:00 GMT", 50_000)],
 )
 def test_both_forms_of_retry_after(text: str, wait: int | None):
-    assert outcomes.retry_after(text, 10_000) == wait
+    assert outcome.retry_after(text, 10_000) == wait

@@ -8,11 +8,11 @@ import pytest
 from aiohttp import web
 
 from deadletter.brokers.errors import Fenced, NotAuthorised
-from deadletter.brokers.kafka import membership
 from deadletter.brokers.kafka.broker import KafkaBroker
-from deadletter.brokers.kafka.parking import RetryPartition
-from deadletter.brokers.kafka.sources import SourcePartition
-from deadletter.brokers.kafka.transaction import Room
+from deadletter.brokers.kafka.subscription import membership
+from deadletter.brokers.kafka.subscription.retry_partition import RetryPartition
+from deadletter.brokers.kafka.subscription.source_partition import SourcePartition
+from deadletter.brokers.kafka.transactions import Room
 from deadletter.workers.courier.main import desk_spec
 from tests.workers.couriers import QUICK, message
 from tests.workers.services import Received, serving, until

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 import pytest
 from aiohttp import web
 
-from deadletter.api.brokerconnections import BrokerConnectionSpec
+from deadletter.api.broker_connections import BrokerConnectionSpec
 from deadletter.brokers.connect import open_broker
 from tests.workers.couriers import LOOPBACK, no_secret
 from tests.workers.healthy import InMemory, OnWire, Outage, Received, Run, Source, Traffic, message, mixed, run

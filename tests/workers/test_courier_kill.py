@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from deadletter.api.brokerconnections import BrokerConnectionSpec
+from deadletter.api.broker_connections import BrokerConnectionSpec
 from deadletter.brokers.connect import open_broker
 from tests.bed import beds, processes
 from tests.bed import kafka as kafka_bed

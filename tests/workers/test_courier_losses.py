@@ -7,7 +7,7 @@ from aiohttp import web
 from aiokafka import TopicPartition
 from aiokafka.admin import RecordsToDelete
 
-from deadletter.brokers.kafka import parking
+from deadletter.brokers.kafka.subscription import retry_partition
 from deadletter.workers import metrics
 from tests.workers.couriers import QUICK, message
 from tests.workers.services import Received, serving, until
@@ -35,7 +35,7 @@ async def empty(wire: Wire) -> None:
 async def test_lost_letters_are_counted_and_later_messages_delivered(
     wire: Wire, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(parking, "KEPT_BYTES", 0)
+    monkeypatch.setattr(retry_partition, "KEPT_BYTES", 0)
     queue = wire.prefix.strip("{}.")
     await wire.send(*(message(f"bad-{n}", f"k{n}") for n in range(PARKED)))
 

@@ -6,8 +6,8 @@ from unittest.mock import patch
 
 from aiohttp import web
 
-from deadletter.brokers.memory.desk import MemoryDesk
-from deadletter.brokers.values import Buried, Claim, Settlement
+from deadletter.brokers.memory.subscription import MemoryDesk
+from deadletter.brokers.types import Buried, Claim, Settlement
 from tests.workers.couriers import Bench, assignment, message
 from tests.workers.services import Received, serving, status, until
 

@@ -2,10 +2,10 @@
 
 import pytest
 
-from deadletter.core.breaker import Sign
-from deadletter.workers.courier.outcomes import of_answer, of_error
-from deadletter.workers.http.answers import Answer
-from deadletter.workers.http.errors import BadAnswer, Broken, HttpError, TimedOut, Unreachable
+from deadletter.core.circuit_breaker import Sign
+from deadletter.workers.delivery.http.errors import BadAnswer, Broken, HttpError, TimedOut, Unreachable
+from deadletter.workers.delivery.http.response import Answer
+from deadletter.workers.delivery.outcome import of_answer, of_error
 
 
 @pytest.mark.parametrize(

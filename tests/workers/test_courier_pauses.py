@@ -7,7 +7,7 @@ from aiohttp import web
 from prometheus_client import REGISTRY
 
 from deadletter.brokers.errors import BoxRefused, NotAuthorised
-from deadletter.brokers.memory.desk import MemoryDesk
+from deadletter.brokers.memory.subscription import MemoryDesk
 from tests.workers.couriers import QUICK, Bench, assignment, message
 from tests.workers.services import Received, serving, status, until
 

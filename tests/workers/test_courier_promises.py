@@ -6,10 +6,10 @@ from pathlib import Path
 from aiohttp import web
 from structlog.testing import capture_logs
 
-from deadletter.brokers.values import Claim
+from deadletter.brokers.types import Claim
 from deadletter.core.letters import Message, Place
-from deadletter.workers.courier.deliveries import Deliverer
-from deadletter.workers.courier.load import MOST_BYTES
+from deadletter.workers.courier.in_flight import MOST_BYTES
+from deadletter.workers.delivery.http.delivery import Deliverer
 from deadletter.workers.health import Health, serve
 from tests.workers.couriers import QUICK, Bench, assignment, message
 from tests.workers.rawservers import OK, server, server_tls

@@ -14,9 +14,9 @@ from aiohttp import web
 from prometheus_client import REGISTRY
 from redis.asyncio import Redis
 
-from deadletter.api.brokerconnections import BrokerConnectionSpec
-from deadletter.brokers.base import Broker
+from deadletter.api.broker_connections import BrokerConnectionSpec
 from deadletter.brokers.connect import open_broker
+from deadletter.brokers.contract import Broker
 from deadletter.brokers.errors import NotAuthorised
 from deadletter.workers.courier.courier import Courier
 from tests.bed import beds

@@ -8,7 +8,7 @@ import yaml
 from aiohttp import web
 
 from deadletter.brokers.errors import BoxRefused
-from deadletter.core.dialects import read_letter
+from deadletter.core.dialects.reader import read_letter
 from deadletter.core.letters import Message, Place
 from tests.workers.couriers import Bench, assignment, message
 from tests.workers.services import Received, serving, until

@@ -13,9 +13,9 @@ from aiokafka import TopicPartition
 from aiokafka.errors import KafkaError
 
 from deadletter.brokers.kafka.broker import KafkaBroker
-from deadletter.brokers.kafka.commits import decode
-from deadletter.brokers.kafka.desk import KafkaDesk
-from deadletter.workers.running import end
+from deadletter.brokers.kafka.subscription.offset_metadata import decode
+from deadletter.brokers.kafka.subscription.subscription import KafkaDesk
+from deadletter.workers.process import end
 from tests.workers.couriers import QUICK, message
 from tests.workers.services import Received, serving, until
 from tests.workers.wires import Wire

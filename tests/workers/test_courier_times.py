@@ -7,17 +7,17 @@ from statistics import median
 import pytest
 from aiohttp import web
 
-from deadletter.brokers.kafka import committer
-from deadletter.brokers.values import Claim
+from deadletter.brokers.kafka.subscription import committer
+from deadletter.brokers.types import Claim
 from deadletter.core import times
 from deadletter.core.headers import read_ours, stamp
 from deadletter.core.letters import Envelope, Message, Origin, Place
-from deadletter.plan import pods
+from deadletter.plan import pod_template
 from deadletter.workers.courier import letters
 from deadletter.workers.courier.courier import GRACE_S, Courier
-from deadletter.workers.courier.deliveries import Deliverer
 from deadletter.workers.courier.main import desk_spec
-from deadletter.workers.courier.requests import Requests
+from deadletter.workers.delivery.http.delivery import Deliverer
+from deadletter.workers.delivery.http.request import Requests
 from tests.workers.couriers import QUICK, message, no_secret
 from tests.workers.services import Received, serving, until
 from tests.workers.wires import Wire
@@ -108,6 +108,6 @@ async def test_what_does_not_end_in_time_is_handed_back_and_the_next_courier_has
 
 
 def test_a_pod_has_more_time_to_end_than_its_courier_takes():
-    made = pods.pod("courier", "orders-courier", "default", (), pods.Image("dlq-operator", "Always"))
+    made = pod_template.pod("courier", "orders-courier", "default", (), pod_template.Image("dlq-operator", "Always"))
     leaving = committer.FLUSH + 10  # what is written is awaited, then the group is left
     assert GRACE_S + leaving < made["terminationGracePeriodSeconds"]

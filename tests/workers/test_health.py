@@ -6,7 +6,7 @@ import aiohttp
 import pytest
 from prometheus_client import CollectorRegistry, Gauge
 
-from deadletter.workers.courier.words import Speaker
+from deadletter.workers.courier.status import Speaker
 from deadletter.workers.health import REQUEST_LIMIT, Health, serve
 from tests.workers.couriers import Bench, assignment
 from tests.workers.services import serving

@@ -5,16 +5,10 @@ import asyncio
 import pytest
 import uvloop
 
-from deadletter.workers.http import Client, Target
-from deadletter.workers.http.addresses import Guard
-from deadletter.workers.http.answers import BODY_LIMIT
-from deadletter.workers.http.errors import (
-    BadAnswer,
-    Broken,
-    HttpError,
-    TimedOut,
-    Unreachable,
-)
+from deadletter.workers.delivery.http import Client, Target
+from deadletter.workers.delivery.http.errors import BadAnswer, Broken, HttpError, TimedOut, Unreachable
+from deadletter.workers.delivery.http.resolver import Guard
+from deadletter.workers.delivery.http.response import BODY_LIMIT
 from tests.workers.rawservers import HEAD, LOOPBACK, OK, ask, nobody, read_request, saying, server
 
 CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"

@@ -4,12 +4,9 @@ from collections.abc import Sequence
 
 import pytest
 
-from deadletter.workers.http import Client, Target
-from deadletter.workers.http.addresses import Guard, Resolver
-from deadletter.workers.http.errors import (
-    TargetForbidden,
-    TargetUnresolvable,
-)
+from deadletter.workers.delivery.http import Client, Target
+from deadletter.workers.delivery.http.errors import TargetForbidden, TargetUnresolvable
+from deadletter.workers.delivery.http.resolver import Guard, Resolver
 from tests.workers.rawservers import HEAD, OK, saying, server
 
 

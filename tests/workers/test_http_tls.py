@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 import uvloop
 
-from deadletter.workers.http.errors import CertificateRefused, TlsFault
-from deadletter.workers.http.tls import context
+from deadletter.net.tls import UnreadableCertificate, context
+from deadletter.workers.delivery.http.errors import CertificateRefused, TlsFault
 from tests.workers.rawservers import OK, ask_tls, refusing_server, saying, server, server_tls
 
 
@@ -45,9 +45,9 @@ async def test_plain_http_where_tls_is_expected_is_a_fault(certificates: Path):
 
 
 def test_a_broken_certificate_is_a_fault():
-    with pytest.raises(TlsFault):
+    with pytest.raises(UnreadableCertificate):
         context(b"no certificate")
-    with pytest.raises(TlsFault):
+    with pytest.raises(UnreadableCertificate):
         context(None, b"no certificate", b"no key")
 
 

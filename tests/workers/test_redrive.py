@@ -7,12 +7,12 @@ from structlog.testing import capture_logs
 
 from deadletter.api.assignments import RedriveAssignment
 from deadletter.brokers.memory import MemoryBroker
-from deadletter.brokers.memory.mover import MemoryMover
-from deadletter.brokers.values import CourierWord, Step, Watched
+from deadletter.brokers.memory.partition_writer import MemoryMover
+from deadletter.brokers.types import CourierWord, Step, Watched
 from deadletter.core.headers import read_fields
 from deadletter.core.letters import Category, Failure, Message
-from deadletter.core.tallies import Tally
-from deadletter.workers.redrive.standing import Redriver
+from deadletter.core.replay_progress import Tally
+from deadletter.workers.redrive.redriver import Redriver
 from tests.workers.replaying import Scene, letter
 from tests.workers.test_replay_returns import Application
 

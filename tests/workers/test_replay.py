@@ -6,17 +6,18 @@ import pytest
 
 from deadletter.api.replays import Rate
 from deadletter.brokers.memory import MemoryBroker
-from deadletter.brokers.memory.mover import MemoryMover
+from deadletter.brokers.memory.partition_writer import MemoryMover
 from deadletter.core.headers import read_fields
-from deadletter.core.tallies import Why
-from deadletter.workers.replayer import endings, walk
+from deadletter.core.replay_progress import Why
+from deadletter.workers import exit_status
+from deadletter.workers.replay import partition as walk
 from tests.workers.replaying import Scene, adds_up, letter
 
 
 async def test_every_open_letter_goes_back_to_its_origin_once(scene):
     await scene.bury(*(letter(number) for number in range(250)))
     ending = await scene.replay()
-    assert (ending.code, ending.reason) == (endings.FINISHED, "AllReplayed")
+    assert (ending.code, ending.reason) == (exit_status.FINISHED, "AllReplayed")
     assert await scene.numbers() == list(range(250))
     assert await scene.open_letters() == []
     (tally,) = await scene.tallies()

@@ -13,11 +13,11 @@ import pytest
 
 from deadletter.brokers.connect import open_broker
 from deadletter.brokers.errors import BrokerUnreachable
-from deadletter.brokers.values import Watched
+from deadletter.brokers.types import Watched
 from deadletter.core.headers import read_fields
-from deadletter.workers.replayer import endings, patience
-from deadletter.workers.replayer.carriers import BrokerCarrier
-from deadletter.workers.replayer.replay import wall_clock
+from deadletter.workers import backoff, exit_status
+from deadletter.workers.replay.setup import wall_clock
+from deadletter.workers.replay.sinks import BrokerCarrier
 from tests.workers.replaying import Scene, adds_up, letter
 from tests.workers.test_redrive import Stage
 from tests.workers.test_replay_returns import Application, live
@@ -62,7 +62,7 @@ async def bury(scene: Scene, count: int, first: int = 0) -> None:
 async def test_a_whole_replay_arrives_once_in_order_with_an_exact_tally(scene):
     await bury(scene, 1_200)
     ending = await scene.replay()
-    assert (ending.code, ending.reason) == (endings.FINISHED, "AllReplayed")
+    assert (ending.code, ending.reason) == (exit_status.FINISHED, "AllReplayed")
     assert await scene.numbers() == list(range(1_200))
     (tally,) = await scene.tallies()
     assert (tally.scanned, tally.matched, tally.replayed, tally.phase) == (1_200, 1_200, 1_200, "Finished")
@@ -113,7 +113,7 @@ async def test_a_canary_that_fails_stops_by_itself(scene, monkeypatch):
     live(monkeypatch, Application(scene, set(range(9)), keeps_headers=False, partition=0))
     await bury(scene, 9)
     ending = await scene.replay(canary={"steps": [2], "wait": "1ms", "maxFailureShare": 10})
-    assert (ending.code, ending.reason) == (endings.FAILED, "FailureShareExceeded")
+    assert (ending.code, ending.reason) == (exit_status.FAILED, "FailureShareExceeded")
     assert await scene.numbers() == [0, 1]
     assert sorted(await scene.open_letters()) == list(range(9))
 
@@ -221,7 +221,7 @@ async def test_a_stopped_replayer_ends_its_step_and_the_next_goes_on(scene, tmp_
     process = await pod.start()
     await arrived(scene, 10, process)
     process.send_signal(signal.SIGTERM)
-    assert await asyncio.wait_for(process.wait(), PATIENCE) == endings.STOPPED
+    assert await asyncio.wait_for(process.wait(), PATIENCE) == exit_status.STOPPED
     assert pod.word["reason"] == "Stopped"
     (tally,) = await scene.tallies()
     assert (tally.replayed, tally.phase) == (len(await scene.numbers()), "Running")
@@ -236,7 +236,7 @@ async def test_what_a_deleted_replay_had_not_sent_is_there_for_the_next(scene, t
     process = await Pod(tmp_path, scene).start()
     await arrived(scene, 10, process)
     process.send_signal(signal.SIGTERM)
-    assert await asyncio.wait_for(process.wait(), PATIENCE) == endings.STOPPED
+    assert await asyncio.wait_for(process.wait(), PATIENCE) == exit_status.STOPPED
     sent = len(await scene.numbers())
     await scene.broker.forget(scene.boxes.ledger, "uid-1")
     assert await scene.open_letters() == list(range(sent, 600))
@@ -271,7 +271,7 @@ async def test_a_zombie_is_fenced(scene, tmp_path):
         assert await heir.finish() == 0
     finally:
         process.send_signal(signal.SIGCONT)
-    assert await asyncio.wait_for(process.wait(), PATIENCE) == endings.FENCED
+    assert await asyncio.wait_for(process.wait(), PATIENCE) == exit_status.FENCED
     assert zombie.word["reason"] == "Fenced"
     await check_all_once(scene, 400)
 
@@ -306,7 +306,7 @@ class Torn(BrokerCarrier):
 async def test_what_crossed_before_it_was_settled_crosses_again_under_the_same_id(
     here, there, request, stack, monkeypatch
 ):
-    monkeypatch.setattr(patience, "FIRST_WAIT_S", 0.01)
+    monkeypatch.setattr(backoff, "FIRST_WAIT_S", 0.01)
     near, far = await build(here, request, stack), await build(there, request, stack)
     await bury(near, 5)
     told = near.assignment(target={"kind": "Queue", "box": far.name})

@@ -5,10 +5,10 @@ import asyncio
 import pytest
 
 from deadletter.brokers.errors import BrokerUnreachable
-from deadletter.brokers.values import Step
+from deadletter.brokers.types import Step
 from deadletter.core.letters import Message
-from deadletter.core.tallies import Span, Tally
-from deadletter.workers.replayer import endings, patience
+from deadletter.core.replay_progress import Span, Tally
+from deadletter.workers import backoff, exit_status
 from tests.workers.replaying import adds_up, letter
 
 
@@ -26,13 +26,13 @@ async def test_letters_over_the_loop_cap_or_without_origin_stay(scene):
 async def test_a_missing_origin_may_end_the_replay(scene):
     await scene.bury(letter(1), letter(2, origin="gone"), letter(3))
     ending = await scene.replay(onMissingOrigin="Fail")
-    assert (ending.code, ending.reason) == (endings.FAILED, "OriginUnknown")
+    assert (ending.code, ending.reason) == (exit_status.FAILED, "OriginUnknown")
     (tally,) = await scene.tallies()
     assert (tally.replayed, tally.matched, tally.phase) == (1, 1, "Failed")
     assert await scene.open_letters() == [2, 3]
     assert (tally.reason, tally.message) == ("OriginUnknown", ending.message)
     again = await scene.replay(onMissingOrigin="Fail")
-    assert (again.code, again.message) == (endings.FAILED, "Letter 0-1 does not say where it came from.")
+    assert (again.code, again.message) == (exit_status.FAILED, "Letter 0-1 does not say where it came from.")
     assert await scene.numbers() == [1]
 
 
@@ -55,7 +55,7 @@ async def test_a_letter_too_large_may_end_the_replay(scene, server):
     await scene.bury(*letters)
     server.boxes["orders"].max_message_bytes = 1_000
     ending = await scene.replay(onTooLarge="Fail")
-    assert (ending.code, ending.reason) == (endings.FAILED, "TooLarge")
+    assert (ending.code, ending.reason) == (exit_status.FAILED, "TooLarge")
     assert await scene.numbers() == [0, 1, 2, 3]
     assert adds_up(await scene.tallies())
 
@@ -65,7 +65,7 @@ async def test_retention_that_ate_the_window_fails_the_replay_and_is_counted(sce
     stop = asyncio.Event()
     assignment = scene.assignment(rate={"maxInFlight": 4})
     stop.set()
-    assert (await scene.run(assignment, stop=stop)).code == endings.STOPPED
+    assert (await scene.run(assignment, stop=stop)).code == exit_status.STOPPED
     frozen = await scene.run(scene.assignment(select={"limit": 1}, uid="other"))
     assert frozen.code == 0
     async with scene.broker.mover("orders.dlq", "orders.dlq.ledger", 0, "uid-1") as mover:
@@ -73,7 +73,7 @@ async def test_retention_that_ate_the_window_fails_the_replay_and_is_counted(sce
     for offset in (0, 1, 2):
         del server.boxes["orders.dlq"].partitions[0][offset]
     ending = await scene.run(assignment)
-    assert (ending.code, ending.reason) == (endings.FAILED, "WindowExpired")
+    assert (ending.code, ending.reason) == (exit_status.FAILED, "WindowExpired")
     (tally,) = await scene.tallies()
     assert (tally.replayed, tally.skipped) == (3, {"Expired": 2})
     assert adds_up([tally])
@@ -89,32 +89,32 @@ async def test_a_broker_that_comes_back_is_waited_for(scene, server, monkeypatch
 
     async def come_back(stop, seconds):
         waits.append(seconds)
-        if len(waits) == 3 * patience.TRIES:
+        if len(waits) == 3 * backoff.TRIES:
             server.refuse.clear()
             server.down = None
 
     for module in ("course", "replay"):
-        monkeypatch.setattr(f"deadletter.workers.replayer.{module}.rest", come_back)
+        monkeypatch.setattr(f"deadletter.workers.replay.{module}.rest", come_back)
     await scene.bury(letter(1))
     server.down = AWAY if down else None
     server.refuse["orders"] = AWAY
-    assert (await scene.replay()).code == endings.FINISHED
+    assert (await scene.replay()).code == exit_status.FINISHED
     assert await scene.numbers() == [1]
-    assert max(waits) == patience.LONGEST_WAIT_S
+    assert max(waits) == backoff.LONGEST_WAIT_S
 
 
 @pytest.mark.parametrize("down", [True, False])
 async def test_a_broker_that_stays_away_ends_the_pod_and_another_goes_on(scene, server, monkeypatch, down):
-    monkeypatch.setattr(patience, "FIRST_WAIT_S", 0.001)
-    monkeypatch.setattr(patience, "OUTAGE_TRIES", 4)
+    monkeypatch.setattr(backoff, "FIRST_WAIT_S", 0.001)
+    monkeypatch.setattr(backoff, "OUTAGE_TRIES", 4)
     await scene.bury(letter(1))
     server.down = AWAY if down else None
     server.refuse["orders"] = AWAY
     ending = await scene.replay()
-    assert (ending.code, ending.reason) == (endings.TRY_AGAIN, "BrokerUnreachable")
+    assert (ending.code, ending.reason) == (exit_status.TRY_AGAIN, "BrokerUnreachable")
     server.down = None
     server.refuse.clear()
-    assert (await scene.replay()).code == endings.FINISHED
+    assert (await scene.replay()).code == exit_status.FINISHED
     assert await scene.numbers() == [1]
 
 
@@ -122,7 +122,7 @@ async def test_one_that_waits_for_its_broker_can_be_stopped(scene, server):
     server.down = AWAY
     stop = asyncio.Event()
     asyncio.get_running_loop().call_later(0.1, stop.set)
-    assert (await scene.run(scene.assignment(), stop=stop)).code == endings.STOPPED
+    assert (await scene.run(scene.assignment(), stop=stop)).code == exit_status.STOPPED
 
 
 async def test_a_second_settler_fences_the_first(scene):
@@ -133,14 +133,14 @@ async def test_a_second_settler_fences_the_first(scene):
             return wanted
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("deadletter.workers.replayer.pace.Pace.take", steal)
+        patch.setattr("deadletter.workers.rate_limit.Pace.take", steal)
         ending = await scene.replay()
-    assert (ending.code, ending.reason) == (endings.FENCED, "Fenced")
+    assert (ending.code, ending.reason) == (exit_status.FENCED, "Fenced")
     assert await scene.numbers() == []
 
 
 async def test_a_stop_leaves_whole_tallies_and_the_next_pod_goes_on(scene, monkeypatch):
-    monkeypatch.setattr("deadletter.workers.replayer.walk.LETTERS", 10)
+    monkeypatch.setattr("deadletter.workers.replay.partition.LETTERS", 10)
     await scene.bury(*(letter(number) for number in range(100)))
     stop = asyncio.Event()
     turns = []
@@ -152,9 +152,9 @@ async def test_a_stop_leaves_whole_tallies_and_the_next_pod_goes_on(scene, monke
                 stop.set()
 
     ending = await scene.run(scene.assignment(), stop=stop, carrier=Stopping())
-    assert ending.code == endings.STOPPED
+    assert ending.code == exit_status.STOPPED
     (tally,) = await scene.tallies()
     assert (tally.replayed, tally.next, tally.phase) == (30, 30, "Running")
-    assert (await scene.replay()).code == endings.FINISHED
+    assert (await scene.replay()).code == exit_status.FINISHED
     assert await scene.numbers() == list(range(30, 100))
     assert (await scene.tallies())[0].replayed == 100

@@ -11,11 +11,11 @@ from aiokafka import AIOKafkaProducer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient, RecordsToDelete
 
 from deadletter.brokers.connect import open_broker
-from deadletter.brokers.kafka.line import LATEST, Line
-from deadletter.brokers.values import BoxSpec
+from deadletter.brokers.kafka.client import LATEST, Line
+from deadletter.brokers.types import BoxSpec
 from deadletter.core import headers
 from deadletter.core.letters import Envelope, Message, Origin
-from deadletter.workers.replayer import endings, patience
+from deadletter.workers import backoff, exit_status
 from tests.bed import beds, processes
 from tests.bed import kafka as kafka_part
 from tests.brokers.kills import BACK_AT_WORK
@@ -66,7 +66,7 @@ async def test_letters_eaten_before_their_turn_are_counted(scene, tmp_path, belo
     await arrived(scene, 5, process)
     await eat(scene, below)
     live.write_text('{"rate": {"perSecond": 1000000}}')
-    assert await asyncio.wait_for(process.wait(), PATIENCE) == endings.FAILED
+    assert await asyncio.wait_for(process.wait(), PATIENCE) == exit_status.FAILED
     assert pod.word["reason"] == "WindowExpired"
     (tally,) = await scene.tallies()
     assert tally.skipped["Expired"] > 0
@@ -79,17 +79,17 @@ async def test_letters_eaten_before_their_turn_are_counted(scene, tmp_path, belo
 
 
 async def test_a_target_that_is_missing_is_named_and_waited_for(scene, monkeypatch):
-    monkeypatch.setattr(patience, "FIRST_WAIT_S", 0.01)
+    monkeypatch.setattr(backoff, "FIRST_WAIT_S", 0.01)
     await bury(scene, 6)
     box = f"{scene.name}-elsewhere"
     target = {"kind": "Box", "box": box}
     ending = await scene.replay(target=target)
-    assert (ending.code, ending.reason) == (endings.TRY_AGAIN, "BoxMissing")
+    assert (ending.code, ending.reason) == (exit_status.TRY_AGAIN, "BoxMissing")
     assert box in ending.message
     assert await scene.open_letters() == list(range(6))
     await scene.broker.ensure(BoxSpec(box, 1))
     ending = await scene.replay(target=target)
-    assert (ending.code, ending.reason) == (endings.FINISHED, "AllReplayed")
+    assert (ending.code, ending.reason) == (exit_status.FINISHED, "AllReplayed")
     assert await scene.numbers(box) == list(range(6))
     assert [tally.replayed for tally in await scene.tallies()] == [6]
 
@@ -100,10 +100,10 @@ async def test_a_letter_too_large_for_its_target_is_skipped_or_ends_the_replay(s
     await scene.bury(letter(0, scene.name), padded(1, scene), letter(2, scene.name))
     target = {"kind": "Box", "box": box}
     ending = await scene.replay(target=target, onTooLarge="Fail")
-    assert (ending.code, ending.reason) == (endings.FAILED, "TooLarge")
+    assert (ending.code, ending.reason) == (exit_status.FAILED, "TooLarge")
     assert 1 in await scene.open_letters()
     ending = await scene.replay("uid-2", target=target)
-    assert (ending.code, ending.reason) == (endings.FINISHED, "AllReplayed")
+    assert (ending.code, ending.reason) == (exit_status.FINISHED, "AllReplayed")
     assert await scene.numbers(box) == [0, 2]
     assert await scene.open_letters() == [1]
     assert [tally.skipped for tally in await scene.tallies("uid-2")] == [{"TooLarge": 1}]
@@ -112,10 +112,10 @@ async def test_a_letter_too_large_for_its_target_is_skipped_or_ends_the_replay(s
 async def test_letters_whose_origin_is_gone_stay_or_end_the_replay(scene):
     await scene.bury(letter(0, scene.name), letter(1, f"{scene.name}-gone"), letter(2, scene.name))
     ending = await scene.replay(onMissingOrigin="Fail")
-    assert (ending.code, ending.reason) == (endings.FAILED, "OriginUnknown")
+    assert (ending.code, ending.reason) == (exit_status.FAILED, "OriginUnknown")
     assert await scene.numbers() == [0]
     ending = await scene.replay("uid-2")
-    assert (ending.code, ending.reason) == (endings.FINISHED, "AllReplayed")
+    assert (ending.code, ending.reason) == (exit_status.FINISHED, "AllReplayed")
     assert sorted(await scene.numbers()) == [0, 2]
     assert await scene.open_letters() == [1]
     assert [tally.skipped for tally in await scene.tallies("uid-2")] == [{"NoOrigin": 1}]
@@ -164,9 +164,9 @@ async def test_a_transaction_that_timed_out_loses_and_repeats_nothing(scene, tmp
         if process.returncode is None:
             process.send_signal(signal.SIGCONT)
     code = await asyncio.wait_for(process.wait(), PATIENCE)
-    while code in (endings.TRY_AGAIN, endings.FENCED):  # as the Job does
+    while code in (exit_status.TRY_AGAIN, exit_status.FENCED):  # as the Job does
         code = await pod.finish()
-    assert code == endings.FINISHED, (tmp_path / "log").read_text()[-2_000:]
+    assert code == exit_status.FINISHED, (tmp_path / "log").read_text()[-2_000:]
     await check_all_once(scene, 20_000)
 
 
@@ -204,7 +204,7 @@ async def test_a_bounced_broker_loses_and_repeats_nothing(bed, tmp_path):
     async with stage(f"{address}:{ports[0]}") as scene:
         await bury(scene, 20_000)
         process = await Pod(tmp_path, scene, rate={"maxInFlight": 100}).start()
-        for share, most in ((10, 0), (40, 2 * patience.TRIES), (70, 0)):
+        for share, most in ((10, 0), (40, 2 * backoff.TRIES), (70, 0)):
             await arrived(scene, 20_000 * share // 100, process)
             processes.kill(processes.of_bed(bed.directory, part.name))
             wanted = tries(tmp_path) + most
@@ -217,7 +217,7 @@ async def test_a_bounced_broker_loses_and_repeats_nothing(bed, tmp_path):
                 while len(await scene.numbers()) == before:
                     await asyncio.sleep(0.2)
         log = tmp_path / "log"
-        assert await asyncio.wait_for(process.wait(), 4 * PATIENCE) == endings.FINISHED, log.read_text()[-2_000:]
+        assert await asyncio.wait_for(process.wait(), 4 * PATIENCE) == exit_status.FINISHED, log.read_text()[-2_000:]
         assert len(log.read_text().splitlines()) < 500
         await check_all_once(scene, 20_000)
     processes.stop(processes.of_bed(bed.directory, part.name))
@@ -233,7 +233,7 @@ async def test_a_batch_that_nobody_can_decode_stops_the_replay_and_is_named(scen
     (log,) = (bed.directory / "kafka" / "log").glob(f"{scene.boxes.dead}-0/*.log")
     spoil(log, change)
     ending = await scene.replay()
-    assert (ending.code, ending.reason) == (endings.HUMAN, "Undecodable")
+    assert (ending.code, ending.reason) == (exit_status.HUMAN, "Undecodable")
     assert "partition 0 cannot be read at offset 3" in ending.message
     assert await scene.numbers() == []
     for name, ids in (("before", ["0-0", "0-2"]), ("behind", ["0-4", "0-5"])):

@@ -8,13 +8,13 @@ import pytest
 from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.protocol.admin import CreateAclsRequest
 
-from deadletter.brokers.base import Broker
 from deadletter.brokers.connect import mounted_secrets, open_broker
+from deadletter.brokers.contract import Broker
 from deadletter.brokers.errors import NotAuthorised
-from deadletter.brokers.values import Reading, Watched
-from deadletter.doors import letters
-from deadletter.workers.replayer import endings, patience
-from deadletter.workers.replayer.replay import wall_clock
+from deadletter.brokers.types import Reading, Watched
+from deadletter.cli import letters
+from deadletter.workers import backoff, exit_status
+from deadletter.workers.replay.setup import wall_clock
 from tests.brokers.opening import fresh_name
 from tests.brokers.secured import PASSWORD, Secured, open_secured
 from tests.workers.replaying import Scene, letter
@@ -105,7 +105,7 @@ async def test_a_preview_answers_by_its_last_word_and_writes_nothing(scene, tmp_
     monkeypatch.setenv("DLQ_SECRETS_DIR", str(tmp_path))
     before = await scene.owner.window(scene.boxes.dead)
     pod = Pod(tmp_path, scene, observe=True, mode="DryRun", select={"where": "payload.n % 3 == 0"})
-    assert await pod.finish() == endings.FINISHED, (tmp_path / "log").read_text()[-2_000:]
+    assert await pod.finish() == exit_status.FINISHED, (tmp_path / "log").read_text()[-2_000:]
     word = pod.word
     assert (word["reason"], word["scanned"], word["matched"], word["replayed"]) == ("DryRunFinished", 12, 4, 0)
     assert (word["targets"], sum(word["groups"].values())) == ({scene.name: 4}, 4)
@@ -116,9 +116,9 @@ async def test_a_preview_answers_by_its_last_word_and_writes_nothing(scene, tmp_
 
 
 async def test_an_apply_of_such_a_user_changes_nothing_and_says_why(scene, monkeypatch):
-    monkeypatch.setattr(patience, "FIRST_WAIT_S", 0.01)
+    monkeypatch.setattr(backoff, "FIRST_WAIT_S", 0.01)
     ending = await scene.replay()
-    assert (ending.code, ending.reason) == (endings.TRY_AGAIN, "NotAuthorised")
+    assert (ending.code, ending.reason) == (exit_status.TRY_AGAIN, "NotAuthorised")
     assert await sent(scene) == []
 
 

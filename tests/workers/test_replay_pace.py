@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from deadletter.workers.replayer.pace import Pace
+from deadletter.workers.rate_limit import Pace
 
 
 class Clock:
@@ -21,7 +21,7 @@ def paced(rate, monkeypatch):
     async def sleep(seconds):
         clock.now += seconds
 
-    monkeypatch.setattr("deadletter.workers.replayer.pace.asyncio.sleep", sleep)
+    monkeypatch.setattr("deadletter.workers.rate_limit.asyncio.sleep", sleep)
     return Pace(rate, asyncio.Event(), clock), clock
 
 

@@ -8,9 +8,9 @@ import pytest
 from deadletter.brokers.memory import MemoryBroker, MemoryServer
 from deadletter.core.headers import read_fields, stamp
 from deadletter.core.letters import SEQUENCE_MASK, Envelope, Failure, Message, Origin
-from deadletter.workers.replayer import endings
-from deadletter.workers.replayer.carriers import BrokerCarrier
-from deadletter.workers.replayer.returns import was_sent
+from deadletter.workers import exit_status
+from deadletter.workers.replay.failed_again import was_sent
+from deadletter.workers.replay.sinks import BrokerCarrier
 from tests.workers.replaying import Scene, adds_up, letter, number_of
 
 SPRING = "kafka_dlt-original-topic"
@@ -66,7 +66,7 @@ def live(monkeypatch, application: Application) -> None:
         await application.consume()
         await asyncio.sleep(0)
 
-    monkeypatch.setattr("deadletter.workers.replayer.course.Course._wait", wait)
+    monkeypatch.setattr("deadletter.workers.replay.run.Course._wait", wait)
 
 
 CANARY = {"steps": [1, 4], "wait": "1ms", "maxFailureShare": 25}
@@ -78,7 +78,7 @@ async def test_letters_that_fail_again_are_counted_exactly(scene, monkeypatch, k
     live(monkeypatch, Application(scene, {2, 5, 7}, keeps_headers))
     await scene.bury(*(letter(number) for number in range(10)))
     ending = await scene.replay(verify=VERIFY)
-    assert (ending.code, ending.reason) == (endings.FINISHED, "AllReplayed")
+    assert (ending.code, ending.reason) == (exit_status.FINISHED, "AllReplayed")
     tallies = await scene.tallies()
     assert sum(tally.failed_again for tally in tallies) == 3
     assert sum(tally.replayed for tally in tallies) == 10
@@ -90,7 +90,7 @@ async def test_letters_passed_on_through_another_topic_are_known_by_where_they_f
     live(monkeypatch, Application(scene, {2, 5}, keeps_headers=False, passes_on=True))
     await scene.bury(*(letter(number) for number in range(10)))
     ending = await scene.replay(verify=VERIFY)
-    assert (ending.code, ending.reason) == (endings.FINISHED, "AllReplayed")
+    assert (ending.code, ending.reason) == (exit_status.FINISHED, "AllReplayed")
     assert sum(tally.failed_again for tally in await scene.tallies()) == 2
 
 
@@ -124,7 +124,7 @@ async def test_over_the_share_verification_fails_the_replay(scene, monkeypatch, 
     live(monkeypatch, Application(scene, set(range(6)), keeps_headers))
     await scene.bury(*(letter(number) for number in range(10)))
     ending = await scene.replay(verify=VERIFY)
-    assert (ending.code, ending.reason) == (endings.FAILED, "FailureShareExceeded")
+    assert (ending.code, ending.reason) == (exit_status.FAILED, "FailureShareExceeded")
     tallies = await scene.tallies()
     assert {tally.phase for tally in tallies} == {"Failed"}
     assert sum(tally.failed_again for tally in tallies) == 6
@@ -134,7 +134,7 @@ async def test_a_canary_that_fails_stops_by_itself(scene, monkeypatch):
     live(monkeypatch, Application(scene, {0}, keeps_headers=False))
     await scene.bury(*(letter(number) for number in range(10)))
     ending = await scene.replay(canary=CANARY)
-    assert (ending.code, ending.reason) == (endings.FAILED, "FailureShareExceeded")
+    assert (ending.code, ending.reason) == (exit_status.FAILED, "FailureShareExceeded")
     assert await scene.numbers() == [0]
     assert sorted(await scene.open_letters()) == list(range(10))
     again = await scene.replay(canary=CANARY)
@@ -148,7 +148,7 @@ async def test_canary_steps_are_letters_sent_in_all(scene, monkeypatch):
     async def wait(self, seconds):
         sent.append(len(await scene.numbers()))
 
-    monkeypatch.setattr("deadletter.workers.replayer.course.Course._wait", wait)
+    monkeypatch.setattr("deadletter.workers.replay.run.Course._wait", wait)
     await scene.bury(*(letter(number) for number in range(3)), partition=0)
     await scene.bury(*(letter(number) for number in range(3, 9)), partition=1)
     ending = await scene.replay(canary=CANARY)
@@ -174,7 +174,7 @@ async def test_letters_that_fail_in_another_queue_are_found_in_its_dead_box(scen
     await scene.bury(*(letter(number) for number in (1, 3)))
     told = scene.assignment("uid-2", target=target, canary=CANARY)
     ending = await scene.run(told, carrier=BrokerCarrier(other.broker, told.uid) if abroad else None)
-    assert (ending.code, ending.reason) == (endings.FAILED, "FailureShareExceeded")
+    assert (ending.code, ending.reason) == (exit_status.FAILED, "FailureShareExceeded")
     assert len(await scene.open_letters()) == 1
 
 
@@ -197,7 +197,7 @@ async def test_nothing_is_waited_for_where_nothing_was_sent(scene, monkeypatch):
     async def wait(self, seconds):
         waits.append(seconds)
 
-    monkeypatch.setattr("deadletter.workers.replayer.course.Course._wait", wait)
+    monkeypatch.setattr("deadletter.workers.replay.run.Course._wait", wait)
     await scene.bury(*(letter(number) for number in range(3)))
     ending = await scene.replay(select={"where": "payload.n > 9"}, canary=CANARY, verify=VERIFY)
     assert (ending.reason, waits) == ("NothingMatched", [])
@@ -211,12 +211,12 @@ async def test_a_replay_stopped_in_a_canary_goes_on_where_it_was(scene, monkeypa
 
     await scene.bury(*(letter(number) for number in range(9)))
     with monkeypatch.context() as patch:
-        patch.setattr("deadletter.workers.replayer.course.Course._wait", halt)
+        patch.setattr("deadletter.workers.replay.run.Course._wait", halt)
         ending = await scene.run(scene.assignment(canary=CANARY), stop=stop)
-    assert ending.code == endings.STOPPED
+    assert ending.code == exit_status.STOPPED
     assert await scene.numbers() == [0]
     assert {tally.phase for tally in await scene.tallies()} == {"Waiting"}
-    assert (await scene.replay(canary=CANARY)).code == endings.FINISHED
+    assert (await scene.replay(canary=CANARY)).code == exit_status.FINISHED
     assert sorted(await scene.numbers()) == list(range(9))
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from deadletter.brokers.memory import MemoryBroker
 from deadletter.core.letters import Category, Failure
-from deadletter.workers.replayer import endings
+from deadletter.workers import exit_status
 from tests.workers.replaying import Scene, adds_up, letter, number_of
 
 
@@ -70,7 +70,7 @@ async def test_a_preview_that_is_gone_is_not_replaced_by_anything_else(scene):
     await scene.replay("nothing", mode="DryRun", select={"where": "false"})
     await scene.broker.forget(scene.boxes.ledger, "dry")
     ending = await scene.replay("apply", preview_uid="dry")
-    assert (ending.code, ending.reason) == (endings.HUMAN, "ReplayNotFound")
+    assert (ending.code, ending.reason) == (exit_status.HUMAN, "ReplayNotFound")
     assert (await scene.replay("other", preview_uid="nothing")).reason == "NothingMatched"
     assert await scene.open_letters() == [0, 1]
 
@@ -106,7 +106,7 @@ async def test_an_observed_queue_answers_by_its_last_word_and_writes_nothing(sce
 
 async def test_a_bad_expression_is_a_humans_matter(scene):
     ending = await scene.replay(select={"where": "nonsense =="})
-    assert (ending.code, ending.reason) == (endings.HUMAN, "InvalidSpec")
+    assert (ending.code, ending.reason) == (exit_status.HUMAN, "InvalidSpec")
 
 
 async def test_groups_are_counted_by_cause(scene):
@@ -121,7 +121,7 @@ async def test_groups_are_counted_by_cause(scene):
 
 
 async def test_a_limit_takes_the_same_letters_whenever_it_was_interrupted(server, monkeypatch):
-    monkeypatch.setattr("deadletter.workers.replayer.walk.LETTERS", 1)
+    monkeypatch.setattr("deadletter.workers.replay.partition.LETTERS", 1)
     scene = await Scene(MemoryBroker(server), partitions=3).build()
     for partition in range(3):
         await scene.bury(*(letter(10 * partition + number) for number in range(4)), partition=partition)
@@ -134,10 +134,10 @@ async def test_a_limit_takes_the_same_letters_whenever_it_was_interrupted(server
                 stop.set()
 
     told = scene.assignment(select={"limit": 6}, target={"kind": "Queue", "box": "orders"})
-    code = endings.STOPPED
-    while code == endings.STOPPED:
+    code = exit_status.STOPPED
+    while code == exit_status.STOPPED:
         stop = asyncio.Event()
         code = (await scene.run(told, stop=stop, carrier=Interrupted())).code
-    assert code == endings.FINISHED
+    assert code == exit_status.FINISHED
     assert arrived == [0, 1, 2, 3, 10, 11]
     assert sum(tally.matched for tally in await scene.tallies()) == 6

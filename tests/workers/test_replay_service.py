@@ -3,9 +3,10 @@
 import asyncio
 from contextlib import asynccontextmanager
 
-from deadletter.api.deliveries import HttpDelivery
-from deadletter.workers.replayer import carriers, endings
-from deadletter.workers.replayer.services import open_service
+from deadletter.api.delivery import HttpDelivery
+from deadletter.workers import exit_status
+from deadletter.workers.replay import sinks
+from deadletter.workers.replay.services import open_service
 from tests.workers.replaying import adds_up, letter
 
 LOCAL = ("127.0.0.0/8",)
@@ -69,7 +70,7 @@ async def test_what_it_refuses_stays_and_has_failed_again(scene):
     await scene.bury(*(letter(number) for number in range(6)))
     async with serving(lambda service, body: 400 if body == b'{"n": 2}' else 200) as (_, carrier):
         ending = await scene.run(scene.assignment(target=TARGET), carrier=carrier)
-    assert (ending.code, ending.reason) == (endings.FAILED, "DeliveryFailed")
+    assert (ending.code, ending.reason) == (exit_status.FAILED, "DeliveryFailed")
     assert ending.message == "The service did not take 1 of 6 letters; they are still in the dead box."
     assert await scene.open_letters() == [2]
     (tally,) = await scene.tallies()
@@ -86,7 +87,7 @@ async def test_a_share_of_refusals_may_be_allowed(scene):
 
 
 async def test_an_overloaded_service_is_asked_again_with_the_same_key(scene, monkeypatch):
-    monkeypatch.setattr(carriers, "FIRST_WAIT_S", 0.001)
+    monkeypatch.setattr(sinks, "FIRST_WAIT_S", 0.001)
     await scene.bury(letter(1))
     async with serving(lambda service, body: 503 if len(service.bodies) < 3 else 200) as (service, carrier):
         ending = await scene.run(scene.assignment(target=TARGET), carrier=carrier)
@@ -95,31 +96,31 @@ async def test_an_overloaded_service_is_asked_again_with_the_same_key(scene, mon
 
 
 async def test_a_letter_the_service_breaks_at_has_failed_again_and_hinders_no_other(scene, monkeypatch):
-    monkeypatch.setattr(carriers, "FIRST_WAIT_S", 0.001)
+    monkeypatch.setattr(sinks, "FIRST_WAIT_S", 0.001)
     await scene.bury(*(letter(number) for number in range(6)))
     async with serving(lambda service, body: 500 if body == b'{"n": 2}' else 200) as (service, carrier):
         ending = await scene.run(scene.assignment(target=TARGET), carrier=carrier)
-    assert (ending.code, ending.reason) == (endings.FAILED, "DeliveryFailed")
+    assert (ending.code, ending.reason) == (exit_status.FAILED, "DeliveryFailed")
     assert await scene.open_letters() == [2]
-    assert [service.keys.count(f"orders/0/{number}") for number in range(6)] == [1, 1, carriers.ATTEMPTS, 1, 1, 1]
+    assert [service.keys.count(f"orders/0/{number}") for number in range(6)] == [1, 1, sinks.ATTEMPTS, 1, 1, 1]
 
 
 async def test_a_canary_sent_to_a_service_that_is_still_broken_stops_by_itself(scene, monkeypatch):
-    monkeypatch.setattr(carriers, "FIRST_WAIT_S", 0.001)
+    monkeypatch.setattr(sinks, "FIRST_WAIT_S", 0.001)
     await scene.bury(*(letter(number) for number in range(6)))
     canary = {"steps": [1], "wait": "1ms", "maxFailureShare": 10}
     async with serving(lambda service, body: 500) as (service, carrier):
         ending = await scene.run(scene.assignment(target=TARGET, canary=canary), carrier=carrier)
-    assert (ending.code, ending.reason) == (endings.FAILED, "FailureShareExceeded")
+    assert (ending.code, ending.reason) == (exit_status.FAILED, "FailureShareExceeded")
     assert set(service.keys) == {"orders/0/0"}
     assert await scene.open_letters() == list(range(6))
 
 
 async def test_a_service_that_stays_away_ends_the_pod_and_settles_nothing(scene, monkeypatch):
-    monkeypatch.setattr(carriers, "FIRST_WAIT_S", 0.001)
-    monkeypatch.setattr("deadletter.workers.replayer.patience.FIRST_WAIT_S", 0.001)
+    monkeypatch.setattr(sinks, "FIRST_WAIT_S", 0.001)
+    monkeypatch.setattr("deadletter.workers.backoff.FIRST_WAIT_S", 0.001)
     await scene.bury(letter(1))
     async with serving(lambda service, body: 503) as (_, carrier):
         ending = await scene.run(scene.assignment(target=TARGET), carrier=carrier)
-    assert (ending.code, ending.reason) == (endings.TRY_AGAIN, "DeliveryFailed")
+    assert (ending.code, ending.reason) == (exit_status.TRY_AGAIN, "DeliveryFailed")
     assert await scene.open_letters() == [1]

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from deadletter.workers import running
+from deadletter.workers import process
 
 
 class Client:
@@ -20,7 +20,7 @@ class Client:
 @pytest.fixture
 def _collector(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     thresholds = gc.get_threshold()
-    monkeypatch.setattr(running, "LOOK_S", 0.01)
+    monkeypatch.setattr(process, "LOOK_S", 0.01)
     yield
     gc.unfreeze()
     gc.set_threshold(*thresholds)
@@ -34,4 +34,4 @@ def test_a_closed_client_does_not_stay_until_thousands_of_objects_came() -> None
         await asyncio.wait_for(gone.wait(), 30)
         return 7
 
-    assert running.run(work) == 7
+    assert process.run(work) == 7

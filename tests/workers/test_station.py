@@ -8,9 +8,9 @@ from unittest.mock import patch
 import pytest
 
 from deadletter.api.assignments import CourierAssignment
-from deadletter.workers import live
-from deadletter.workers.assignment import TERMINATION_BYTES, AssignmentError, Station
-from deadletter.workers.live import LiveFile
+from deadletter.workers import live_config
+from deadletter.workers.environment import TERMINATION_BYTES, AssignmentError, Station
+from deadletter.workers.live_config import LiveFile
 from tests.workers.couriers import assignment
 from tests.workers.services import until
 
@@ -83,7 +83,7 @@ def test_a_broken_live_file_changes_nothing_and_a_whole_one_does_again(tmp_path:
 
 async def test_a_live_file_is_followed_while_the_worker_runs(tmp_path: Path):
     file = LiveFile(tmp_path)
-    with patch.object(live, "READ_EVERY_S", 0.01):
+    with patch.object(live_config, "READ_EVERY_S", 0.01):
         following = asyncio.ensure_future(file.follow())
         try:
             (tmp_path / "live.json").write_text('{"paused": "Suspended"}')

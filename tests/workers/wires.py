@@ -3,9 +3,9 @@
 import asyncio
 import uuid
 
-from deadletter.api.brokerconnections import BrokerConnectionSpec
-from deadletter.brokers.base import Broker
-from deadletter.brokers.values import BoxSpec, Publication, Taken
+from deadletter.api.broker_connections import BrokerConnectionSpec
+from deadletter.brokers.contract import Broker
+from deadletter.brokers.types import BoxSpec, Publication, Taken
 from deadletter.core.letters import Message, Place
 from tests.workers.couriers import assignment, running
 

@@ -8,11 +8,11 @@ from typing import ClassVar, Literal
 from pydantic import BaseModel, ConfigDict
 
 from deadletter.api.boxes import Boxes
-from deadletter.api.brokerconnections import BrokerConnectionSpec
-from deadletter.api.deliveries import Delivery, HttpDelivery
-from deadletter.api.queueparts import Redaction
+from deadletter.api.broker_connections import BrokerConnectionSpec
+from deadletter.api.delivery import Delivery, HttpDelivery
+from deadletter.api.queue_spec import Redaction
 from deadletter.api.replays import Rate, ReplaySpec
-from deadletter.api.retrypolicies import RetryPolicySpec
+from deadletter.api.retry_policies import RetryPolicySpec
 
 __all__ = [
     "Boxes",

@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, GetCoreSchemaHandler, GetJson
 from pydantic.alias_generators import to_camel
 from pydantic_core import CoreSchema, core_schema
 
-from deadletter.api.rules import Rule
+from deadletter.api.cel_rules import Rule
 
 
 def _add_rules(schema: dict[str, Any], model: type["Model"]) -> None:

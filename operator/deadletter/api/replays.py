@@ -5,11 +5,11 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import Field
 
 from deadletter.api.base import Bool, BoxName, Duration, Expression, Int, Model, NameRef, Text, Time
-from deadletter.api.deliveries import ServiceRef
+from deadletter.api.cel_rules import Rule, immutable, longer_than_nothing
+from deadletter.api.delivery import ServiceRef
 from deadletter.api.kinds import AGE, Column, Kind, condition_column
-from deadletter.api.replaystatus import ReplayStatus
-from deadletter.api.rules import Rule, immutable, longer_than_nothing
-from deadletter.api.transforms import TransformSpec
+from deadletter.api.replay_status import ReplayStatus
+from deadletter.api.transform import TransformSpec
 from deadletter.core import durations, times
 
 __all__ = [

@@ -1,7 +1,7 @@
 """Fields that the schema takes and nothing carries out yet: one list, so that none is silently without effect."""
 
-from deadletter.api.brokerconnections import BrokerConnection
-from deadletter.api.deadletterqueues import DeadLetterQueue
+from deadletter.api.broker_connections import BrokerConnection
+from deadletter.api.dead_letter_queues import DeadLetterQueue
 from deadletter.api.replays import Replay
 
 

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from deadletter.api.base import Tls
-from deadletter.api.brokerconnections import BrokerConnectionSpec, KafkaConnection
-from deadletter.brokers.base import Broker
+from deadletter.api.broker_connections import BrokerConnectionSpec, KafkaConnection
+from deadletter.brokers.address_check import address_guard
+from deadletter.brokers.contract import Broker
 from deadletter.brokers.errors import AuthenticationFailed, CertificateRefused
-from deadletter.brokers.guard import address_guard
 
 Secrets = Callable[[str, str], bytes]
 
@@ -33,7 +33,7 @@ def open_broker(
 ) -> AbstractAsyncContextManager[Broker]:
     """Dials at the first request, so an unreachable broker shows there and not here."""
     if spec.redis is not None:
-        from deadletter.brokers.redis.opening import open_redis
+        from deadletter.brokers.redis.connection import open_redis
 
         return open_redis(spec.redis, secrets, allow)
     if spec.kafka is None:
@@ -44,7 +44,7 @@ def open_broker(
 @asynccontextmanager
 async def _open_kafka(spec: KafkaConnection, secrets: Secrets, allow: Sequence[str]) -> AsyncIterator[Broker]:
     from deadletter.brokers.kafka.broker import KafkaBroker
-    from deadletter.brokers.kafka.line import Line
+    from deadletter.brokers.kafka.client import Line
 
     line = Line(spec.bootstrap_servers, KafkaCredentials(spec, secrets), address_guard(allow))
     try:

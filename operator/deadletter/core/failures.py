@@ -4,7 +4,7 @@ import re
 from functools import lru_cache
 
 from deadletter.core.letters import Category, Failure
-from deadletter.core.texts import clip
+from deadletter.core.truncate import clip
 
 TYPE_LIMIT = 256
 MESSAGE_LIMIT = 2_048

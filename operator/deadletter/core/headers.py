@@ -10,8 +10,9 @@ from dataclasses import replace
 from functools import lru_cache
 
 from deadletter.core import times
-from deadletter.core.compat import compat_headers
+from deadletter.core.compat_headers import compat_headers
 from deadletter.core.fingerprint import blurred
+from deadletter.core.header_values import number, position
 from deadletter.core.letters import (
     SEQUENCE_MASK,
     Category,
@@ -23,8 +24,7 @@ from deadletter.core.letters import (
     Origin,
     Place,
 )
-from deadletter.core.numbers import number, position
-from deadletter.core.texts import clip_bytes
+from deadletter.core.truncate import clip_bytes
 
 ID = "dlq-id"
 ORIGIN_TOPIC = "dlq-origin-topic"

@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from deadletter.api.brokerconnections import BoxDefaults, BrokerConnectionSpec
-from deadletter.api.deadletterqueues import DeadLetterQueue
+from deadletter.api.broker_connections import BoxDefaults, BrokerConnectionSpec
+from deadletter.api.dead_letter_queues import DeadLetterQueue
 
 FOR_EVER = -1
 # Against defaults of the broker that delete by size (log.retention.bytes) or compact: only time deletes letters.

@@ -6,12 +6,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from deadletter.api.brokerconnections import BrokerConnection
-from deadletter.api.deadletterqueues import DeadLetterQueue
-from deadletter.api.queuestatus import OwnedBox
+from deadletter.api.broker_connections import BrokerConnection
+from deadletter.api.dead_letter_queues import DeadLetterQueue
+from deadletter.api.queue_status import OwnedBox
 from deadletter.api.replays import Replay
-from deadletter.api.retrypolicies import RetryPolicy
-from deadletter.core.tallies import Tally
+from deadletter.api.retry_policies import RetryPolicy
+from deadletter.core.replay_progress import Tally
 
 
 class Group(Protocol):

@@ -4,13 +4,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from deadletter.api.assignments import Live
-from deadletter.api.deadletterqueues import DeadLetterQueue
+from deadletter.api.dead_letter_queues import DeadLetterQueue
 from deadletter.core import names
-from deadletter.plan import pods
-from deadletter.plan.couriers import role_of
-from deadletter.plan.degradation import pause
+from deadletter.plan import pod_template
+from deadletter.plan.degraded import pause
 from deadletter.plan.facts import QueueFacts
-from deadletter.plan.pods import Manifest
+from deadletter.plan.pod_template import Manifest
+from deadletter.plan.worker_manifests import role_of
 
 
 def plan_gate(
@@ -20,8 +20,8 @@ def plan_gate(
     role = role_of(queue)
     name = names.child(queue.name, role) if role else ""
     kept: Mapping[str, str] = next((one["data"] for one in told if role and one["metadata"]["name"] == name), {})
-    if role is None or pods.ASSIGNMENT not in kept:
+    if role is None or pod_template.ASSIGNMENT not in kept:
         return []
-    live = pods.written(Live(paused=pause(queue, facts.reading, redriving), redaction=queue.spec.redaction))
-    head = pods.owned("ConfigMap", "v1", queue, name, names.labels(queue.name, role))
-    return [head | {"data": {pods.ASSIGNMENT: kept[pods.ASSIGNMENT], pods.LIVE: live}}]
+    live = pod_template.written(Live(paused=pause(queue, facts.reading, redriving), redaction=queue.spec.redaction))
+    head = pod_template.owned("ConfigMap", "v1", queue, name, names.labels(queue.name, role))
+    return [head | {"data": {pod_template.ASSIGNMENT: kept[pod_template.ASSIGNMENT], pod_template.LIVE: live}}]

@@ -15,8 +15,8 @@ deleted only after a confirmation.
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
-from deadletter.api.deadletterqueues import DeadLetterQueue
-from deadletter.api.queuestatus import OwnedBox
+from deadletter.api.dead_letter_queues import DeadLetterQueue
+from deadletter.api.queue_status import OwnedBox
 from deadletter.core.reasons import Reason
 from deadletter.plan.boxes import owned_boxes
 from deadletter.plan.findings import BOXES, Finding

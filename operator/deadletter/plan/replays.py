@@ -6,13 +6,13 @@ from typing import Any
 from deadletter.api.replays import Replay
 from deadletter.core import durations, times
 from deadletter.core.reasons import Reason
-from deadletter.core.tallies import Tally
+from deadletter.core.replay_progress import Tally
 from deadletter.plan.conditions import Saying, claim, put
-from deadletter.plan.endings import Ending, ended, fall, groups, is_being_counted, summed, targets, window
 from deadletter.plan.facts import ReplayFacts
 from deadletter.plan.findings import Finding
-from deadletter.plan.queues import second
-from deadletter.plan.references import expression, is_built, missing, no_offset, no_topic
+from deadletter.plan.queue_checks import expression, is_built, missing, no_offset, no_topic
+from deadletter.plan.queue_status import second
+from deadletter.plan.replay_result import Ending, ended, fall, groups, is_being_counted, summed, targets, window
 
 PACE = ("estimatedCompletionTime", "lettersPerSecond")
 COUNTS = ("matched", "replayed", "archived", "discarded", "bytes")

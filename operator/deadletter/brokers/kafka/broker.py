@@ -6,21 +6,23 @@ from typing import Any
 
 from pyroaring import BitMap64
 
-from deadletter.brokers.base import Desk, Mover, Offsets, Registers
-from deadletter.brokers.groups import Start
-from deadletter.brokers.kafka import beginnings, boxes, ledgers, parcels, reading
-from deadletter.brokers.kafka.desk import open_desk
-from deadletter.brokers.kafka.discarding import discard
+from deadletter.brokers.contract import Desk, Mover, Offsets, Registers
+from deadletter.brokers.group_offsets import Start
+from deadletter.brokers.kafka import ledger as ledgers
+from deadletter.brokers.kafka import reads, record_batches, topics
+from deadletter.brokers.kafka.client import Line
+from deadletter.brokers.kafka.driver_internals import discard
 from deadletter.brokers.kafka.errors import translated
-from deadletter.brokers.kafka.line import Line
-from deadletter.brokers.kafka.mover import open_mover
-from deadletter.brokers.kafka.registers import KafkaRegisters
-from deadletter.brokers.kafka.sightings import Sightings
-from deadletter.brokers.kafka.transaction import Room
-from deadletter.brokers.skipping import log_skipped
-from deadletter.brokers.values import BoxSpec, BoxState, CourierWord, DeskSpec, Publication, Resumed, Server, Taken
-from deadletter.core.ledger import CHUNK_BITS, Key, Settlements, UnknownRecord, decode_chunk, decode_tally
-from deadletter.core.tallies import Span, Tally
+from deadletter.brokers.kafka.monitor import KafkaRegisters
+from deadletter.brokers.kafka.partition_writer import open_mover
+from deadletter.brokers.kafka.subscription import group as beginnings
+from deadletter.brokers.kafka.subscription.subscription import open_desk
+from deadletter.brokers.kafka.timestamp_cache import Sightings
+from deadletter.brokers.kafka.transactions import Room
+from deadletter.brokers.skipped_records import log_skipped
+from deadletter.brokers.types import BoxSpec, BoxState, CourierWord, DeskSpec, Publication, Resumed, Server, Taken
+from deadletter.core.ledger.settlements import CHUNK_BITS, Key, Settlements, UnknownRecord, decode_chunk, decode_tally
+from deadletter.core.replay_progress import Span, Tally
 
 
 class KafkaProduced:
@@ -46,29 +48,29 @@ class KafkaBroker:
 
     async def server(self) -> Server:
         """Who answers."""
-        return await boxes.server(self._line)
+        return await topics.server(self._line)
 
     async def describe(self, names: Sequence[str]) -> Mapping[str, BoxState]:
         """The topics among `names` that exist."""
-        return await boxes.describe(self._line, names)
+        return await topics.describe(self._line, names)
 
     async def ensure(self, spec: BoxSpec) -> BoxState:
         """Make the topic as asked, or bring it there."""
-        return await boxes.ensure(self._line, spec)
+        return await topics.ensure(self._line, spec)
 
     async def drop(self, names: Sequence[str]) -> None:
         """Delete topics."""
-        await boxes.drop(self._line, names)
+        await topics.drop(self._line, names)
 
     async def window(self, box: str, archived: bool = False) -> tuple[Span, ...]:
         """First and end offset of each partition; archived letters lie in the same topic."""
         del archived
-        return await reading.window(self._line, box)
+        return await reads.window(self._line, box)
 
     async def read(self, box: str, spans: Sequence[Span], archived: bool = False) -> AsyncGenerator[list[Taken], None]:
         """What is committed in these spans."""
         del archived
-        async with aclosing(reading.read(self._line, box, spans)) as batches:
+        async with aclosing(reads.read(self._line, box, spans)) as batches:
             async for batch in batches:
                 if batch:
                     self._sightings.note(batch)
@@ -87,11 +89,11 @@ class KafkaBroker:
         """Publish without settling: at least once."""
         if not publications:
             return
-        packed = await parcels.pack(publications, parcels.Targets(self._line), in_transaction=False)
+        packed = await record_batches.pack(publications, record_batches.Targets(self._line), in_transaction=False)
         producer = await self._line.producer()
         try:
             with translated(publications[0].to):
-                await parcels.send(producer, packed)
+                await record_batches.send(producer, packed)
         finally:
             await discard(producer)
 
@@ -161,11 +163,11 @@ class KafkaBroker:
 
     async def match_ledger(self, box: str, ledger: str) -> str:
         """Bring an existing ledger to the replicas of its dead topic."""
-        return await boxes.match_ledger(self._line, ledger, box)
+        return await topics.match_ledger(self._line, ledger, box)
 
     async def say(self, box: str, ledger: str, pod: str, word: CourierWord | None) -> None:
         """Keep the word of a worker without a desk."""
-        await boxes.ensure_ledger(self._line, ledger, box)
+        await topics.ensure_ledger(self._line, ledger, box)
         await ledgers.write_word(self._line, ledger, pod, word)
 
     def registers(self) -> Registers:

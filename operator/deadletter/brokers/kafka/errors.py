@@ -7,8 +7,8 @@ from contextlib import contextmanager
 from aiokafka import errors as driver
 
 from deadletter.brokers import errors as ours
-from deadletter.core.certificates import refusal
-from deadletter.core.ledger import LedgerError, UnknownRecord
+from deadletter.core.ledger.settlements import LedgerError, UnknownRecord
+from deadletter.net.tls_errors import refusal
 
 _TRANSLATIONS: tuple[tuple[tuple[type[BaseException], ...], type[ours.BrokerError], str], ...] = (
     (

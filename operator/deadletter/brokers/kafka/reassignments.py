@@ -9,8 +9,8 @@ from aiokafka.protocol.metadata import MetadataRequest
 from aiokafka.protocol.types import CompactArray, CompactString, Int16, Int32, Schema, TaggedFields
 
 from deadletter.brokers.errors import BoxRefused, NotSupported
+from deadletter.brokers.kafka.client import REQUEST_TIMEOUT_MS, Line
 from deadletter.brokers.kafka.errors import check, translated
-from deadletter.brokers.kafka.line import REQUEST_TIMEOUT_MS, Line
 
 TEXT = CompactString("utf-8")
 Assignment = Mapping[int, Sequence[int]]  # partition -> brokers, the preferred leader first

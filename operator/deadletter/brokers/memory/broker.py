@@ -3,16 +3,16 @@
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 
-from deadletter.brokers.base import Offsets, Registers
+from deadletter.brokers.contract import Offsets, Registers
 from deadletter.brokers.errors import BoxAppeared, BoxConflict, BoxMissing
-from deadletter.brokers.groups import Start
-from deadletter.brokers.memory.desk import MemoryDesk
+from deadletter.brokers.group_offsets import Start
 from deadletter.brokers.memory.groups import is_lost, positions
-from deadletter.brokers.memory.mover import MemoryMover
+from deadletter.brokers.memory.partition_writer import MemoryMover
 from deadletter.brokers.memory.server import Box, MemoryServer
-from deadletter.brokers.values import BoxSpec, BoxState, CourierWord, DeskSpec, Publication, Resumed, Server, Taken
+from deadletter.brokers.memory.subscription import MemoryDesk
+from deadletter.brokers.types import BoxSpec, BoxState, CourierWord, DeskSpec, Publication, Resumed, Server, Taken
 from deadletter.core.letters import Place
-from deadletter.core.tallies import Span, Tally
+from deadletter.core.replay_progress import Span, Tally
 
 _BATCH = 100
 
@@ -175,7 +175,7 @@ class MemoryBroker:
 
     def registers(self) -> Registers:
         """Counted anew in each sweep."""
-        from deadletter.brokers.memory.registers import MemoryRegisters
+        from deadletter.brokers.memory.monitor import MemoryRegisters
 
         return MemoryRegisters(self._server)
 

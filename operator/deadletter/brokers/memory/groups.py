@@ -1,6 +1,6 @@
 """Positions of a consumer group in memory."""
 
-from deadletter.brokers.groups import EARLIEST, LATEST, Start
+from deadletter.brokers.group_offsets import EARLIEST, LATEST, Start
 from deadletter.brokers.memory.server import Box, MemoryServer
 
 

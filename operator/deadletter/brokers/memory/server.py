@@ -8,9 +8,9 @@ from uuid import uuid4
 from zlib import crc32
 
 from deadletter.brokers.errors import BoxMissing, BrokerError, TooLarge
-from deadletter.brokers.values import BoxSpec, BoxState, CourierWord, Publication
+from deadletter.brokers.types import BoxSpec, BoxState, CourierWord, Publication
 from deadletter.core.letters import Message
-from deadletter.core.tallies import Tally, Why
+from deadletter.core.replay_progress import Tally, Why
 
 
 def wall_clock() -> int:

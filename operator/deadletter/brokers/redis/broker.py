@@ -4,20 +4,21 @@ import secrets
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager
 
-from deadletter.brokers.base import Offsets, Registers
+from deadletter.brokers.contract import Offsets, Registers
 from deadletter.brokers.errors import BoxMissing, BrokerError
-from deadletter.brokers.groups import Start
-from deadletter.brokers.redis import boxes, groups, ledgers, names
-from deadletter.brokers.redis.desk import RedisDesk
-from deadletter.brokers.redis.line import Line
-from deadletter.brokers.redis.mover import RedisMover
-from deadletter.brokers.redis.publishing import Guard, Parcel, publish
-from deadletter.brokers.redis.reading import read_span
-from deadletter.brokers.redis.registers import RedisRegisters
-from deadletter.brokers.redis.selections import read_selection
-from deadletter.brokers.values import BoxSpec, BoxState, CourierWord, DeskSpec, Publication, Resumed, Server, Taken
+from deadletter.brokers.group_offsets import Start
+from deadletter.brokers.redis import groups, keys, streams
+from deadletter.brokers.redis import ledger as ledgers
+from deadletter.brokers.redis.client import Line
+from deadletter.brokers.redis.monitor import RedisRegisters
+from deadletter.brokers.redis.packed_selection import read_selection
+from deadletter.brokers.redis.partition_writer import RedisMover
+from deadletter.brokers.redis.publish import Guard, Parcel, publish
+from deadletter.brokers.redis.reads import read_span
+from deadletter.brokers.redis.subscription import RedisDesk
+from deadletter.brokers.types import BoxSpec, BoxState, CourierWord, DeskSpec, Publication, Resumed, Server, Taken
 from deadletter.core.names import archive
-from deadletter.core.tallies import Span, Tally
+from deadletter.core.replay_progress import Span, Tally
 
 _IDENTITY = "{dlq-operator}.server"
 
@@ -30,7 +31,7 @@ class RedisBroker:
 
     async def server(self) -> Server:
         """Who answers; NotSupported when it is a node of a Cluster or a Sentinel."""
-        facts = await boxes.server_facts(self._line)
+        facts = await streams.server_facts(self._line)
         return Server("Redis", facts.version, 1, transactions=False, id=await self._identity())
 
     async def _identity(self) -> str:
@@ -46,19 +47,19 @@ class RedisBroker:
 
     async def describe(self, names: Sequence[str]) -> Mapping[str, BoxState]:
         """Those that exist, in one request."""
-        return await boxes.describe(self._line, names)
+        return await streams.describe(self._line, names)
 
     async def ensure(self, spec: BoxSpec) -> BoxState:
         """Make an empty stream, or an empty retry box."""
-        return await boxes.ensure(self._line, spec)
+        return await streams.ensure(self._line, spec)
 
     async def drop(self, names: Sequence[str]) -> None:
         """Delete boxes and ledgers with all that lies beside them."""
-        await boxes.drop(self._line, names)
+        await streams.drop(self._line, names)
 
     async def window(self, box: str, archived: bool = False) -> tuple[Span, ...]:
         """First entry and the one after the last that was ever added."""
-        return (await boxes.window(self._line, archive(box) if archived else box, optional=archived),)
+        return (await streams.window(self._line, archive(box) if archived else box, optional=archived),)
 
     async def read(self, box: str, spans: Sequence[Span], archived: bool = False) -> AsyncGenerator[list[Taken], None]:
         """Entries of these spans; archived letters lie in a stream of their own."""
@@ -85,8 +86,8 @@ class RedisBroker:
             raise BoxMissing(f"a stream has one partition, there is no {partition}")
         stream, kept = archive(box) if archived else box, archive(box)
         if not archived:
-            await boxes.window(self._line, box)
-        token = await self._line.call("INCR", names.fence(stream))
+            await streams.window(self._line, box)
+        token = await self._line.call("INCR", keys.fence(stream))
         mover = RedisMover(self._line, stream, kept, ledger, uid, token)
         await mover.begin()
         try:
@@ -119,7 +120,7 @@ class RedisBroker:
 
     async def produced(self, ledger: str, uid: str) -> ledgers.Ranges:
         """Where a Replay published."""
-        return ledgers.Ranges(await ledgers.read_list(self._line, names.produced(ledger, uid)))
+        return ledgers.Ranges(await ledgers.read_list(self._line, keys.produced(ledger, uid)))
 
     async def tallies(self, ledger: str) -> Mapping[str, Sequence[Tally]]:
         """What every Replay has counted."""

@@ -24,7 +24,7 @@ from deadletter.brokers.errors import (
     NotAuthorised,
     NotSupported,
 )
-from deadletter.core.certificates import refusal
+from deadletter.net.tls_errors import refusal
 
 _BY_WORD: dict[str, tuple[type[BrokerError], str]] = {
     "FENCED": (Fenced, "another settler took over"),

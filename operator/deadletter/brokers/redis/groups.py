@@ -3,10 +3,10 @@
 from typing import Any
 
 from deadletter.brokers.errors import BrokerError
-from deadletter.brokers.groups import EARLIEST, LATEST, Start, offsets_lost
-from deadletter.brokers.redis import boxes
-from deadletter.brokers.redis.line import Line
-from deadletter.brokers.values import DeskSpec, Resumed
+from deadletter.brokers.group_offsets import EARLIEST, LATEST, Start, offsets_lost
+from deadletter.brokers.redis import streams
+from deadletter.brokers.redis.client import Line
+from deadletter.brokers.types import DeskSpec, Resumed
 from deadletter.core.letters import SEQUENCE_MASK, Place
 
 _IDS: dict[str, str] = {EARLIEST: "0", LATEST: "$"}
@@ -19,22 +19,22 @@ async def begin(line: Line, spec: DeskSpec) -> None:
         if await is_lost(line, spec.source, spec.group):
             raise offsets_lost(spec.source, spec.group)
         start = "0"
-    await boxes.make_group(line, spec.source, spec.group, start)
+    await streams.make_group(line, spec.source, spec.group, start)
 
 
 async def begin_again(line: Line, spec: DeskSpec, last: str | None) -> None:
     """Make a group that vanished under an open desk, if the stream holds nothing that was read (`last`: up to it)."""
-    told = await boxes.look(line, spec.source)
+    told = await streams.look(line, spec.source)
     first = told[b"first-entry"] if told else None
     has_read = first is not None and (last is None or _offset(first[0].decode()) <= _offset(last))
     if has_read and await is_lost(line, spec.source, spec.group):
         raise offsets_lost(spec.source, spec.group)
-    await boxes.make_group(line, spec.source, spec.group, "0")
+    await streams.make_group(line, spec.source, spec.group, "0")
 
 
 async def is_lost(line: Line, source: str, group: str) -> bool:
     """True if the stream holds messages and the group does not exist."""
-    told = await boxes.look(line, source)
+    told = await streams.look(line, source)
     if told is None or not told[b"length"]:
         return False
     groups: list[list[Any]] = await line.call("XINFO", "GROUPS", source)

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, replace
 
 from deadletter.core.dialects.base import Dialect, DialectError, Fields, envelope_of, failure_in
-from deadletter.core.dialects.wire import Reader, WireError
+from deadletter.core.dialects.binary import Reader, WireError
 from deadletter.core.letters import Envelope, Message, Origin
 
 _HEAD = 5  # a nought and the schema's number

@@ -4,9 +4,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from deadletter.core.failures import MESSAGE_LIMIT, STACK_LIMIT, TYPE_LIMIT, classify_error, classify_status
+from deadletter.core.header_values import moment, number, position
 from deadletter.core.letters import Confidence, Envelope, Failure, Message, Origin, Place
-from deadletter.core.numbers import moment, number, position
-from deadletter.core.texts import clip
+from deadletter.core.truncate import clip
 
 Names = tuple[str, ...]
 _TEXT_BYTES = 4 * STACK_LIMIT

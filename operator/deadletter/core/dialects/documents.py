@@ -9,7 +9,7 @@ import msgspec
 from deadletter.core.dialects.base import Dialect, DialectError, Fields
 from deadletter.core.failures import MESSAGE_LIMIT, classify_status
 from deadletter.core.letters import Category, Confidence, Envelope, Headers, Message, Place
-from deadletter.core.texts import clip
+from deadletter.core.truncate import clip
 
 Document = dict[str, msgspec.Raw]
 _DOCUMENT = msgspec.json.Decoder(Document)

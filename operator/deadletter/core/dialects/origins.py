@@ -1,6 +1,6 @@
 """What a dialect tells of a letter's origin, known before any letter is read."""
 
-from deadletter.core.dialects.table import TABLE
+from deadletter.core.dialects.registry import TABLE
 
 AUTO = "Auto"
 # Read from a key, a value or the stream's own name, so no table of header names shows it.

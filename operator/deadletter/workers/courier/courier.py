@@ -4,18 +4,19 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any
 
+from deadletter import logs
 from deadletter.api.assignments import CourierAssignment
-from deadletter.brokers.base import Desk
+from deadletter.brokers.contract import Desk
 from deadletter.brokers.errors import BrokerError, Fenced, GroupOffsetsLost
-from deadletter.brokers.values import Claim
-from deadletter.core.breaker import PROBES
-from deadletter.workers import logs, metrics, running
+from deadletter.brokers.types import Claim
+from deadletter.core.circuit_breaker import PROBES
+from deadletter.workers import metrics, process
 from deadletter.workers.courier import letters
-from deadletter.workers.courier.deliveries import Deliverer, wall_clock
-from deadletter.workers.courier.fates import Fates
-from deadletter.workers.courier.gates import Gate, Pass
-from deadletter.workers.courier.lanes import TURNS
-from deadletter.workers.courier.load import Load
+from deadletter.workers.courier.dispositions import Fates
+from deadletter.workers.courier.gate import Gate, Pass
+from deadletter.workers.courier.in_flight import Load
+from deadletter.workers.courier.key_ordering import TURNS
+from deadletter.workers.delivery.http.delivery import Deliverer, wall_clock
 
 TROUBLE_S = 60.0
 GLANCE_S = 0.2
@@ -90,7 +91,7 @@ class Courier:
         self._fates.forget()
         if self._timer is not None:
             self._timer.cancel()
-        await running.end(*others, *self._tasks)
+        await process.end(*others, *self._tasks)
 
     async def _claim_on(self) -> None:
         since: float | None = None

@@ -2,10 +2,10 @@
 
 from dataclasses import replace
 
-from deadletter.brokers.values import Claim
+from deadletter.brokers.types import Claim
 from deadletter.core.headers import read_fields, stamp, unforge
 from deadletter.core.letters import Envelope, Failure, Letter, Message, Origin, Place
-from deadletter.workers.courier.requests import Waybill, idempotency_key
+from deadletter.workers.delivery.http.request import Waybill, idempotency_key
 
 
 def _known(claim: Claim) -> Envelope:

@@ -5,18 +5,19 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 
+from deadletter import logs
 from deadletter.api.assignments import CourierAssignment
-from deadletter.brokers.base import Broker
 from deadletter.brokers.connect import mounted_secrets, open_broker
+from deadletter.brokers.contract import Broker
 from deadletter.brokers.errors import BrokerError, Fenced
-from deadletter.brokers.values import DeskSpec
+from deadletter.brokers.types import DeskSpec
 from deadletter.core.names import retry_box
-from deadletter.workers import health, logs, running
-from deadletter.workers.assignment import AssignmentError, Station
+from deadletter.workers import health, process
 from deadletter.workers.courier.courier import TROUBLE_S, Courier
-from deadletter.workers.courier.deliveries import Deliverer, wall_clock
-from deadletter.workers.courier.words import Speaker
-from deadletter.workers.live import LiveFile
+from deadletter.workers.courier.status import Speaker
+from deadletter.workers.delivery.http.delivery import Deliverer, wall_clock
+from deadletter.workers.environment import AssignmentError, Station
+from deadletter.workers.live_config import LiveFile
 
 FIRST_PAUSE_S = 1.0
 LONGEST_PAUSE_S = 30.0
@@ -77,7 +78,7 @@ class Shift:
             try:
                 return await self._keep_at_it(stop)
             finally:
-                await running.end(following)
+                await process.end(following)
 
     async def _keep_at_it(self, stop: asyncio.Event) -> int:
         pauses = Pauses()
@@ -125,7 +126,7 @@ class Shift:
                 await courier.run(stop)
             finally:
                 self._speaker = None
-                await running.end(speaking)
+                await process.end(speaking)
                 await deliverer.close()
 
 
@@ -141,4 +142,4 @@ def main(argv: Sequence[str]) -> int:
         station.terminate("InvalidSpec", str(error))
         return 2
     logs.configure(role="courier", namespace=assignment.namespace, queue=assignment.queue)
-    return running.run(Shift(assignment, station).work)
+    return process.run(Shift(assignment, station).work)

@@ -2,18 +2,19 @@
 
 import asyncio
 
+from deadletter import logs
 from deadletter.api.assignments import RedriveAssignment
 from deadletter.brokers.connect import mounted_secrets, open_broker
 from deadletter.brokers.errors import BrokerError
 from deadletter.core.selection import PredicateError
-from deadletter.workers import logs, running
-from deadletter.workers.assignment import AssignmentError, Station
+from deadletter.workers import process
+from deadletter.workers.environment import AssignmentError, Station
+from deadletter.workers.exit_status import HUMAN, Ending, of_broker
 from deadletter.workers.health import Health, serve
-from deadletter.workers.live import LiveFile
-from deadletter.workers.redrive.standing import Redriver
-from deadletter.workers.replayer.endings import HUMAN, Ending, of_broker
-from deadletter.workers.replayer.main import following
-from deadletter.workers.replayer.replay import wall_clock
+from deadletter.workers.live_config import LiveFile
+from deadletter.workers.redrive.redriver import Redriver
+from deadletter.workers.replay.main import following
+from deadletter.workers.replay.setup import wall_clock
 
 
 async def _redrive(assignment: RedriveAssignment, station: Station, stop: asyncio.Event) -> Ending:
@@ -47,4 +48,4 @@ def main(argv: list[str]) -> int:
     """Run the redriver; it takes no arguments."""
     del argv
     logs.configure(role="redrive")
-    return running.run(work)
+    return process.run(work)

@@ -3,10 +3,10 @@
 An application that keeps our headers tells it by `dlq-replays`; the greater of both counts.
 """
 
-from deadletter.brokers.base import Broker, Produced
+from deadletter.brokers.contract import Broker, Produced
 from deadletter.core.letters import Envelope
 from deadletter.core.policy import Policy
-from deadletter.workers.replayer.returns import lies_in
+from deadletter.workers.replay.failed_again import lies_in
 
 PREFIX = "redrive-"
 MOST = 32  # later rounds share the last name: a policy that retries for ever needs no more

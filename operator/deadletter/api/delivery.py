@@ -1,0 +1,226 @@
+"""How a courier hands messages to the user's service."""
+
+import re
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import Field, GetCoreSchemaHandler, GetJsonSchemaHandler
+from pydantic_core import CoreSchema, core_schema
+
+from deadletter.api.base import HOST, PORT, Duration, HeaderName, Int, Model, SecretKeyRef, Text, Tls, cel_text
+from deadletter.api.cel_rules import Rule, count_of_set
+from deadletter.core import durations
+
+HTTP_URL = rf"https?://{HOST}(?::{PORT})?(?:[/?][!-~]*)?"
+STATUSES = "[2-5][0-9]{2}(?:-[2-5][0-9]{2})?"
+OWN_HEADERS = ("host", "content-length", "transfer-encoding", "connection", "upgrade", "te", "trailer", "expect")
+
+UrlPath = Annotated[
+    str, Text(512, '/[!-"$-~]*', "must begin with '/' and be plain ASCII without spaces or '#'"), Field()
+]
+
+
+class IntOrText:
+    """An integer or a text, as Kubernetes writes quantities and ports."""
+
+    def __init__(self, pattern: str, sentence: str, least: int, most: int, longest: int = 32) -> None:
+        self.pattern, self.sentence, self.least, self.most, self.longest = pattern, sentence, least, most, longest
+
+    def __get_pydantic_core_schema__(self, _source: Any, _handler: GetCoreSchemaHandler) -> CoreSchema:
+        return core_schema.no_info_plain_validator_function(
+            self.check, serialization=core_schema.plain_serializer_function_ser_schema(lambda value: value)
+        )
+
+    def __get_pydantic_json_schema__(self, _schema: CoreSchema, _handler: GetJsonSchemaHandler) -> dict[str, Any]:
+        number = f"self >= {self.least} && self <= {self.most}"
+        text = f"string(self).matches({cel_text(f'^(?:{self.pattern})$')})"
+        rule = {"rule": f"type(self) == int ? {number} : {text}", "message": self.sentence}
+        return {"x-kubernetes-int-or-string": True, "maxLength": self.longest, "x-kubernetes-validations": [rule]}
+
+    def check(self, value: object) -> int | str:
+        """The value itself, or the sentence."""
+        if isinstance(value, int) and not isinstance(value, bool) and self.least <= value <= self.most:
+            return value
+        if isinstance(value, str) and len(value) <= self.longest and re.fullmatch(self.pattern, value):
+            return value
+        raise ValueError(self.sentence)
+
+
+Statuses = Annotated[
+    int | str, IntOrText(STATUSES, 'must be a status such as 204, or a range such as "200-299"', 200, 599, 7)
+]
+Quantity = Annotated[
+    int | str,
+    IntOrText(
+        r"[0-9]{1,15}(?:\.[0-9]{1,9})?(?:m|k|M|G|T|P|Ki|Mi|Gi|Ti|Pi)?",
+        "must be a quantity such as 100m, 2 or 64Mi",
+        0,
+        1 << 50,
+    ),
+]
+
+
+class ServiceRef(Model):
+    """A Service of the same namespace."""
+
+    name: Annotated[
+        str,
+        Text(63, "[a-z](?:[-a-z0-9]*[a-z0-9])?", "must be the name of a Service: lower case letters, digits and '-'"),
+        Field(description="Name of the Service, in the same namespace."),
+    ]
+    port: Int = Field(80, ge=1, le=65535, description="Port of the Service.")
+    path: UrlPath = Field("/", description="Path of the request.")
+
+    def url(self, namespace: str, tls: bool = False) -> str:
+        """Where the Service answers inside the cluster."""
+        return f"{'https' if tls else 'http'}://{self.name}.{namespace}.svc:{self.port}{self.path}"
+
+
+class ValueFrom(Model):
+    """Where a secret value comes from."""
+
+    secret_key_ref: SecretKeyRef = Field(description="The key of a Secret.")
+
+
+class HttpHeader(Model):
+    """A request header with a fixed or a secret value."""
+
+    constraints: ClassVar = (
+        Rule(
+            "has(self.value) != has(self.valueFrom)",
+            "exactly one of value and valueFrom must be set",
+            lambda header: count_of_set(header, "value", "value_from") == 1,
+        ),
+        Rule(
+            f"!(self.name.lowerAscii() in {list(OWN_HEADERS)})",
+            f"name must not be one that the courier sets itself: {', '.join(OWN_HEADERS)}",
+            lambda header: header.name.lower() not in OWN_HEADERS,
+            "name",
+        ),
+    )
+
+    name: Annotated[HeaderName, Field(description="Name of the header.")]
+    value: Annotated[str, Text(1024, "[ -~]*", "must be plain ASCII on one line", shortest=0)] | None = Field(
+        None, description="Its value, for all to read; a secret one belongs into valueFrom."
+    )
+    value_from: ValueFrom | None = Field(None, description="Where its secret value comes from.")
+
+
+class HttpDelivery(Model):
+    """A request per message."""
+
+    constraints: ClassVar = (
+        Rule(
+            "has(self.serviceRef) != has(self.url)",
+            "exactly one of serviceRef and url must be set",
+            lambda http: count_of_set(http, "service_ref", "url") == 1,
+        ),
+        Rule(
+            "!has(self.url) || !self.url.contains('@')",
+            "url must not hold credentials: send them as a header with valueFrom.secretKeyRef",
+            lambda http: http.url is None or "@" not in http.url,
+            "url",
+        ),
+        Rule(
+            f"!has(self.url) || self.url.contains('@') || self.url.matches({cel_text(f'^{HTTP_URL}$')})",
+            "url must begin with http:// or https:// and a host",
+            lambda http: http.url is None or "@" in http.url or re.fullmatch(HTTP_URL, http.url) is not None,
+            "url",
+        ),
+        Rule(
+            "!has(self.tls) || !has(self.url) || self.url.startsWith('https:')",
+            "tls needs a url that begins with https://",
+            lambda http: http.tls is None or http.url is None or http.url.startswith("https:"),
+            "tls",
+        ),
+    )
+
+    service_ref: ServiceRef | None = Field(None, description="Deliver to a Service of the same namespace.")
+    url: Annotated[str, Text(1024)] | None = Field(None, description="Or to any http:// or https:// address.")
+    method: Literal["POST", "PUT", "PATCH"] = Field("POST", description="Method of the request.")
+    headers: tuple[HttpHeader, ...] = Field((), max_length=16, description="Headers of every request.")
+    success: tuple[Statuses, ...] = Field(
+        ("200-299",),
+        min_length=1,
+        max_length=16,
+        description="Statuses that mean done: numbers, or ranges as text.",
+    )
+    forward_headers: tuple[
+        Annotated[
+            str,
+            Text(128, r"(?:[!#$%&'+.^_`|~0-9A-Za-z-]+\*?|\*)", "must be a header name; a '*' may end it"),
+        ],
+        ...,
+    ] = Field(
+        (), max_length=32, description="Message headers that become request headers; `ce_*` takes all that begin so."
+    )
+    tls: Tls | None = Field(None, description="How TLS is done; with serviceRef it also means https.")
+
+    def target(self, namespace: str) -> str:
+        """The address the courier calls."""
+        if self.service_ref is not None:
+            return self.service_ref.url(namespace, self.tls is not None)
+        return self.url or ""
+
+    @property
+    def secret_keys(self) -> tuple[SecretKeyRef, ...]:
+        """Every key of a Secret that its headers and its TLS take."""
+        of_headers = tuple(header.value_from.secret_key_ref for header in self.headers if header.value_from)
+        return of_headers + (self.tls.secret_keys if self.tls else ())
+
+    def is_success(self, status: int) -> bool:
+        """Does this status mean done?"""
+        return any(first <= status <= last for first, last in self.success_ranges)
+
+    @property
+    def success_ranges(self) -> tuple[tuple[int, int], ...]:
+        """The statuses that mean done, first and last included."""
+        parts = (str(one).partition("-") for one in self.success)
+        return tuple((int(first), int(last or first)) for first, _, last in parts)
+
+
+def _only_known(field: str) -> Rule:
+    cel = f"!has(self.{field}) || self.{field}.all(k, k in ['cpu', 'memory'])"
+    return Rule(
+        cel, f"{field} takes only cpu and memory", lambda part: set(getattr(part, field)) <= {"cpu", "memory"}, field
+    )
+
+
+class Resources(Model):
+    """What the courier's container asks for and may use."""
+
+    constraints: ClassVar = (_only_known("requests"), _only_known("limits"))
+
+    requests: dict[str, Quantity] = Field(
+        default_factory=dict, max_length=2, description="What it asks for: cpu, memory."
+    )
+    limits: dict[str, Quantity] = Field(
+        default_factory=dict, max_length=2, description="What it may use at most: cpu, memory."
+    )
+
+
+class Delivery(Model):
+    """How the courier works."""
+
+    http: HttpDelivery = Field(description="Deliver by HTTP.")
+    concurrency: Int = Field(64, ge=1, le=256, description="Requests in flight at once, in each pod.")
+    ordering: Literal["Key", "None"] = Field(
+        "Key",
+        description="Key: messages of one key are delivered one after the other, until one is parked or buried. "
+        "None: no order.",
+    )
+    inline_limit: Duration = Field(
+        "30s", description="Waits up to this long in all are held in memory; longer ones are parked in the retry box."
+    )
+    replicas: Int = Field(
+        1,
+        ge=0,
+        le=1000,
+        description="Pods of the courier; autoscalers may drive it through /scale, which answers 500 for a queue "
+        "without delivery.",
+    )
+    resources: Resources | None = Field(None, description="Requests and limits of the courier's container.")
+
+    @property
+    def inline_limit_ms(self) -> int:
+        """The limit in milliseconds."""
+        return durations.parse(self.inline_limit)

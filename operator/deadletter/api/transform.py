@@ -1,0 +1,82 @@
+"""What a Replay changes in the messages it sends."""
+
+import re
+from typing import Annotated, Any, ClassVar, Literal
+
+import orjson
+from pydantic import Field, GetCoreSchemaHandler, GetJsonSchemaHandler
+from pydantic_core import CoreSchema, core_schema
+
+from deadletter.api.base import Model, Text, cel_text
+from deadletter.api.cel_rules import Rule
+
+VALUE_BYTES = 2048
+HEADER = "[!-~]{1,128}"
+POINTER = r"(?:/(?:[ -.0-}]|~[01])*)*"
+
+Pointer = Annotated[str, Text(256, POINTER, "must be a JSON pointer such as /currency", shortest=0)]
+MessageHeader = Annotated[str, Text(128, HEADER, "must be a header name: ASCII without spaces")]
+
+
+class AnyJson:
+    """Any JSON value of bounded size."""
+
+    def __get_pydantic_core_schema__(self, _source: Any, _handler: GetCoreSchemaHandler) -> CoreSchema:
+        return core_schema.no_info_after_validator_function(self.check, core_schema.any_schema())
+
+    def __get_pydantic_json_schema__(self, _schema: CoreSchema, _handler: GetJsonSchemaHandler) -> dict[str, Any]:
+        return {
+            "x-kubernetes-preserve-unknown-fields": True,
+            "maxLength": VALUE_BYTES,
+            "maxItems": 64,
+            "maxProperties": 64,
+        }
+
+    def check(self, value: Any) -> Any:
+        """The value itself, or the sentence."""
+        if len(orjson.dumps(value)) > VALUE_BYTES:
+            raise ValueError(f"value must not be longer than {VALUE_BYTES} bytes")
+        return value
+
+
+class Patch(Model):
+    """One operation of a JSON Patch (RFC 6902) on the message's value."""
+
+    constraints: ClassVar = (
+        Rule(
+            "(self.op in ['move', 'copy']) == has(self.from)",
+            "from belongs to move and copy, and only to them",
+            lambda patch: (patch.op in {"move", "copy"}) == (patch.from_ is not None),
+            "from",
+        ),
+    )
+
+    op: Literal["add", "remove", "replace", "move", "copy", "test"] = Field(description="What to do.")
+    path: Annotated[Pointer, Field(description="Where, as a JSON pointer.")]
+    from_: Pointer | None = Field(None, alias="from", description="From where, with move and copy.")
+    value: Annotated[Any, AnyJson()] = Field(
+        None, description="The new value, with add, replace and test; any JSON. Absent: null."
+    )
+
+
+class TransformSpec(Model):
+    """Headers to set and to remove, and a JSON Patch on the value."""
+
+    constraints: ClassVar = (
+        Rule(
+            f"!has(self.setHeaders) || self.setHeaders.all(k, size(k) <= 128 && k.matches({cel_text(f'^{HEADER}$')}))",
+            "setHeaders takes header names: ASCII without spaces, at most 128 characters",
+            lambda spec: all(re.fullmatch(HEADER, name) is not None for name in spec.set_headers),
+            "setHeaders",
+        ),
+    )
+
+    set_headers: dict[str, Annotated[str, Text(512, shortest=0)]] = Field(
+        default_factory=dict, max_length=16, description="Headers to set, whatever they were."
+    )
+    remove_headers: tuple[MessageHeader, ...] = Field((), max_length=32, description="Headers to take away.")
+    json_patch: tuple[Patch, ...] = Field(
+        (),
+        max_length=16,
+        description="A JSON Patch (RFC 6902) on the value; other values are skipped as TransformError.",
+    )

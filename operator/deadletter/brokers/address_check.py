@@ -1,0 +1,36 @@
+"""Refuse brokers whose host names resolve to addresses that the operator must not dial."""
+
+import asyncio
+import socket
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+
+from deadletter.brokers.errors import AddressForbidden, BrokerUnreachable
+from deadletter.net.address_guard import allowed
+
+FORBIDDEN = (
+    "the broker's address is not one that this operator may dial (ourselves, link-local, metadata); "
+    "allowAddresses of the chart makes exceptions"
+)
+
+
+def address_guard(allow: Sequence[str]) -> Callable[[Iterable[str]], Awaitable[None]]:
+    """A guard that resolves host names and refuses them when any of their addresses is forbidden."""
+    passed: set[str] = set()
+
+    async def check(hosts: Iterable[str]) -> None:
+        for host in {host.strip("[]") for host in hosts} - passed:
+            for address in await _resolve(host):
+                if not allowed(address, allow):
+                    # The address itself stays out of the text: it would make a port scanner of us.
+                    raise AddressForbidden(FORBIDDEN)
+            passed.add(host)
+
+    return check
+
+
+async def _resolve(host: str) -> set[str]:
+    try:
+        found = await asyncio.get_running_loop().getaddrinfo(host, None, type=socket.SOCK_STREAM)
+    except (OSError, UnicodeError) as error:
+        raise BrokerUnreachable("the broker's host name cannot be resolved") from error
+    return {str(entry[4][0]) for entry in found}

@@ -1,0 +1,101 @@
+"""Records of ours that no marker ended.
+
+A coordinator that cannot find a partition's leader while brokers restart takes the partition for deleted and skips its
+marker (seen on 4.3: "likely deleted already and hence can be skipped"). The records stay open, readers of committed
+messages stand still before them, and the next commit of the same id would commit them although they were given up.
+So a new settler first ends what is open, the way the coordinator or the ledger says it ended.
+
+Only ours: a marker of ours changes nothing for the transactions of others.
+"""
+
+import asyncio
+from collections.abc import Iterable
+
+from aiokafka import TopicPartition
+
+from deadletter.brokers.errors import BrokerError
+from deadletter.brokers.kafka import reads
+from deadletter.brokers.kafka.client import LATEST, TRANSACTION_TIMEOUT_MS, Line
+from deadletter.brokers.kafka.coordinator_requests import offset_waits
+from deadletter.brokers.kafka.errors import translated
+from deadletter.brokers.kafka.transactions import Room
+from deadletter.brokers.types import DeskSpec
+from deadletter.core.ledger.settlements import decode_chunk, highest, parse_key
+
+OTHERS_TAKE = TRANSACTION_TIMEOUT_MS / 1000 + 5  # whoever else has a transaction open ends it, or its broker does
+
+
+async def open_from(line: Line, tps: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+    """The partitions in which some transaction is open, and the offset it is open from."""
+    wanted = dict.fromkeys(tps, LATEST)
+    stable, ends = await line.offsets(wanted, committed=True), await line.offsets(wanted)
+    found = {}
+    for tp, end in ends.items():
+        first = stable[tp]
+        if isinstance(first, BrokerError):
+            raise first
+        if isinstance(end, BrokerError):
+            raise end
+        if first < end:
+            found[tp] = first
+    return found
+
+
+async def usual_places(line: Line, spec: DeskSpec, partition: int) -> list[TopicPartition]:
+    """Where the letters of a claimed partition go, but for routes."""
+    counts = await line.metadata([spec.dead, spec.retry])
+    return [TopicPartition(name, partition % count) for name, count in counts.items()]
+
+
+async def say_again(
+    line: Line, room: Room, places: Iterable[TopicPartition], group: str = "", source: TopicPartition | None = None
+) -> None:
+    """Once a place: if something is open there, repeat how the last transaction before us ended."""
+    new = [place for place in places if place not in room.cleared]
+    if room.last_word is not None and (new or source):
+        found = await open_from(line, new) if new else {}
+        waits = source is not None and await offset_waits(line, group, source)
+        if found or waits:
+            await room.end(found, room.last_word, group if waits else None)
+    room.cleared.update(new)
+
+
+async def clear_ledger(line: Line, room: Room, tp: TopicPartition, settler: int | None = None) -> None:
+    """Say it again in the ledger and wait for the transactions of others.
+
+    What still stays open is ours, and no coordinator remembers it: what a settler published tells how it ended.
+    """
+    await line.ends(tp.topic, [tp.partition])
+    await say_again(line, room, [tp])
+    deadline = asyncio.get_running_loop().time() + OTHERS_TAKE
+    while tp in (found := await open_from(line, [tp])):
+        if asyncio.get_running_loop().time() > deadline:
+            committed = settler is not None and await _was_published(line, tp, found[tp], settler)
+            await room.end([tp], committed)
+            return
+        await asyncio.sleep(0.1)
+
+
+async def _was_published(line: Line, tp: TopicPartition, first: int, settler: int) -> bool:
+    """Do the open records of the ledger stand for messages that consumers can see?"""
+    end = (await line.ends(tp.topic, [tp.partition]))[tp.partition]
+    sent: dict[TopicPartition, int] = {}
+    consumer = await line.consumer(isolation_level="read_uncommitted")
+    try:
+        async for records in reads.read_to(consumer, {tp: (first, end)}):
+            for record in records[tp]:
+                with translated(tp.topic):
+                    key = parse_key(record.key or b"")
+                    if key and (key.kind, key.settler) == ("produced", settler) and record.value is not None:
+                        place = TopicPartition(key.topic, key.partition)
+                        sent[place] = max(sent.get(place, 0), highest(key, decode_chunk(record.key, record.value)))
+    finally:
+        await consumer.stop()
+    return bool(sent) and all([await _is_visible(line, place, offset) for place, offset in sent.items()])
+
+
+async def _is_visible(line: Line, tp: TopicPartition, offset: int) -> bool:
+    await line.ends(tp.topic, [tp.partition])
+    if (await open_from(line, [tp])).get(tp, offset + 1) <= offset:
+        return False
+    return await reads.timestamp_at(line, tp.topic, tp.partition, offset) is not None

@@ -1,0 +1,98 @@
+"""The ledger as it is: read to the high watermark, so that no open transaction hides a settlement."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict
+
+from aiokafka import TopicPartition
+
+from deadletter.brokers.kafka import reads
+from deadletter.brokers.kafka.client import EARLIEST, Line
+from deadletter.brokers.kafka.driver_internals import discard
+from deadletter.brokers.kafka.errors import translated
+from deadletter.brokers.kafka.record_batches import Parcel, Targets, parcel, send
+from deadletter.brokers.kafka.topics import LEDGER_PARTITIONS
+from deadletter.brokers.skipped_records import log_skipped
+from deadletter.brokers.types import CourierWord
+from deadletter.core.ledger.settlements import Key, courier_key, encode_word, parse_key
+from deadletter.core.letters import Message
+
+FETCH_BYTES = 256 << 10  # a partition: a chunk takes up to 8 KiB and is written again at every settlement
+BATCH = 200
+Wanted = Callable[[Key], bool]
+Kept = dict[bytes, tuple[Key, bytes]]
+Entries = Iterable[tuple[bytes, bytes | None]]
+
+
+def ledger_partition(partition: int) -> int:
+    """Where the records of a box partition lie."""
+    return partition % LEDGER_PARTITIONS
+
+
+async def read_ledger(line: Line, ledger: str, wanted: Wanted, partitions: Sequence[int] | None = None) -> Kept:
+    """Return the last value of every wanted key, unknown kinds skipped; nothing when there is no ledger."""
+    if ledger not in await line.metadata([ledger]):
+        return {}
+    asked = range(LEDGER_PARTITIONS) if partitions is None else partitions
+    starts, ends = await line.ends(ledger, asked, EARLIEST), await line.ends(ledger, asked)
+    spans = {TopicPartition(ledger, p): (starts[p], ends[p]) for p in asked}
+    kept: Kept = {}
+    if all(start >= end for start, end in spans.values()):
+        return kept
+    consumer = await line.consumer(max_partition_fetch_bytes=FETCH_BYTES, fetch_max_bytes=4 * FETCH_BYTES)
+    try:
+        async for records in reads.read_to(consumer, spans, BATCH):
+            for batch in records.values():
+                for record in batch:
+                    key = record.key or b""
+                    if (parsed := parse_key(key)) is None:
+                        log_skipped(ledger, key)
+                    elif wanted(parsed):
+                        _keep(kept, key, parsed, record.value)
+    finally:
+        await consumer.stop()
+    return kept
+
+
+def _keep(kept: Kept, key: bytes, parsed: Key, value: bytes | None) -> None:
+    if value is None:
+        kept.pop(key, None)
+    else:
+        kept[key] = (parsed, value)
+
+
+async def ledger_parcel(ledger: str, partition: int, entries: Entries, targets: Targets) -> Parcel:
+    """Records for the ledger partition of a box partition, to be sent in a transaction."""
+    return await parcel(ledger, ledger_partition(partition), (Message(*entry) for entry in entries), targets)
+
+
+async def write_plainly(line: Line, ledger: str, entries: Mapping[int, Entries]) -> None:
+    """Write records that stand for nothing else, by partition: tombstones of housekeeping, a courier's word."""
+    targets = Targets(line)
+    packed = [
+        await parcel(ledger, partition, (Message(*entry) for entry in some), targets, in_transaction=False)
+        for partition, some in entries.items()
+    ]
+    producer = await line.producer()
+    try:
+        with translated("the ledger"):
+            await send(producer, packed)
+    finally:
+        await discard(producer)
+
+
+async def write_word(line: Line, ledger: str, pod: str, word: CourierWord | None) -> None:
+    """What a worker last said; None takes it back."""
+    key = courier_key(pod)
+    value = None if word is None else encode_word(key, asdict(word))
+    await write_plainly(line, ledger, {0: [(key, value)]})
+
+
+async def forget(line: Line, ledger: str, wanted: Wanted) -> None:
+    """Tombstone every wanted key, in the partition where it lies."""
+    gone = {}
+    for partition in range(LEDGER_PARTITIONS):
+        kept = await read_ledger(line, ledger, wanted, [partition])
+        if kept:
+            gone[partition] = [(key, None) for key in kept]
+    if gone:
+        await write_plainly(line, ledger, gone)

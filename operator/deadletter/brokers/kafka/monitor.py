@@ -1,0 +1,185 @@
+"""The registers of many queues: a few requests a broker find what moved, and only that is read."""
+
+import asyncio
+from collections.abc import Iterable, Mapping, Sequence
+
+from aiokafka import AIOKafkaConsumer, TopicPartition
+
+from deadletter.brokers.errors import BoxMissing, BrokerError
+from deadletter.brokers.kafka import reads, topics
+from deadletter.brokers.kafka.client import EARLIEST, LATEST, Line
+from deadletter.brokers.kafka.ledger import BATCH, FETCH_BYTES, ledger_partition
+from deadletter.brokers.kafka.monitor_state import Tail
+from deadletter.brokers.types import Reading, Watched
+
+BUDGET = 5.0  # seconds of tailing a sweep; the rest is read by the next one
+TURN = 0.002  # seconds we work before others get a turn of the event loop
+Offsets = Mapping[str, Mapping[int, int | BrokerError]]  # topic -> partition -> offset
+Spans = dict[TopicPartition, tuple[int, int]]
+
+
+class Turns:
+    """Lets others have the event loop when our turn took long enough."""
+
+    def __init__(self) -> None:
+        self._clock = asyncio.get_running_loop().time
+        self._ends = self._clock() + TURN
+
+    async def rest(self) -> None:
+        """Between two pieces of work."""
+        if self._clock() > self._ends:
+            await asyncio.sleep(0)
+            self._ends = self._clock() + TURN
+
+
+class KafkaRegisters:
+    """See `base.Registers`."""
+
+    def __init__(self, line: Line) -> None:
+        self._line = line
+        self._tails: dict[str, Tail] = {}
+        self._consumer: AIOKafkaConsumer | None = None
+
+    async def close(self) -> None:
+        """Let go of the consumer."""
+        consumer, self._consumer = self._consumer, None
+        if consumer is not None:
+            await consumer.stop()
+
+    async def sweep(self, watched: Sequence[Watched], now: int) -> Mapping[str, Reading | BrokerError]:
+        """A reading per dead box, or what went wrong with it."""
+        if not watched:  # nobody is asked: the connection may be one that has never answered
+            self._tails = {}
+            return {}
+        counts = await self._line.lookup([name for one in watched for name in _names(one)])
+        found: dict[str, Reading | BrokerError] = {}
+        for one in watched:
+            count = counts.get(one.dead, BoxMissing(f"{one.dead}: it does not exist"))
+            if isinstance(count, BrokerError):
+                found[one.dead] = count
+        await self._keep([one for one in watched if one.dead not in found])
+        partitions = {
+            name: range(count) for tail in self._tails.values() for name in _names(tail.watched)
+            if isinstance(count := counts.get(name, 0), int)
+        }  # fmt: skip
+        starts, ends = await self._bounds(partitions, EARLIEST), await self._bounds(partitions, LATEST)
+        deadline = asyncio.get_running_loop().time() + BUDGET
+        for kind in ("ledger", "retry", "dead"):
+            await self._tail(kind, starts, ends, found, deadline)
+        turns = Turns()
+        for dead, tail in self._tails.items():
+            if dead not in found:
+                found[dead] = self._read_off(tail, starts, ends, now)
+                await turns.rest()
+        await self._prove_gone()
+        return found
+
+    async def _prove_gone(self) -> None:
+        """Note where the ledgers end, open transactions included, that tell what became of letters that are gone."""
+        asked: dict[TopicPartition, list[tuple[Tail, int]]] = {}
+        for tail in self._tails.values():
+            for partition in [p for p, gone in tail.gone.items() if gone and p not in tail.proofs]:
+                ledger = TopicPartition(tail.watched.ledger, ledger_partition(partition))
+                asked.setdefault(ledger, []).append((tail, partition))
+        for ledger, end in (await self._line.offsets(dict.fromkeys(asked, LATEST))).items() if asked else ():
+            for tail, partition in asked[ledger]:
+                if isinstance(end, int):  # else the next sweep asks again
+                    tail.proofs[partition] = end
+
+    async def _keep(self, watched: Sequence[Watched]) -> None:
+        """One tail per box that is watched now, begun anew when it is to be read otherwise."""
+        kept = {one.dead: self._tails.get(one.dead) for one in watched}
+        new = [one for one in watched if (tail := kept[one.dead]) is None or tail.watched != one]
+        states = await topics.describe(self._line, [one.dead for one in new]) if new else {}
+        for one in new:
+            kept[one.dead] = Tail(one, one.dead in states and states[one.dead].compacted)
+        self._tails = {dead: tail for dead, tail in kept.items() if tail is not None}
+
+    async def _bounds(self, partitions: Mapping[str, Iterable[int]], time: int) -> Offsets:
+        wanted = {TopicPartition(name, p): time for name, numbers in partitions.items() for p in numbers}
+        found: dict[str, dict[int, int | BrokerError]] = {}
+        for tp, offset in (await self._line.offsets(wanted, committed=True)).items():
+            found.setdefault(tp.topic, {})[tp.partition] = offset
+        return found
+
+    async def _tail(
+        self, kind: str, starts: Offsets, ends: Offsets, found: dict[str, Reading | BrokerError], deadline: float
+    ) -> None:
+        """Read what moved in the ledgers, retry or dead boxes; together, or one by one when that fails."""
+        moved: dict[str, Spans] = {}
+        turns = Turns()
+        for dead, tail in self._tails.items():
+            if dead not in found and (spans := _moved(tail, getattr(tail.watched, kind), starts, ends)):
+                moved[dead] = spans
+            await turns.rest()
+        try:
+            await self._read(moved, deadline)
+        except BrokerError:
+            await self.close()
+            for dead in moved:
+                try:
+                    again = _moved(self._tails[dead], getattr(self._tails[dead].watched, kind), starts, ends)
+                    await self._read({dead: again}, deadline)
+                except BrokerError as error:
+                    found[dead] = error
+                    await self.close()
+
+    async def _read(self, moved: Mapping[str, Spans], deadline: float) -> None:
+        spans = {tp: span for some in moved.values() for tp, span in some.items()}
+        if not spans:
+            return
+        if self._consumer is not None and not self._line.is_current(self._consumer):
+            await self.close()
+        if self._consumer is None:
+            self._consumer = await self._line.consumer(
+                max_partition_fetch_bytes=FETCH_BYTES, fetch_max_bytes=4 * FETCH_BYTES
+            )
+        turns = Turns()
+        tails = {tp: self._tails[dead] for dead, some in moved.items() for tp in some}
+        async for records in reads.read_to(self._consumer, spans, BATCH):
+            for tp, batch in records.items():
+                for record in batch:
+                    tails[tp].read(record)
+                    await turns.rest()
+                tails[tp].positions[tp] = batch[-1].offset + 1
+            if asyncio.get_running_loop().time() > deadline:
+                return
+        for tp, (_, end) in spans.items():
+            tails[tp].positions[tp] = end
+
+    def _read_off(self, tail: Tail, starts: Offsets, ends: Offsets, now: int) -> Reading | BrokerError:
+        caught_up = True
+        tail.count_lost()
+        for name in _names(tail.watched):
+            for partition, start in starts.get(name, {}).items():
+                tp, end = TopicPartition(name, partition), ends.get(name, {}).get(partition, 0)
+                if isinstance(start, BrokerError) or isinstance(end, BrokerError):
+                    return start if isinstance(start, BrokerError) else BoxMissing(f"{name}: it has no end")
+                tail.drop_below(tp, start)
+                caught_up = caught_up and tail.positions.get(tp, -1) >= end
+        try:
+            tail.check(ends.get(tail.watched.dead, {}))
+        except BrokerError as error:
+            return error
+        return tail.reading(now, caught_up)
+
+
+def _names(watched: Watched) -> tuple[str, ...]:
+    return (watched.dead, watched.ledger, *((watched.retry,) if watched.retry else ()))
+
+
+def _moved(tail: Tail, name: str | None, starts: Offsets, ends: Offsets) -> Spans:
+    """The parts of a box that were not read yet; a log that ends before what we read was made anew."""
+    spans: Spans = {}
+    for partition, end in ends.get(name or "", {}).items():
+        tp, start = TopicPartition(name, partition), starts.get(name or "", {}).get(partition)
+        if not isinstance(end, int) or not isinstance(start, int):
+            continue
+        if tail.positions.get(tp, 0) > end and name == tail.watched.dead:
+            tail.restart(partition)
+        known = tail.positions.get(tp)
+        position = tail.start_of(tp, start) if known is None else max(known, start)
+        tail.positions[tp] = position
+        if position < end:
+            spans[tp] = (position, end)
+    return spans

@@ -1,0 +1,191 @@
+"""One partition of the source: taken by offset, settled by the group's offset and its metadata."""
+
+from collections.abc import Sequence
+
+import structlog
+from aiokafka import AIOKafkaConsumer, ConsumerRecord, TopicPartition
+from aiokafka.structs import OffsetAndMetadata
+
+from deadletter.brokers.group_offsets import offsets_lost
+from deadletter.brokers.kafka import hanging_transactions, record_batches
+from deadletter.brokers.kafka.client import EARLIEST, Line
+from deadletter.brokers.kafka.corrupt_batches import Unread
+from deadletter.brokers.kafka.errors import translated
+from deadletter.brokers.kafka.reads import taken
+from deadletter.brokers.kafka.subscription import group, letters, membership
+from deadletter.brokers.kafka.subscription.committer import Committer, Verdict
+from deadletter.brokers.kafka.subscription.offset_metadata import Attempt
+from deadletter.brokers.kafka.subscription.progress import Progress
+from deadletter.brokers.kafka.transactions import Room
+from deadletter.brokers.types import Buried, Claim, DeskSpec, Parked
+from deadletter.core.letters import Message, Place
+
+log = structlog.stdlib.get_logger("sources")
+
+
+class SourcePartition:
+    """Opened on assignment: producer first, which fences the owner before us, then the committed offset."""
+
+    def __init__(
+        self, line: Line, consumer: AIOKafkaConsumer, spec: DeskSpec, tp: TopicPartition, is_anew: bool = False
+    ) -> None:
+        self._line, self._consumer, self._spec, self.tp = line, consumer, spec, tp
+        self._is_anew = is_anew  # the group's offset is of a log that is gone
+        self._room: Room | None = None
+        self.progress = Progress(0)
+        self.position = 0  # where reading goes on
+        self._held: dict[int, Claim] = {}
+        self.committer = Committer(self)
+
+    async def open(self) -> int:
+        """Where to read from."""
+        await self.recover()
+        self.position = self.progress.start
+        self._go_on_at(max(self.position, await self._first()))
+        return self.position
+
+    async def recover(self) -> None:
+        """What is durable, after everything of ours that was under way is fenced."""
+        await self._close_room()
+        await membership.confirm(self._consumer, self.tp)
+        self._room = await Room.open(self._line, f"dlq.{self._spec.source}.{self._spec.group}.{self.tp.partition}")
+        places = await hanging_transactions.usual_places(self._line, self._spec, self.tp.partition)
+        await hanging_transactions.say_again(self._line, self._room, places, self._spec.group, self.tp)
+        offset, metadata = await self._committed()
+        fresh = Progress(offset, metadata)
+        fresh.carry_on(self.progress)
+        self.progress = fresh
+        self._held = {offset: claim for offset, claim in self._held.items() if not fresh.is_finished(offset)}
+        fresh.finish(self._gone())
+
+    async def _committed(self) -> tuple[int, str]:
+        committed = (await group.committed(self._line, self._spec.group, [self.tp])).get(self.tp)
+        end = (await self._line.ends(self.tp.topic, [self.tp.partition]))[self.tp.partition]
+        if committed is not None and committed.offset <= end and not self._is_anew:
+            return committed.offset, committed.metadata or ""
+        if committed is None and not self._is_anew:
+            await self._check_others()
+        # A partition that the group has no offset of was added, and one that ends before it was deleted and made again:
+        # all of it is new. Said at once: else a restart before the first settlement might begin elsewhere.
+        start = await self._first()
+        await self._commit(start, "")
+        self._is_anew = False
+        return start, ""
+
+    async def _check_others(self) -> None:
+        """Raise GroupOffsetsLost if the group has no offset of any partition: then this one is not a new one."""
+        if await group.is_lost(self._line, self._spec.source, self._spec.group):
+            raise offsets_lost(self._spec.source, self._spec.group)
+
+    async def _first(self) -> int:
+        return (await self._line.ends(self.tp.topic, [self.tp.partition], EARLIEST))[self.tp.partition]
+
+    def _gone(self) -> list[int]:
+        """What was unfinished when we came, was not there when reading passed it, and so is in nobody's hands."""
+        return [one for one in self.progress.unfinished if one < self.position and one not in self._held]
+
+    def _go_on_at(self, offset: int) -> None:
+        """Nothing lies before this offset any more: unfinished messages that did would hold up the group for ever."""
+        is_gap = self.position < offset and self.position <= self.progress.known
+        self.position = offset
+        if is_gap and (gone := self._gone()):
+            self.progress.finish(gone)
+            self.committer.note()
+            log.warning(
+                "unfinished messages are no longer in the source: retention or compaction took them",
+                topic=self.tp.topic,
+                partition=self.tp.partition,
+                messages=len(gone),
+            )
+
+    @property
+    def is_ours(self) -> bool:
+        """Is it assigned to us?"""
+        return membership.is_assigned(self._consumer, self.tp)
+
+    def room(self, limit: int) -> int:
+        """How many of `limit` may be read now; what the one before us left unfinished takes no more room."""
+        left_over = max(0, self.progress.known + 1 - self.position)
+        return limit if self.progress.has_room(limit) else min(limit, left_over)
+
+    def take(self, record: ConsumerRecord) -> Claim | None:
+        """A claim, unless the message was finished before."""
+        self._go_on_at(record.offset)
+        self.position = record.offset + 1
+        attempt = self.progress.take(record.offset)
+        if attempt is None:
+            return None
+        one = taken(record)
+        claim = self._held[record.offset] = Claim(one.place, one.message, attempt.attempts, attempt.first_failed_at)
+        return claim
+
+    def take_unread(self, batch: Unread) -> Claim | None:
+        """All that is left of a batch as one claim, unless it was finished before."""
+        self._go_on_at(batch.first)
+        self.position = batch.end
+        attempt = self.progress.take(batch.first)
+        self.progress.pass_over(batch.end)
+        if attempt is None:
+            return None
+        place = Place(self.tp.topic, self.tp.partition, batch.first)
+        claim = self._held[batch.first] = Claim(place, Message(None, batch.content), unreadable=batch.why)
+        return claim
+
+    def note(self, claim: Claim, attempt: Attempt) -> None:
+        """It failed once more; kept with the next commit."""
+        self.progress.note(claim.place.offset, attempt)
+        self.committer.note()
+
+    def is_settled(self, offset: int) -> bool:
+        """Is it finished?"""
+        return self.progress.is_finished(offset)
+
+    def is_held(self, claim: Claim) -> bool:
+        """Is this very claim not settled? One of an earlier assignment is not ours, even if we took it again."""
+        return self._held.get(claim.place.offset) is claim
+
+    def may_wait(self, verdict: Verdict) -> bool:
+        """A letter needs a transaction, anything else only the group's offset."""
+        return isinstance(verdict.how, Buried | Parked)
+
+    async def write(self, verdicts: Sequence[Verdict]) -> None:
+        """Plainly when nothing was buried or parked, else in one transaction with the letters."""
+        offsets = {verdict.offset for verdict in verdicts}
+        names = letters.targets_of(verdicts, self._spec)
+        if not names:
+            await self._commit(*self.progress.snapshot(offsets))
+        else:
+            await self._write_with(names, verdicts, offsets)
+        self.progress.finish(offsets)
+        for offset in offsets:
+            self._held.pop(offset, None)
+
+    async def _write_with(self, names: Sequence[str], verdicts: Sequence[Verdict], offsets: set[int]) -> None:
+        if self._room is None:
+            await self.recover()
+        assert self._room is not None  # noqa: S101  (recover opened it, or raised)
+        counts = {name: target.partitions for name, target in (await self._room.targets.of(names)).items()}
+        packed = await record_batches.pack(letters.publications(verdicts, self._spec, counts), self._room.targets)
+        await hanging_transactions.say_again(self._line, self._room, (parcel.place for parcel in packed))
+        offset, metadata = self.progress.snapshot(offsets)
+        async with self._room.transaction() as transaction:
+            await transaction.send(packed)
+            await transaction.commit_offsets(self._spec.group, {self.tp: OffsetAndMetadata(offset, metadata)})
+
+    async def write_notes(self) -> None:
+        """Keep the attempts."""
+        await self._commit(*self.progress.snapshot())
+
+    async def _commit(self, offset: int, metadata: str) -> None:
+        with translated(f"{self._spec.group} on {self.tp.topic}"):
+            await self._consumer.commit({self.tp: (offset, metadata)})
+
+    async def _close_room(self) -> None:
+        room, self._room = self._room, None
+        if room is not None:
+            await room.close()
+
+    async def close(self, flush: bool) -> None:
+        """Write what is gathered and let go."""
+        await self.committer.close(flush)
+        await self._close_room()

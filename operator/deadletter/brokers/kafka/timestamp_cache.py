@@ -1,0 +1,29 @@
+"""When the letters just read were written, so that a settler need not read its mark again."""
+
+from collections.abc import Sequence
+
+from deadletter.brokers.kafka.fetch import BATCH
+from deadletter.brokers.types import Taken
+
+KEPT = 10_000 // BATCH  # batches a partition: as many letters as a settler scans between two commits
+
+
+class Sightings:
+    """The timestamps of the last few batches of each box partition."""
+
+    def __init__(self) -> None:
+        self._batches: dict[tuple[str, int], list[dict[int, int]]] = {}
+
+    def note(self, batch: Sequence[Taken]) -> None:
+        """Remember a batch; all of one partition."""
+        place = batch[0].place
+        kept = self._batches.setdefault((place.box, place.partition), [])
+        kept.append({one.place.offset: one.message.timestamp for one in batch})
+        del kept[:-KEPT]
+
+    def timestamp(self, box: str, partition: int, offset: int) -> int | None:
+        """When the letter at this offset was written, if it was seen lately."""
+        for batch in self._batches.get((box, partition), ()):
+            if offset in batch:
+                return batch[offset]
+        return None

@@ -1,0 +1,162 @@
+"""A courier's desk in memory. The group needs no rebalance: any consumer takes what nobody holds."""
+
+import asyncio
+from itertools import islice, zip_longest
+
+from deadletter.brokers.errors import BrokerError, Fenced
+from deadletter.brokers.group_offsets import EARLIEST, LATEST, offsets_lost
+from deadletter.brokers.memory.groups import is_lost, positions
+from deadletter.brokers.memory.server import Box, MemoryServer
+from deadletter.brokers.parked_letters import parked_claim, to_park
+from deadletter.brokers.types import Buried, Claim, CourierWord, DeskSpec, Parked, Publication, Settlement
+from deadletter.core.letters import Place
+
+_WAIT = 1.0
+_GLANCE = 0.01
+
+
+class MemoryDesk:
+    """Keeps the contract of `base.Desk`. A second desk of the same consumer takes over what the first one held."""
+
+    why_shut: BrokerError | None = None  # every partition is open
+    lost = 0  # nothing else deletes from this memory
+
+    def __init__(self, server: MemoryServer, spec: DeskSpec) -> None:
+        self._server, self._spec = server, spec
+        if spec.has_started and is_lost(server, spec.source, spec.group):
+            raise offsets_lost(spec.source, spec.group)
+        self._group = server.groups[spec.source, spec.group]
+        is_new = not self._group.next and not spec.has_started  # else a partition without a position was added
+        start = EARLIEST if spec.from_earliest or not is_new else LATEST
+        for partition, first in enumerate(positions(server.box(spec.source), start)):
+            self._group.next.setdefault(partition, first)
+        self._group.release(spec.consumer)
+        self._session = self._group.sessions.get(spec.consumer, 0) + 1
+        self._group.sessions[spec.consumer] = self._session
+
+    @property
+    def lag(self) -> int:
+        """Messages of the source not yet claimed."""
+        source = self._server.boxes.get(self._spec.source)
+        if source is None:
+            return 0
+        fresh = (end - self._group.next.get(partition, 0) for partition, end in enumerate(source.ends))
+        return sum(fresh) + len(self._group.freed)
+
+    @property
+    def parked(self) -> int:
+        """Letters in the retry box."""
+        retry = self._retry()
+        return len(retry.waiting) if retry else 0
+
+    def _retry(self) -> Box | None:
+        return self._server.boxes.get(self._spec.retry)
+
+    async def claim(self, limit: int, max_bytes: int = 64 << 20, due: int | None = None) -> list[Claim]:
+        """Due letters first, then the source; waits at most 1 s for the first."""
+        due = limit if due is None else min(due, limit)
+        deadline = asyncio.get_running_loop().time() + _WAIT
+        while True:
+            self._check()
+            claims = self._take(limit, max_bytes, due)
+            if claims or asyncio.get_running_loop().time() >= deadline:
+                return claims
+            await asyncio.sleep(_GLANCE)
+
+    def _check(self) -> None:
+        self._server.check()
+        if self._group.sessions.get(self._spec.consumer) != self._session:
+            raise Fenced(f"another courier works as {self._spec.consumer}")
+
+    def _take(self, limit: int, max_bytes: int, due: int) -> list[Claim]:
+        taken: list[Claim] = []
+        for claim in (*self._due(due), *self._fresh(limit)):
+            max_bytes -= claim.message.size
+            if len(taken) >= limit or (taken and max_bytes < 0):
+                break
+            taken.append(claim)
+        for claim in taken:
+            self._hold(claim)
+        return taken
+
+    def _due(self, limit: int) -> list[Claim]:
+        retry, now = self._retry(), self._server.clock()
+        if retry is None:
+            return []
+        ready = sorted((letter.due_at, offset) for offset, letter in retry.waiting.items() if letter.due_at <= now)
+        free = [offset for _, offset in ready if (True, 0, offset) not in self._group.held]
+        return [self._parked_claim(offset, retry) for offset in free[:limit]]
+
+    def _parked_claim(self, offset: int, retry: Box) -> Claim:
+        return parked_claim(Place(self._spec.retry, 0, offset), retry.waiting[offset].message)
+
+    def _fresh(self, limit: int) -> list[Claim]:
+        source = self._server.box(self._spec.source)
+        fresh: list[list[tuple[int, int]]] = []
+        for partition, letters in enumerate(source.partitions):
+            offsets = range(self._group.next.setdefault(partition, 0), source.ends[partition])
+            fresh.append([(partition, offset) for offset in offsets if offset in letters])
+        in_turn = (place for places in zip_longest(*fresh) for place in places if place is not None)
+        there = (place for place in (*self._group.freed, *in_turn) if place[1] in source.partitions[place[0]])
+        return [self._source_claim(source, *place) for place in islice(there, limit)]
+
+    def _source_claim(self, source: Box, partition: int, offset: int) -> Claim:
+        attempts, first = self._group.notes.get((partition, offset), (0, None))
+        message = source.partitions[partition][offset]
+        return Claim(Place(self._spec.source, partition, offset), message, attempts, first)
+
+    def _hold(self, claim: Claim) -> None:
+        partition, offset = claim.place.partition, claim.place.offset
+        self._group.held[_key(claim)] = self._spec.consumer
+        if claim.parked:
+            return
+        if (partition, offset) in self._group.freed:
+            self._group.freed.remove((partition, offset))
+        self._group.next[partition] = max(self._group.next[partition], offset + 1)
+
+    def note(self, claim: Claim, attempts: int, first_failed_at: int) -> None:
+        """Remember an inline failure; a parked letter takes it along when it is parked again."""
+        claim.attempts, claim.first_failed_at = attempts, first_failed_at
+        if not claim.parked and self.holds(claim):
+            self._group.notes[claim.place.partition, claim.place.offset] = (attempts, first_failed_at)
+
+    def holds(self, claim: Claim) -> bool:
+        """Still in this desk's hands?"""
+        mine = self._group.sessions.get(self._spec.consumer) == self._session
+        return mine and self._group.held.get(_key(claim)) == self._spec.consumer
+
+    async def settle(self, claim: Claim, how: Settlement) -> None:
+        """Whole, or not at all."""
+        self._server.check()
+        if not self.holds(claim):
+            raise Fenced(f"{claim.place.id} of {claim.place.box} is no longer ours")
+        if isinstance(how, Buried):
+            box = self._server.box(how.box)
+            partition = claim.place.partition % len(box.partitions)
+            self._server.publish(Publication(how.box, how.message, claim.place, partition))
+        elif isinstance(how, Parked):
+            message = to_park(how.message, claim)
+            self._server.publish(Publication(self._spec.retry, message, claim.place, due_at=how.due_at))
+        self._finish(claim)
+
+    def _finish(self, claim: Claim) -> None:
+        del self._group.held[_key(claim)]
+        if not claim.parked:
+            self._group.notes.pop((claim.place.partition, claim.place.offset), None)
+        elif retry := self._retry():
+            retry.waiting.pop(claim.place.offset, None)
+
+    async def say(self, word: CourierWord) -> None:
+        """Keep the word in the ledger."""
+        self._server.check()
+        self._server.ledgers[self._spec.ledger].couriers[word.pod] = word
+
+    def leave(self) -> None:
+        """What is still held goes back at once, and the word is taken back."""
+        if self._group.sessions.get(self._spec.consumer) == self._session:
+            self._group.release(self._spec.consumer)
+            self._server.ledgers[self._spec.ledger].couriers.pop(self._spec.consumer, None)
+
+
+def _key(claim: Claim) -> tuple[bool, int, int]:
+    return claim.parked, claim.place.partition, claim.place.offset

@@ -1,0 +1,145 @@
+"""The ledger of a dead stream: a hash of tallies and couriers' words, and a list per Replay beside it."""
+
+from bisect import bisect_right
+from collections.abc import AsyncGenerator
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from deadletter.brokers.errors import LedgerCorrupt, LedgerTooNew
+from deadletter.brokers.redis import keys
+from deadletter.brokers.redis.client import Line, Word
+from deadletter.brokers.skipped_records import log_skipped
+from deadletter.brokers.types import CourierWord
+from deadletter.core.ledger.settlements import (
+    LedgerError,
+    UnknownRecord,
+    courier_key,
+    decode_tally,
+    decode_word,
+    encode_word,
+    parse_key,
+    tally_key,
+)
+from deadletter.core.letters import Place
+from deadletter.core.replay_progress import Tally
+
+_SLICE = 50  # one may be the selection of a step, 160 KB
+
+
+@dataclass(slots=True)
+class Entries:
+    """What the hash of a ledger says."""
+
+    tallies: dict[str, tuple[Tally, ...]] = field(default_factory=dict)
+    couriers: list[CourierWord] = field(default_factory=list)
+    skipped: int = 0
+
+    def add(self, key: bytes, value: bytes) -> bool:
+        """Take in one field; False if only a later release knows it."""
+        parsed = parse_key(key)
+        if parsed is None:
+            return False
+        try:
+            if parsed.kind == "tally":
+                self.tallies[parsed.subject] = (decode_tally(key, value),)
+            elif parsed.kind == "courier":
+                self.couriers.append(decode_word(key, value, CourierWord))
+        except UnknownRecord:
+            return False
+        return True
+
+
+def read_entries(ledger: str, pairs: list[bytes]) -> Entries:
+    """Fields and values of the hash, unknown ones skipped; LedgerCorrupt names the field that cannot be read."""
+    entries = Entries()
+    try:
+        for key, value in zip(pairs[::2], pairs[1::2], strict=True):
+            if not entries.add(key, value):
+                entries.skipped += 1
+                log_skipped(ledger, key)
+    except LedgerError as error:
+        raise LedgerCorrupt(str(error)) from error
+    return entries
+
+
+async def read_tally(line: Line, ledger: str, uid: str) -> Tally | None:
+    """What a Replay had counted."""
+    key = tally_key(uid, 0)
+    value: bytes | None = await line.call("HGET", ledger, key)
+    try:
+        return None if value is None else decode_tally(key, value)
+    except UnknownRecord as error:
+        raise LedgerTooNew(str(error)) from error
+    except LedgerError as error:
+        raise LedgerCorrupt(str(error)) from error
+
+
+async def write_word(line: Line, ledger: str, pod: str, word: CourierWord | None) -> None:
+    """What a worker last said; None takes it back."""
+    key = courier_key(pod)
+    if word is None:
+        await line.call("HDEL", ledger, key)
+    else:
+        await line.call("HSET", ledger, key, encode_word(key, asdict(word)))
+
+
+class Ranges:
+    """Where a Replay published: a script publishes without a gap, so first and last entry are enough."""
+
+    def __init__(self, lines: list[bytes]) -> None:
+        self._count = 0
+        self._ranges: dict[str, list[tuple[int, int]]] = {}
+        for line in lines:
+            box, first, last, count = line.decode().rsplit(" ", 3)
+            span = (Place.of_entry(box, first).offset, Place.of_entry(box, last).offset)
+            self._ranges.setdefault(box, []).append(span)
+            self._count += int(count)
+        for spans in self._ranges.values():
+            spans.sort()
+
+    def __len__(self) -> int:
+        return self._count
+
+    def holds(self, topic: str, partition: int, offset: int) -> bool:
+        """Did it publish there?"""
+        spans = self._ranges.get(topic, [])
+        at = bisect_right(spans, (offset, 1 << 192)) - 1
+        return partition == 0 and at >= 0 and offset <= spans[at][1]
+
+
+async def read_pieces(line: Line, key: str) -> AsyncGenerator[list[bytes], None]:
+    """A list in slices, so that no reply is without bound."""
+    at = 0
+    while piece := await line.call("LRANGE", key, at, at + _SLICE - 1):
+        yield piece
+        at += len(piece)
+
+
+async def read_list(line: Line, key: str) -> list[bytes]:
+    """All of a list."""
+    return [one async for piece in read_pieces(line, key) for one in piece]
+
+
+async def forget(line: Line, ledger: str, uid: str) -> None:
+    """Selection, produced and tally of one Replay."""
+    commands: list[tuple[Word, ...]] = [
+        ("UNLINK", keys.selected(ledger, uid), keys.produced(ledger, uid)),
+        ("HDEL", ledger, tally_key(uid, 0)),
+    ]
+    raise_first(await line.calls(commands))
+
+
+async def replays_of(line: Line, ledger: str) -> set[str]:
+    """Every Replay that left something in this ledger; none if it is no ledger."""
+    if await line.call("TYPE", ledger) != b"hash":
+        return set()
+    fields: list[bytes] = await line.call("HKEYS", ledger)
+    return {field.split(b"/")[1].decode("utf-8", "replace") for field in fields if field.startswith(b"tally/")}
+
+
+def raise_first(replies: list[Any]) -> list[Any]:
+    """The replies, or the first error among them."""
+    for reply in replies:
+        if isinstance(reply, Exception):
+            raise reply
+    return replies

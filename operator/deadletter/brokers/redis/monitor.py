@@ -1,0 +1,188 @@
+"""Registers of dead streams: one look at each in a sweep; letters are read again only when the stream changed.
+
+Depth is the stream's length. Groups are counted over the newest letters, `_MOST` at most; letters that were added are
+counted on, and after a deletion all are counted anew.
+"""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from deadletter.brokers.errors import BoxMissing, BrokerError
+from deadletter.brokers.redis import keys, ledger
+from deadletter.brokers.redis.client import Line
+from deadletter.brokers.redis.reads import taken
+from deadletter.brokers.redis.scripts import Script
+from deadletter.brokers.types import CourierWord, GroupReading, Reading, Taken, Watched
+from deadletter.core.dialects.reader import read_letter
+from deadletter.core.fingerprint import fingerprint
+from deadletter.core.heartbeats import Hearing
+from deadletter.core.letter_index import MAX_GROUPS, OTHER
+from deadletter.core.letters import SEQUENCE_BITS, Letter
+
+_MOST = 50_000
+_BATCH = 200
+_TURN = 40  # letters read before others get a turn
+_SIGHTS = 100
+
+# KEYS: streams. Answers per stream: nothing, or length, last id, first id, number of entries ever added.
+LOOK = Script(
+    """
+local out = {}
+for index, key in ipairs(KEYS) do
+  local kind, sight = redis.call('TYPE', key)['ok'], {}
+  if kind == 'stream' then
+    local told, by = redis.call('XINFO', 'STREAM', key), {}
+    for at = 1, #told, 2 do by[told[at]] = told[at + 1] end
+    local first = by['first-entry']
+    sight = {by['length'], by['last-generated-id'], first and first[1] or '', by['entries-added'] or -1}
+  end
+  out[index] = sight
+end
+return out
+""",
+    flags="no-writes",
+)
+
+
+@dataclass(slots=True)
+class _Counted:
+    """The open letters of one stream, as last counted."""
+
+    sight: list[Any] = field(default_factory=list)
+    groups: dict[str, GroupReading] = field(default_factory=dict)
+    oldest: int | None = None
+
+    def add(self, letter: Letter) -> None:
+        failure = letter.envelope.failure
+        name = fingerprint(failure)
+        if name not in self.groups and len(self.groups) >= MAX_GROUPS:
+            name = OTHER
+        when = letter.envelope.failed_at or letter.message.timestamp
+        kind, category = ("", "") if name == OTHER else (failure.type, str(failure.category))
+        old = self.groups.get(name) or GroupReading(name, kind, category, 0, when, when)
+        self.groups[name] = GroupReading(
+            name, kind, category, old.letters + 1, min(old.first_seen, when), max(old.last_seen, when)
+        )
+
+
+class RedisRegisters:
+    """Keeps the contract of `base.Registers`."""
+
+    def __init__(self, line: Line) -> None:
+        self._line = line
+        self._counted: dict[str, _Counted] = {}
+        self._hearings: dict[str, Hearing] = {}
+        self._lost: dict[str, int] = {}  # as last read: the number in Redis is never set back
+
+    async def sweep(self, watched: Sequence[Watched], now: int) -> Mapping[str, Reading | BrokerError]:
+        """Two requests per hundred boxes, and one or more for each that changed."""
+        known = {each.dead for each in watched}
+        self._counted = {dead: counted for dead, counted in self._counted.items() if dead in known}
+        self._hearings = {dead: self._hearings.get(dead) or Hearing() for dead in known}
+        self._lost = {dead: lost for dead, lost in self._lost.items() if dead in known}
+        readings: dict[str, Reading | BrokerError] = {}
+        for at in range(0, len(watched), _SIGHTS):
+            readings |= await self._sweep_some(watched[at : at + _SIGHTS], now)
+        return readings
+
+    async def _sweep_some(self, watched: Sequence[Watched], now: int) -> dict[str, Reading | BrokerError]:
+        try:
+            sights = await self._line.run(LOOK, [each.dead for each in watched], [])
+            beside = await self._line.calls([command for each in watched for command in _beside(each)])
+        except BrokerError as error:
+            return dict.fromkeys((each.dead for each in watched), error)
+        parts = zip(watched, sights, beside[::3], beside[1::3], beside[2::3], strict=True)
+        return {each.dead: await self._attempt(each, sight, told, now) for each, sight, *told in parts}
+
+    async def _attempt(self, watched: Watched, sight: list[Any], told: list[Any], now: int) -> Reading | BrokerError:
+        try:
+            if not sight:
+                self._counted.pop(watched.dead, None)
+                raise BoxMissing(f"stream {watched.dead} does not exist")
+            kept, due, lost = ledger.raise_first(told)
+            counted, entries = await self._count(watched, sight), ledger.read_entries(watched.ledger, kept)
+            reading = _reading(counted, entries, due, self._hearings[watched.dead].living(entries.couriers, now))
+            return replace(reading, lost=self._newly_lost(watched.dead, int(lost or 0)))
+        except BrokerError as error:
+            return error
+
+    def _newly_lost(self, dead: str, lost: int) -> int:
+        """Return the losses since the last sweep; the first sweep only remembers the count it finds."""
+        before, self._lost[dead] = self._lost.get(dead, lost), lost
+        return max(0, lost - before)
+
+    async def _count(self, watched: Watched, sight: list[Any]) -> _Counted:
+        old = self._counted.get(watched.dead)
+        if old is not None and old.sight == sight:
+            return old
+        grown = old is not None and _only_grew(old.sight, sight)
+        counted = old if old is not None and grown else _Counted()
+        self._counted.pop(watched.dead, None)  # half-counted when this fails
+        if grown and old is not None:
+            await self._add_newer(watched, counted, old.sight[1].decode(), sight[1].decode())
+        else:
+            await self._add_newest(watched, counted, sight[1].decode())
+        if counted.oldest is None or not grown:
+            counted.oldest = await self._oldest(watched, sight[2].decode())
+        counted.sight = sight
+        self._counted[watched.dead] = counted
+        return counted
+
+    async def _add_newer(self, watched: Watched, counted: _Counted, after: str, last: str) -> None:
+        while entries := await self._line.call("XRANGE", watched.dead, f"({after}", last, "COUNT", _BATCH):
+            await _add(watched, counted, entries)
+            after = entries[-1][0].decode()
+
+    async def _add_newest(self, watched: Watched, counted: _Counted, last: str) -> None:
+        end, seen = last, 0
+        while seen < _MOST and (entries := await self._line.call("XREVRANGE", watched.dead, end, "-", "COUNT", _BATCH)):
+            await _add(watched, counted, entries)
+            seen, end = seen + len(entries), f"({entries[-1][0].decode()}"
+
+    async def _oldest(self, watched: Watched, first: str) -> int | None:
+        entries = await self._line.call("XRANGE", watched.dead, first, first) if first else []
+        if not entries:
+            return None
+        letter = _letter(watched, taken(watched.dead, entries[0]))
+        return letter.envelope.failed_at or letter.place.offset >> SEQUENCE_BITS
+
+    async def close(self) -> None:
+        """Connections belong to the broker."""
+        self._counted.clear()
+
+
+def _beside(watched: Watched) -> list[tuple[str, ...]]:
+    retry = watched.retry or watched.dead
+    return [("HGETALL", watched.ledger), ("ZCARD", keys.due(retry)), ("GET", keys.lost(retry))]
+
+
+def _only_grew(old: list[Any], new: list[Any]) -> bool:
+    """Nothing was deleted between the two sights: as many were added as the stream is longer, at the same first."""
+    added = new[3] - old[3]
+    return bool(old[3] >= 0 and added >= 0 and new[0] - old[0] == added and (old[2] == new[2] or not old[2]))
+
+
+async def _add(watched: Watched, counted: _Counted, entries: list[Any]) -> None:
+    for number, entry in enumerate(entries):
+        counted.add(_letter(watched, taken(watched.dead, entry)))
+        if number % _TURN == 0:
+            await asyncio.sleep(0)
+
+
+def _letter(watched: Watched, one: Taken) -> Letter:
+    return read_letter(one.message, one.place, watched.dialect, watched.read_values, watched.origin)
+
+
+def _reading(counted: _Counted, entries: ledger.Entries, parked: int, couriers: tuple[CourierWord, ...]) -> Reading:
+    groups = sorted(counted.groups.values(), key=lambda one: (one.fingerprint == OTHER, -one.letters, one.fingerprint))
+    return Reading(
+        depth=counted.sight[0],
+        oldest=counted.oldest if counted.sight[0] else None,
+        groups=tuple(groups),
+        parked=parked,
+        tallies=entries.tallies,
+        couriers=couriers,
+        skipped=entries.skipped,
+    )

@@ -1,0 +1,57 @@
+"""Ranged reads of a stream: bounded batches, the next one fetched while the last is worked on."""
+
+import asyncio
+from collections.abc import AsyncGenerator
+from typing import Any
+
+from deadletter.brokers.redis.client import Line
+from deadletter.brokers.redis.entries import message_of
+from deadletter.brokers.types import Taken
+from deadletter.core.letters import SEQUENCE_BITS, SEQUENCE_MASK, Place
+from deadletter.core.replay_progress import Span
+
+_FEWEST, _MOST = 16, 500
+_AIM = 1 << 20
+
+
+def entry_id(offset: int) -> str:
+    """The entry id of an offset."""
+    return f"{offset >> SEQUENCE_BITS}-{offset & SEQUENCE_MASK}"
+
+
+def taken(box: str, entry: list[Any]) -> Taken:
+    """One raw entry."""
+    place = Place.of_entry(box, entry[0].decode())
+    return Taken(place, message_of(entry[1], place.offset >> SEQUENCE_BITS))
+
+
+async def read_span(line: Line, box: str, span: Span) -> AsyncGenerator[list[Taken], None]:
+    """All entries of the span, in order. The size of a batch follows the size of its letters."""
+    count, start = _FEWEST, span.start
+    ahead: asyncio.Task[Any] | None = None
+    try:
+        while start < span.end:
+            entries = await (ahead or line.call("XRANGE", box, entry_id(start), entry_id(span.end - 1), "COUNT", count))
+            batch = [taken(box, entry) for entry in entries]
+            if not batch:
+                return
+            more, start = len(batch) >= count, batch[-1].place.offset + 1
+            count = _next_count(count, sum(one.message.size for one in batch))
+            ahead = (
+                asyncio.ensure_future(
+                    line.call("XRANGE", box, entry_id(start), entry_id(max(span.end - 1, start)), "COUNT", count)
+                )
+                if more and start < span.end
+                else None
+            )
+            yield batch
+            if ahead is None:
+                return
+    finally:
+        if ahead is not None and not ahead.done():
+            ahead.cancel()
+
+
+def _next_count(count: int, size: int) -> int:
+    fitting = _AIM * count // max(size, 1)
+    return max(min(fitting, count * 4, _MOST), 1 if fitting < _FEWEST else _FEWEST)

@@ -1,0 +1,201 @@
+"""The values that cross the broker contract."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from deadletter.core.letters import Message, Place
+from deadletter.core.replay_progress import Tally, Why
+
+
+@dataclass(slots=True, frozen=True)
+class Server:
+    """What the broker says of itself; `id` names the cluster, so that one box has one identity."""
+
+    kind: str
+    version: str
+    brokers: int
+    transactions: bool
+    id: str
+
+
+@dataclass(slots=True, frozen=True)
+class BoxSpec:
+    """A box that should exist.
+
+    `adopt`: it must exist already and is never created, configured or dropped. `must_be_new`: it must not exist yet;
+    one that others created is not configured.
+    """
+
+    name: str
+    partitions: int | None = None
+    replication_factor: int | None = None
+    retention_ms: int | None = None  # None: leave it, -1: for ever
+    config: Mapping[str, str] = field(default_factory=dict)
+    adopt: bool = False
+    parking: bool = False  # a retry box: on Redis a sorted set, on Kafka a topic
+    must_be_new: bool = False
+
+
+@dataclass(slots=True, frozen=True)
+class BoxState:
+    """A box as it is. None: the broker has no such notion.
+
+    `id` changes when a box is deleted and created again under its name; empty if the broker keeps none for this box.
+    """
+
+    name: str
+    partitions: int = 1
+    retention_ms: int | None = None
+    compacted: bool = False
+    max_message_bytes: int | None = None
+    id: str = ""
+
+
+@dataclass(slots=True)
+class Taken:
+    """A message and where it was read."""
+
+    place: Place
+    message: Message
+
+
+@dataclass(slots=True, frozen=True)
+class CourierWord:
+    """What one courier pod last said: circuit and pause, with the reason."""
+
+    pod: str
+    circuit: str = "Closed"  # Closed, Open, HalfOpen
+    paused: str = ""  # a Reason, or nothing
+    message: str = ""
+    parked: int = 0
+    at: int = 0
+
+
+@dataclass(slots=True, frozen=True)
+class GroupReading:
+    """One failure group: letters that died of the same cause and are still open."""
+
+    fingerprint: str
+    error_type: str
+    category: str
+    letters: int
+    first_seen: int
+    last_seen: int
+
+
+@dataclass(slots=True, frozen=True)
+class Reading:
+    """What one sweep saw of one dead box."""
+
+    depth: int
+    oldest: int | None  # ms; None: no open letter
+    groups: tuple[GroupReading, ...] = ()
+    caught_up: bool = True  # False: still tailing; show no gauge yet
+    upper_bound: bool = False  # a compacted topic: depth may be less
+    parked: int = 0
+    tallies: Mapping[str, tuple[Tally, ...]] = field(default_factory=dict)  # replay uid -> one per partition
+    couriers: tuple[CourierWord, ...] = ()
+    lost: int = 0  # parked letters found to be gone from the retry box since the last reading
+    skipped: int = 0  # ledger records read since the last reading that only a later release knows
+
+
+@dataclass(slots=True, frozen=True)
+class Watched:
+    """A dead box whose register is kept, and how to read its letters."""
+
+    dead: str
+    ledger: str
+    retry: str | None = None
+    dialect: str = "Auto"
+    read_values: bool = False
+    origin: str | None = None
+
+
+@dataclass(slots=True)
+class Claim:
+    """A message in our hands until it is settled. `parked`: it comes from the retry box.
+
+    `unreadable`: why nobody can decode it; its value is then what lies there, byte by byte, and it cannot be delivered.
+    """
+
+    place: Place
+    message: Message
+    attempts: int = 0  # deliveries tried so far
+    first_failed_at: int | None = None
+    parked: bool = False
+    unreadable: str = ""
+
+
+@dataclass(slots=True, frozen=True)
+class Delivered:
+    """The service took it."""
+
+
+@dataclass(slots=True, frozen=True)
+class Buried:
+    """It goes into a dead box: this queue's, or the one a route names."""
+
+    box: str
+    message: Message
+
+
+@dataclass(slots=True, frozen=True)
+class Parked:
+    """It goes into the retry box until `due_at`, stamped with attempts and first failure."""
+
+    message: Message
+    due_at: int
+
+
+@dataclass(slots=True, frozen=True)
+class Discarded:
+    """It is dropped, as the policy says."""
+
+
+Settlement = Delivered | Buried | Parked | Discarded
+
+
+@dataclass(slots=True, frozen=True)
+class DeskSpec:
+    """What a courier works on."""
+
+    source: str
+    group: str
+    dead: str
+    retry: str
+    ledger: str
+    consumer: str  # stable name of this pod
+    from_earliest: bool = False
+    has_started: bool = False  # the group had offsets of the source before; without them it must not begin again
+
+
+@dataclass(slots=True, frozen=True)
+class Resumed:
+    """Where a group goes on that had lost its offsets. None: the broker does not count them."""
+
+    passed_over: int | None  # messages that the source holds before that position
+    ahead: int | None  # messages from that position on
+
+
+@dataclass(slots=True)
+class Publication:
+    """A message to publish for a letter. `due_at`: park it in the retry box `to`, due then."""
+
+    to: str
+    message: Message
+    letter: Place
+    partition: int | None = None
+    due_at: int | None = None
+
+
+@dataclass(slots=True)
+class Step:
+    """One step of a mover: all of it or nothing.
+
+    Every offset named in `settled` belongs to the mover's partition. `selected` is what a DryRun found.
+    """
+
+    tally: Tally
+    publications: Sequence[Publication] = ()
+    settled: Mapping[Why, Sequence[int]] = field(default_factory=dict)
+    selected: Sequence[int] = ()

@@ -1,0 +1,51 @@
+"""Which dead box a person means by the name of a queue: asked at the API server, with the rights of this pod."""
+
+import base64
+import binascii
+
+from deadletter.api.broker_connections import BrokerConnection
+from deadletter.api.dead_letter_queues import DeadLetterQueue
+from deadletter.brokers.connect import Secrets
+from deadletter.cli.source import Counter, CounterError, with_queue
+from deadletter.kube import CONNECTIONS, QUEUES, SECRETS, Body, Cluster, Resource, connect
+from deadletter.settings import Settings
+
+RATE, BURST = 20.0, 20
+READABLE = "deadletter.dev/readable"
+
+
+async def find_queue(namespace: str, name: str) -> Counter:
+    """The counter of a queue; CounterError or ApiError says what is missing."""
+    settings = Settings()
+    async with connect(RATE, BURST) as cluster:
+        queue = DeadLetterQueue.from_body(await _get(cluster, QUEUES, namespace, name))
+        body = await _get(cluster, CONNECTIONS, namespace, queue.spec.broker_ref.name)
+        broker = BrokerConnection.from_body(body).spec
+        secrets = await _secrets(cluster, namespace, broker.secret_names, settings.secrets_require_label)
+    boxes = queue.boxes(broker.is_redis)
+    return with_queue(Counter(broker, boxes.dead, boxes.ledger, secrets, settings.allow_addresses), queue.spec)
+
+
+async def _get(cluster: Cluster, resource: Resource, namespace: str, name: str) -> Body:
+    body = await cluster.get(resource, namespace, name)
+    if body is None:
+        raise CounterError(f"there is no {resource.kind} {name} in namespace {namespace}")
+    return body
+
+
+async def _secrets(cluster: Cluster, namespace: str, names: tuple[str, ...], require_label: bool) -> Secrets:
+    """All Secrets of a connection, read once: a list of letters does not outlive a password."""
+    kept: dict[tuple[str, str], bytes] = {}
+    for name in names:
+        body = await _get(cluster, SECRETS, namespace, name)
+        if require_label and (body["metadata"].get("labels") or {}).get(READABLE) != "true":
+            raise CounterError(f"Secret {name} needs the label {READABLE}=true before it is read")
+        kept |= {(name, key): _decoded(text) for key, text in (body.get("data") or {}).items()}
+    return lambda name, key: kept[name, key]
+
+
+def _decoded(text: str) -> bytes:
+    try:
+        return base64.b64decode(text)
+    except (binascii.Error, ValueError):
+        return b""

@@ -1,0 +1,120 @@
+"""Which dead box a person means: by an assignment in a worker's pod, or by manifests on a desk."""
+
+import argparse
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import orjson
+import yaml
+from pydantic import ValidationError
+
+from deadletter.api.assignments import Live
+from deadletter.api.broker_connections import BrokerConnectionSpec
+from deadletter.api.dead_letter_queues import DeadLetterQueueSpec, Redaction
+from deadletter.brokers.connect import Secrets, mounted_secrets
+from deadletter.core import names
+
+ANYWHERE = ("0.0.0.0/0", "::/0")  # at a desk a person dials, not a pod for somebody
+
+
+class CounterError(Exception):
+    """It is not clear which box is meant."""
+
+
+@dataclass(slots=True, frozen=True)
+class Counter:
+    """Where letters are shown: the box, how to reach it, how to read it, what to hide."""
+
+    broker: BrokerConnectionSpec
+    dead: str
+    ledger: str
+    secrets: Secrets
+    allow: tuple[str, ...] = ()
+    dialect: str = "Auto"
+    read_values: bool = False
+    origin: str | None = None
+    hidden_headers: tuple[str, ...] = ("authorization",)
+    hidden_pointers: tuple[str, ...] = ()
+    observed: bool = False
+
+    @property
+    def reading(self) -> tuple[str, bool, str | None]:
+        """How its letters are read."""
+        return self.dialect, self.read_values, self.origin
+
+
+def find(options: argparse.Namespace) -> Counter:
+    """The counter of these options; CounterError says what is missing."""
+    try:
+        if options.connection is None:
+            return _of_assignment(options)
+        return _of_manifests(options)
+    except ValidationError as error:
+        fields = ", ".join(sorted({".".join(map(str, found["loc"])) for found in error.errors()}))
+        raise CounterError(f"a manifest is not understood at: {fields}") from None
+
+
+def _of_assignment(options: argparse.Namespace) -> Counter:
+    try:
+        told = orjson.loads((options.assignment / "assignment.json").read_bytes())
+        live: Live = Live.model_validate_json((options.assignment / "live.json").read_bytes())
+    except OSError:
+        raise CounterError(
+            "say -n namespace and a queue, or --connection file and --dead box: there is no assignment here"
+        ) from None
+    boxes = told["boxes"]
+    dead = options.dead or boxes["dead"]
+    counter = Counter(
+        broker=BrokerConnectionSpec.model_validate(told["broker"]),
+        dead=dead,
+        ledger=boxes["ledger"] if dead == boxes["dead"] else names.ledger(dead),
+        secrets=mounted_secrets(options.secrets),
+        allow=tuple(told.get("allow", ())),
+        dialect=told.get("dialect", "Auto"),
+        read_values=told.get("read_values", False),
+        origin=told.get("origin"),
+    )
+    return _hiding(counter, live.redaction)
+
+
+def _manifest(path: Path, kind: str) -> Any:
+    for body in yaml.safe_load_all(path.read_text()):
+        if isinstance(body, dict) and body.get("kind") == kind:
+            return body.get("spec") or {}
+    raise CounterError(f"there is no {kind} in the file that was named")
+
+
+def _of_manifests(options: argparse.Namespace) -> Counter:
+    broker = BrokerConnectionSpec.model_validate(_manifest(options.connection, "BrokerConnection"))
+    queue = None
+    if options.queue is not None:
+        queue = DeadLetterQueueSpec.model_validate(_manifest(options.queue, "DeadLetterQueue"))
+    dead = options.dead or (_dead_of(queue, broker) if queue else None)
+    if dead is None:
+        raise CounterError("say which box: --dead box, or --queue file")
+    counter = Counter(broker, dead, names.ledger(dead), mounted_secrets(options.secrets), ANYWHERE)
+    return counter if queue is None else with_queue(counter, queue)
+
+
+def _dead_of(queue: DeadLetterQueueSpec, broker: BrokerConnectionSpec) -> str | None:
+    if queue.dead.name is not None or queue.source is None:
+        return queue.dead.name
+    return names.dead_box(queue.source.name, queue.source.group, broker.redis is not None)
+
+
+def _hiding(counter: Counter, hidden: Redaction | None) -> Counter:
+    if hidden is None:
+        return counter
+    return replace(counter, hidden_headers=tuple(hidden.headers), hidden_pointers=tuple(hidden.json_pointers))
+
+
+def with_queue(counter: Counter, queue: DeadLetterQueueSpec) -> Counter:
+    """The counter as the queue wants it: its dialect, and what it hides."""
+    return replace(
+        _hiding(counter, queue.redaction),
+        dialect=queue.dead.dialect,
+        read_values=queue.dead.read_values,
+        origin=queue.dead.origin,
+        observed=queue.redrive.strategy == "Disabled",
+    )

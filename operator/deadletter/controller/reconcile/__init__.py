@@ -1,0 +1,1 @@
+"""The reconcilers, one per kind, and the steps that they share."""

@@ -1,0 +1,97 @@
+"""The offsets of a courier's consumer group: report that they are lost, and resume where a person says."""
+
+import structlog
+
+from deadletter.api.dead_letter_queues import DeadLetterQueue
+from deadletter.api.queue_spec import Source
+from deadletter.brokers.contract import Broker
+from deadletter.brokers.errors import BrokerError
+from deadletter.brokers.group_offsets import EARLIEST, LATEST, RESUME_FROM, Start, offsets_lost
+from deadletter.brokers.types import Resumed
+from deadletter.controller.context import Operation, Thing
+from deadletter.controller.reconcile import boxes, status
+from deadletter.controller.reconcile.facts import confirm
+from deadletter.controller.state.broker_pool import within
+from deadletter.core import times
+from deadletter.core.reasons import Reason
+from deadletter.kube import QUEUES
+from deadletter.plan.consumer_group import consumer_group
+from deadletter.plan.facts import QueueFacts
+from deadletter.plan.findings import COURIER, Finding
+
+SHOWN_CHARACTERS = 64
+log = structlog.stdlib.get_logger("offsets")
+
+
+async def judge(operation: Operation, queue: DeadLetterQueue, facts: QueueFacts) -> Finding | None:
+    """Carry out `deadletter.dev/resume-from`, then report a started group that has no offsets.
+
+    The broker is asked only while no courier is available: one that is at work keeps the offsets alive.
+    """
+    asked, source = queue.metadata.annotations.get(RESUME_FROM), queue.spec.source
+    has_started = consumer_group(queue, facts) is not None
+    if facts.connection is None or (asked is None and (not has_started or _is_courier_available(facts))):
+        return None
+    try:
+        broker = (await operation.pool.line(facts.connection)).broker
+        if asked is not None:
+            await _consume(operation, queue, asked, broker, has_started)
+        if source is None or not has_started or not await within(broker.is_group_lost(source.name, source.group)):
+            return None
+    except BrokerError as error:
+        return boxes.finding(error)
+    return Finding(Reason.GroupOffsetsLost, str(offsets_lost(source.name, source.group)), True, COURIER)
+
+
+def _is_courier_available(facts: QueueFacts) -> bool:
+    return bool(((facts.deployment or {}).get("status") or {}).get("availableReplicas"))
+
+
+async def _consume(operation: Operation, queue: DeadLetterQueue, asked: str, broker: Broker, has_started: bool) -> None:
+    """Resume, tell it in an Event, take the annotation away. Killed in between, the next pass finds offsets."""
+    live = await confirm(operation, queue)
+    if (live["metadata"].get("annotations") or {}).get(RESUME_FROM) != asked:
+        return  # consumed or changed meanwhile: another pass looks at it
+    reason, message = await _resume(queue.spec.source if has_started else None, asked, broker)
+    log.info("resume-from consumed", reason=reason.value, message=message)
+    level = "Normal" if reason is Reason.GroupResumed else "Warning"
+    thing = Thing(QUEUES, queue.namespace, queue.name)
+    await status.announce(operation, status.event(thing, queue, reason, message, level))
+    meta = {"uid": queue.uid, "annotations": {RESUME_FROM: None}}
+    written = await operation.cluster.patch(QUEUES, queue.namespace, queue.name, {"metadata": meta})
+    operation.snapshots[QUEUES].take(written)
+
+
+async def _resume(source: Source | None, asked: str, broker: Broker) -> tuple[Reason, str]:
+    said, start = f"{RESUME_FROM}={asked[:SHOWN_CHARACTERS]}", _start(asked)
+    if start is None:
+        accepted = "Earliest, Latest and a time such as 2026-11-16T00:00:00Z"
+        return Reason.ResumeIgnored, f"{said} was removed: accepted are {accepted}."
+    if source is None:
+        return Reason.ResumeIgnored, f"{said} was removed: no consumer group of this queue has started yet."
+    resumed = await within(broker.resume_group(source.name, source.group, start))
+    if resumed is None:
+        sentence = f"consumer group {source.group} has its offsets of {source.name}, so nothing was changed"
+        return Reason.ResumeIgnored, f"{said} was removed: {sentence}."
+    where = asked if isinstance(start, str) else times.render(start)
+    return (
+        Reason.GroupResumed,
+        f"Consumer group {source.group} goes on in {source.name} from {where}{_counts(resumed)}.",
+    )
+
+
+def _counts(resumed: Resumed) -> str:
+    if resumed.ahead is None or resumed.passed_over is None:
+        return ""
+    return f": {resumed.ahead} messages are to be delivered, {resumed.passed_over} before them are passed over"
+
+
+def _start(text: str) -> Start | None:
+    if text == EARLIEST:
+        return EARLIEST
+    if text == LATEST:
+        return LATEST
+    try:
+        return times.parse(text)
+    except ValueError:
+        return None

@@ -1,0 +1,92 @@
+"""One pass over what queues refer to: a BrokerConnection is probed, a RetryPolicy compiled; both count their users."""
+
+from typing import Any
+
+from deadletter.api.broker_connections import BrokerConnection
+from deadletter.api.retry_policies import RetryPolicy
+from deadletter.brokers.errors import BrokerError
+from deadletter.brokers.types import Server
+from deadletter.controller.context import Operation, Thing
+from deadletter.controller.reconcile import boxes
+from deadletter.controller.reconcile import status as statuses
+from deadletter.controller.reconcile.facts import now_ms
+from deadletter.controller.state.dependents import BROKER, POLICY
+from deadletter.core.reasons import Reason
+from deadletter.kube import QUEUES, Body
+from deadletter.plan.conditions import claim, put
+from deadletter.plan.findings import Finding
+from deadletter.plan.queue_checks import first_secret, is_built, rules_compile
+
+
+async def reconcile_connection(operation: Operation, thing: Thing, connection: BrokerConnection, body: Body) -> bool:
+    """Does the broker answer? True: look again soon."""
+    found = await _secrets(operation, connection) or is_built(connection)
+    server = None
+    if found is None:
+        try:
+            server = await operation.pool.probe(connection)
+        except BrokerError as error:
+            found = boxes.finding(error)
+    status = _status(connection, found, users(operation, thing, BROKER))
+    if server is not None:
+        status["server"] = _server(server)
+    elif connection.status.server is not None:
+        status["server"] = connection.status.server.to_wire()
+    turned = (connection.status.condition("Ready") or claim("Ready", None, Reason.Pending)).status != _ready(status)
+    await statuses.write(operation, thing, connection, body, status)
+    if turned:
+        wake_users(operation, thing, BROKER)
+    return found is not None and found.heals
+
+
+def _ready(status: Body) -> str:
+    return str(status["conditions"][0]["status"])
+
+
+def _server(server: Server) -> dict[str, Any]:
+    return {
+        "kind": server.kind,
+        "version": server.version[:64],
+        "brokers": server.brokers,
+        "transactions": server.transactions,
+    }
+
+
+async def _secrets(operation: Operation, connection: BrokerConnection) -> Finding | None:
+    where = connection.namespace
+    facts = {name: await operation.secrets.fact(where, name) for name in connection.spec.secret_names}
+    return first_secret(where, connection.spec.secret_keys, facts)
+
+
+async def reconcile_policy(operation: Operation, thing: Thing, policy: RetryPolicy, body: Body) -> bool:
+    """Can the policy be followed?"""
+    found = rules_compile(policy)
+    await statuses.write(operation, thing, policy, body, _status(policy, found, users(operation, thing, POLICY)))
+    return False
+
+
+def _status(thing: BrokerConnection | RetryPolicy, found: Finding | None, queues: int) -> dict[str, Any]:
+    reason, message = (found.reason, found.message) if found else (Reason.Reconciled, "")
+    stuck = found is not None and not found.heals
+    said = [
+        claim("Ready", found is None, reason, message),
+        claim("Reconciling", found is not None and found.heals, reason, message),
+        claim("Stalled", stuck, reason if stuck else Reason.AsExpected, message if stuck else ""),
+    ]
+    conditions = put(thing.status.conditions, said, thing.generation, now_ms())
+    return {
+        "observedGeneration": thing.generation,
+        "conditions": [one.to_wire() for one in conditions],
+        "queues": queues,
+    }
+
+
+def users(operation: Operation, thing: Thing, index: str) -> int:
+    """How many queues name it."""
+    return len(operation.snapshots[QUEUES].by(index, thing.namespace, thing.name))
+
+
+def wake_users(operation: Operation, thing: Thing, index: str) -> None:
+    """Let the queues that name it look again."""
+    for body in operation.snapshots[QUEUES].by(index, thing.namespace, thing.name):
+        operation.work.wake(Thing(QUEUES, thing.namespace, body["metadata"]["name"]))

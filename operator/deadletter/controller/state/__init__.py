@@ -1,0 +1,1 @@
+"""State that is shared by all reconcilers: informer, work queue, broker pool and Secret cache."""

@@ -1,0 +1,64 @@
+"""The headers of other systems, written beside ours so that their tools keep working."""
+
+from collections.abc import Sequence
+from struct import pack
+
+from deadletter.core.letters import Envelope, Headers
+from deadletter.core.truncate import clip_bytes
+
+NAMES = ("KafkaConnect", "Spring")
+_LIMIT = 1_024
+
+
+def compat_headers(names: Sequence[str], envelope: Envelope) -> Headers:
+    """The headers of the named forms; an unknown name is a ValueError."""
+    headers: Headers = ()
+    for name in names:
+        if name == "KafkaConnect":
+            headers += _connect(envelope)
+        elif name == "Spring":
+            headers += _spring(envelope)
+        else:
+            raise ValueError(f"compatHeaders knows {', '.join(NAMES)}")
+    return headers
+
+
+def _connect(envelope: Envelope) -> Headers:
+    origin, failure = envelope.origin, envelope.failure
+    fields = {
+        "topic": origin.topic,
+        "partition": origin.partition,
+        "offset": origin.offset,
+        "connector.name": envelope.group,
+        "stage": "TASK_PUT",
+        "exception.class.name": failure.type,
+        "exception.message": failure.message,
+        "exception.stacktrace": failure.stack or None,
+    }
+    return tuple(
+        (f"__connect.errors.{name}", clip_bytes(str(value), _LIMIT))
+        for name, value in fields.items()
+        if value is not None
+    )
+
+
+def _spring(envelope: Envelope) -> Headers:
+    origin, failure = envelope.origin, envelope.failure
+    headers: Headers = (
+        ("kafka_dlt-exception-fqcn", clip_bytes(failure.type, _LIMIT)),
+        ("kafka_dlt-exception-message", clip_bytes(failure.message, _LIMIT)),
+    )
+    if origin.topic is not None:
+        headers += (("kafka_dlt-original-topic", clip_bytes(origin.topic, _LIMIT)),)
+    if origin.partition is not None and origin.partition < 1 << 31:
+        headers += (("kafka_dlt-original-partition", pack(">i", origin.partition)),)
+    if origin.offset is not None and origin.offset < 1 << 63:
+        headers += (("kafka_dlt-original-offset", pack(">q", origin.offset)),)
+    if origin.timestamp is not None:
+        headers += (
+            ("kafka_dlt-original-timestamp", pack(">q", origin.timestamp)),
+            ("kafka_dlt-original-timestamp-type", b"CreateTime"),
+        )
+    if envelope.group is not None:
+        headers += (("kafka_dlt-original-consumer-group", clip_bytes(envelope.group, _LIMIT)),)
+    return headers

@@ -1,0 +1,42 @@
+"""The one table of dialects, from the most specific to the last resort; a new one is a file and a line here."""
+
+from deadletter.core import headers
+from deadletter.core.dialects import avro, documents, frameworks, generic, kafka, protobuf, spring
+from deadletter.core.dialects.base import Dialect, Fields
+from deadletter.core.letters import Confidence, Envelope
+
+
+def _read_ours(fields: Fields) -> Envelope | None:
+    return headers.read_fields(fields.last)
+
+
+OURS = Dialect(name="ours", markers=headers.MARKERS, strips=headers.OUR_HEADERS, sniff=_read_ours)
+NONE = Dialect(name="none", confidence=Confidence.Unknown)
+TABLE: tuple[Dialect, ...] = (
+    OURS,
+    *kafka.DIALECTS,
+    *spring.DIALECTS,
+    *frameworks.DIALECTS,
+    *generic.DIALECTS,
+    *documents.DIALECTS,
+    *protobuf.DIALECTS,
+    *avro.DIALECTS,
+    generic.GENERIC,
+    NONE,
+)
+BY_NAME = {dialect.name: dialect for dialect in TABLE}
+NAMES: tuple[str, ...] = tuple(BY_NAME)
+VALUE_DIALECTS = (*protobuf.DIALECTS, *avro.DIALECTS, documents.KNATIVE, documents.JSON_ENVELOPE)
+_RANKS = {dialect.name: rank for rank, dialect in enumerate(TABLE)}
+
+
+def _marked() -> dict[str, tuple[int, ...]]:
+    ranks: dict[str, tuple[int, ...]] = {}
+    for rank, dialect in enumerate(TABLE):
+        for marker in dialect.markers:
+            ranks[marker] = (*ranks.get(marker, ()), rank)
+    return ranks
+
+
+MARKED = _marked()
+GENERIC_RANK = _RANKS[generic.GENERIC.name]

@@ -1,0 +1,1 @@
+"""The ledger: its records, and the set of settled letters that they describe."""

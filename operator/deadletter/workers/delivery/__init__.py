@@ -1,0 +1,1 @@
+"""Delivery of one message to a service, by protocol."""

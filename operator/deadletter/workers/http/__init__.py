@@ -1,7 +1,0 @@
-"""A small HTTP/1.1 client: keep-alive, TLS, an address guard, and an end to everything a server may do to it."""
-
-from deadletter.workers.http.client import Client
-from deadletter.workers.http.errors import HttpError
-from deadletter.workers.http.targets import Target
-
-__all__ = ["Client", "HttpError", "Target"]

@@ -1,0 +1,33 @@
+"""What a replayer shows on /metrics: the difference between two durable tallies."""
+
+from collections.abc import Callable
+
+from deadletter.api.assignments import ReplayAssignment
+from deadletter.core.replay_progress import Tally
+from deadletter.workers import metrics
+
+Meter = Callable[[Tally | None, Tally], None]
+
+
+def _results(tally: Tally | None) -> dict[str, int]:
+    if tally is None:
+        return {}
+    return {
+        "replayed": tally.replayed,
+        "archived": tally.archived,
+        "discarded": tally.discarded,
+        "skipped": sum(tally.skipped.values()),
+        "failedAgain": tally.failed_again,
+    }
+
+
+def meter_of(assignment: ReplayAssignment) -> Meter:
+    """Counts what each step of this Replay adds."""
+    where = (assignment.namespace, assignment.name, assignment.queue)
+
+    def note(before: Tally | None, after: Tally) -> None:
+        known = _results(before)
+        for result, letters in _results(after).items():
+            metrics.REPLAYED.labels(*where, result).inc(max(0, letters - known.get(result, 0)))
+
+    return note

@@ -1,0 +1,102 @@
+"""`letters list|show -n namespace queue`: a real API server, with the chart's rights and no more."""
+
+import asyncio
+import json
+import os
+import sys
+
+import pytest
+
+from deadletter.brokers.connect import open_broker
+from deadletter.core.letters import Category, Failure
+from tests.bed import places
+from tests.brokers.opening import fresh_name
+from tests.brokers.secured import PASSWORD, open_secured
+from tests.cli.test_letters import ANYWHERE, SECRET, queue
+from tests.controller.operators import Place, rights
+from tests.workers.replaying import Scene, letter
+
+PATIENCE = 120
+
+
+@pytest.fixture
+def place(crds, namespace, tmp_path, monkeypatch):
+    """The namespace as the operator sees it."""
+    monkeypatch.setenv("KUBECONFIG", str(rights(crds, namespace, tmp_path)))
+    monkeypatch.setenv("DLQ_ALLOW_ADDRESSES", ",".join(ANYWHERE))
+    return Place(crds, namespace)
+
+
+async def ask(*words):
+    """In a process of its own: the API's client reads KUBECONFIG once."""
+    environment = os.environ | {"PYTHONPATH": str(places.REPOSITORY / "operator")}
+    pipe = asyncio.subprocess.PIPE
+    command = (sys.executable, "-m", "deadletter", "letters", *words)
+    child = await asyncio.create_subprocess_exec(*command, env=environment, stdout=pipe, stderr=pipe)
+    out, err = await asyncio.wait_for(child.communicate(), PATIENCE)
+    return child.returncode, out.decode(), err.decode()
+
+
+@pytest.fixture
+async def scene(place, kafka):
+    scene = Scene(None, fresh_name("named"), {"kafka": {"bootstrapServers": [kafka]}})
+    async with open_broker(scene.assignment().broker, lambda *_: b"", ANYWHERE) as broker:
+        scene.broker = broker
+        await scene.build()
+        secret = letter(1, scene.name, Failure("Refused", "blocked", Category.Validation))
+        secret.value = json.dumps({"n": 1, "card": {"number": SECRET}}).encode()
+        await scene.bury(letter(0, scene.name), secret, letter(2, scene.name))
+        await scene.replay(select={"where": "payload.n == 2"})
+    place.apply("BrokerConnection", "broker", scene.connection)
+    place.apply("DeadLetterQueue", "orders", queue(scene))
+    return scene
+
+
+async def test_a_queue_is_listed_and_shown_by_its_name(scene, place):
+    code, out, err = await ask("list", "-n", place.namespace, "orders", "-o", "json")
+    assert code == 0, err
+    rows = json.loads(out)
+    assert [row["error"]["type"] for row in rows] == ["Timeout", "Refused"]
+    code, out, err = await ask("show", "-n", place.namespace, "orders", rows[1]["id"], "--payload")
+    assert code == 0, err
+    assert scene.boxes.dead in out
+    assert "[redacted]" in out
+    assert SECRET not in out
+
+
+async def test_its_secrets_are_read_at_the_api(place, bed):
+    """A Kafka that wants a login over TLS: without the Secrets nothing is read."""
+    secured = open_secured(bed)
+    scene = Scene(None, fresh_name("named"), {"kafka": {"bootstrapServers": [secured.plain]}})
+    async with open_broker(scene.assignment().broker, lambda *_: b"", ANYWHERE) as scene.broker:
+        await scene.build()
+        await scene.bury(letter(0, scene.name))
+    tls = {"caSecretRef": {"name": "ca", "key": "ca.crt"}}
+    sasl = {"mechanism": "PLAIN", "secretRef": {"name": "login"}}
+    spec = {"bootstrapServers": [secured.login], "tls": tls, "sasl": sasl}
+    place.apply("BrokerConnection", "broker", {"kafka": spec})
+    place.apply("DeadLetterQueue", "orders", queue(scene))
+    place.kubectl("create", "secret", "generic", "ca", f"--from-file=ca.crt={secured.files / 'ca.crt'}")
+    words = ("list", "-n", place.namespace, "orders", "-o", "json")
+    code, _, err = await ask(*words)
+    assert (code, err) == (1, f"there is no Secret login in namespace {place.namespace}\n")
+    login = ("--from-literal=username=admin", f"--from-literal=password={PASSWORD}")
+    place.kubectl("create", "secret", "generic", "login", *login)
+    code, out, err = await ask(*words)
+    assert code == 0, err
+    assert [row["id"] for row in json.loads(out)] == ["0-0"]
+    assert PASSWORD not in out + err
+
+
+async def test_what_is_not_there_or_not_allowed_is_said_plainly(place, monkeypatch, tmp_path):
+    code, _, err = await ask("list", "-n", place.namespace, "nowhere")
+    assert (code, err) == (1, f"there is no DeadLetterQueue nowhere in namespace {place.namespace}\n")
+    code, _, err = await ask("list", "-n", "kube-system", "orders")
+    assert code == 1
+    assert "403" in err
+    code, _, err = await ask("list", "orders")
+    assert (code, err) == (1, "say -n namespace: a name alone is no queue\n")
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "nowhere"))
+    code, _, err = await ask("list", "-n", place.namespace, "orders")
+    assert code == 1
+    assert "KUBECONFIG" in err

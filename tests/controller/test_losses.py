@@ -1,0 +1,64 @@
+"""Parked letters that are deleted from the retry box are counted in the status and told, also after a restart."""
+
+import asyncio
+import json
+import re
+from collections.abc import Callable
+
+from aiokafka import TopicPartition
+from aiokafka.admin import NewTopic, RecordsToDelete
+
+from deadletter.brokers.connect import open_broker
+from deadletter.brokers.types import Parked
+from tests.brokers.opening import LOOPBACK, fresh_name, kafka_at, no_secrets
+from tests.brokers.staging import Boxes, claim_some, lay, now, numbered
+from tests.controller.operators import Operator, Place, until
+from tests.controller.test_boxes import ask
+
+
+async def park(kafka: str, boxes: Boxes, count: int) -> None:
+    """Park as many letters, as a courier does; there is no node that runs one."""
+    async with open_broker(kafka_at(kafka), no_secrets, LOOPBACK) as broker:
+        await lay(broker, boxes.source, numbered(count))
+        async with broker.desk(boxes.desk()) as desk:
+            claims = await claim_some(desk, count)
+            await asyncio.gather(*(desk.settle(one, Parked(one.message, now() + 3_600_000)) for one in claims))
+
+
+def shows(operator: Operator, metric: str, value: int) -> bool:
+    return re.search(rf"^{metric}{{.*}} {value}.0$", operator.metrics(), re.MULTILINE) is not None
+
+
+def test_lost_parked_letters_are_reported_and_stay_in_the_status(
+    place: Place, start: Callable[..., Operator], kafka: str
+) -> None:
+    source, group = fresh_name("source"), fresh_name("billing")
+    ask(kafka, lambda admin: admin.create_topics([NewTopic(source, 1, 1)]))
+    place.kafka(kafka)
+    delivery = {"http": {"url": "http://billing.example/"}}
+    spec = {"brokerRef": {"name": "broker"}, "source": {"name": source, "group": group}, "delivery": delivery}
+    place.apply("DeadLetterQueue", "orders", spec)
+    operator = start().until_ready()
+    place.until_condition("dlq", "orders", "BoxesReady", "True")
+    names = place.get("dlq", "orders")["status"]["boxes"]
+    boxes = Boxes(source, names["dead"], names["retry"], names["ledger"], "", group)
+    asyncio.run(park(kafka, boxes, 5))
+    until("parked", lambda: shows(operator, "dlq_queue_retries_parked", 5))
+    gone = {TopicPartition(boxes.retry, 0): RecordsToDelete(3)}
+    ask(kafka, lambda admin: admin.delete_records(gone))
+    found = place.until_condition("dlq", "orders", "Degraded", "True", "ParkedLettersLost")
+    assert found["message"].startswith("3 parked letters were deleted from the retry box")
+    assert place.get("dlq", "orders")["status"]["lostParkedLetters"] == 3
+    until("events", lambda: [one["reason"] for one in events(place)].count("ParkedLettersLost") == 1)
+    operator.stop()
+    again = start().until_ready()
+    until("metric", lambda: shows(again, "dlq_queue_parked_letters_lost", 3))
+    ask(kafka, lambda admin: admin.delete_records({TopicPartition(boxes.retry, 0): RecordsToDelete(4)}))
+    until("one more", lambda: place.get("dlq", "orders")["status"]["lostParkedLetters"] == 4)
+    until("events", lambda: [one["reason"] for one in events(place)].count("ParkedLettersLost") == 2)
+    assert place.condition("dlq", "orders", "Degraded")["reason"] == "ParkedLettersLost"
+
+
+def events(place: Place) -> list[dict[str, str]]:
+    found = json.loads(place.kubectl("get", "events", "-o", "json"))["items"]
+    return [one for one in found if one["involvedObject"]["name"] == "orders"]

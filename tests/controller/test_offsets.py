@@ -1,0 +1,187 @@
+"""A group that lost its offsets, as the operator sees it: remembered, reported, resumed once where a person says."""
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from deadletter.api.broker_connections import BrokerConnectionSpec
+from deadletter.brokers.connect import open_broker
+from deadletter.brokers.contract import Broker
+from deadletter.brokers.group_offsets import RESUME_FROM
+from deadletter.brokers.types import BoxSpec, CourierWord, DeskSpec
+from deadletter.core.names import dead_box, ledger, retry_box
+from tests.brokers.groups import delete_group
+from tests.brokers.opening import LOOPBACK, fresh_name, kafka_at, no_secrets, redis_at
+from tests.brokers.staging import claim_some, lay, now, numbered, settle_all
+from tests.controller.operators import Operator, Place, until
+
+
+@dataclass
+class Queue:
+    """A delivered queue on a real broker, and its courier's desk in place of a pod."""
+
+    place: Place
+    spec: BrokerConnectionSpec
+    source: str
+    group: str  # of its own: couriers of other tests are members of "billing" on the same broker
+
+    def ask(self, work: Callable[[Broker], Awaitable[Any]]) -> Any:
+        async def connected() -> Any:
+            async with open_broker(self.spec, no_secrets, LOOPBACK) as broker:
+                return await work(broker)
+
+        return asyncio.run(connected())
+
+    def apply(self) -> None:
+        http = {"url": "http://billing.example/orders"}
+        spec = {"source": {"name": self.source, "group": self.group}, "delivery": {"http": http}}
+        self.place.apply("DeadLetterQueue", "orders", {"brokerRef": {"name": "broker"}} | spec)
+        until("courier", lambda: self.place.get("deployment", "orders-courier"))
+
+    def desk(self, has_started: bool = False) -> DeskSpec:
+        dead = dead_box(self.source, self.group, self.spec.is_redis)
+        return DeskSpec(self.source, self.group, dead, retry_box(dead), ledger(dead), "pod-0", True, has_started)
+
+    def work(self) -> None:
+        """A courier delivers three messages and is heard by the operator; three more come when it is gone."""
+
+        async def work(broker: Broker) -> None:
+            await lay(broker, self.source, numbered(3))
+            async with broker.desk(self.desk()) as desk:
+                await settle_all(desk, await claim_some(desk, 3))
+                while not self.status().get("consumerGroup"):
+                    await desk.say(CourierWord("pod-0", at=now()))
+                    await asyncio.sleep(0.2)
+            await lay(broker, self.source, numbered(3, 3))
+
+        self.ask(work)
+
+    def lose_offsets(self) -> None:
+        """Any annotation makes the operator look now, as a pod that starts would; else it looks every 30 s."""
+        self.ask(lambda broker: delete_group(broker, self.source, self.group))
+        self.place.kubectl("annotate", "dlq", "orders", "example.com/look=now")
+
+    def status(self) -> dict[str, Any]:
+        return self.place.get("dlq", "orders").get("status", {})
+
+    def assignment(self) -> dict[str, Any]:
+        return json.loads(self.place.get("configmap", "orders-courier")["data"]["assignment.json"])
+
+    def template(self) -> dict[str, Any]:
+        return self.place.get("deployment", "orders-courier")["spec"]["template"]
+
+    def resume(self, value: str) -> None:
+        self.place.kubectl("annotate", "dlq", "orders", f"{RESUME_FROM}={value}")
+
+    def until_consumed(self) -> None:
+        until("consumed", lambda: RESUME_FROM not in self.place.get("dlq", "orders")["metadata"].get("annotations", {}))
+
+    def events(self, reason: str) -> list[dict[str, Any]]:
+        chosen = f"involvedObject.name=orders,reason={reason}"
+        return json.loads(self.place.kubectl("get", "events", "-o", "json", "--field-selector", chosen))["items"]
+
+    def next_values(self, count: int) -> list[bytes | None]:
+        """What a courier that starts now is given first."""
+
+        async def work(broker: Broker) -> list[bytes | None]:
+            async with broker.desk(self.desk(has_started=True)) as desk:
+                return [claim.message.value for claim in await claim_some(desk, count)]
+
+        return self.ask(work)
+
+
+@pytest.fixture(params=["kafka", "redis"])
+def queue(request: pytest.FixtureRequest, place: Place) -> Queue:
+    """The objects; no operator runs yet."""
+    address = request.getfixturevalue(request.param)
+    (place.kafka if request.param == "kafka" else place.redis)(address)
+    spec = {"kafka": kafka_at, "redis": redis_at}[request.param](address)
+    made = Queue(place, spec, fresh_name("orders"), fresh_name("billing"))
+    made.ask(lambda broker: broker.ensure(BoxSpec(made.source, 1)))
+    return made
+
+
+def lost(place: Place) -> dict[str, Any]:
+    return place.until_condition("dlq", "orders", "Ready", "False", "GroupOffsetsLost")
+
+
+def test_a_started_group_is_remembered_without_a_rollout(queue: Queue, operator: Operator) -> None:
+    queue.apply()
+    assert "consumerGroup" not in queue.status()
+    assert queue.assignment()["group_started"] is False
+    before = queue.template()
+    queue.work()
+    group = queue.status()["consumerGroup"]
+    assert (group["name"], group["source"]) == (queue.group, queue.source)
+    until("told", lambda: queue.assignment()["group_started"])
+    assert queue.template() == before
+    operator.stop()
+    operator.start().until_ready()
+    until("still told", lambda: queue.assignment()["group_started"])
+    assert queue.status()["consumerGroup"] == group
+
+
+@pytest.mark.parametrize(("value", "first"), [("Earliest", b"v0"), ("Latest", b"v6"), ("2001-01-01T00:00:00Z", b"v0")])
+def test_lost_offsets_are_reported_and_resumed_once(
+    queue: Queue, operator: Operator, place: Place, value: str, first: bytes
+) -> None:
+    queue.apply()
+    queue.work()
+    queue.lose_offsets()
+    said = lost(place)
+    assert queue.group in said["message"]
+    assert queue.source in said["message"]
+    assert RESUME_FROM in said["message"]
+    assert place.condition("dlq", "orders", "CourierAvailable")["reason"] == "GroupOffsetsLost"
+    (event,) = until("event", lambda: queue.events("GroupOffsetsLost"))  # it follows the condition
+    assert event["type"] == "Warning"
+    queue.resume(value)
+    queue.until_consumed()
+    place.until_condition("dlq", "orders", "Ready", "False", "WaitingForCourier")
+    (event,) = queue.events("GroupResumed")
+    assert event["type"] == "Normal"
+    assert f"from {value}" in event["message"]
+    queue.ask(lambda broker: lay(broker, queue.source, numbered(1, 6)))
+    assert queue.next_values(1) == [first]
+    queue.resume(value)
+    queue.until_consumed()
+    assert len(queue.events("GroupResumed")) == 1
+    assert "has its offsets" in queue.events("ResumeIgnored")[0]["message"]
+
+
+def test_a_value_that_is_not_understood_is_taken_away_and_said(queue: Queue, operator: Operator, place: Place) -> None:
+    queue.apply()
+    queue.resume("Latest")
+    queue.until_consumed()
+    (early,) = queue.events("ResumeIgnored")
+    assert "has started yet" in early["message"]
+    queue.work()
+    queue.lose_offsets()
+    lost(place)
+    queue.resume("yesterday")
+    queue.until_consumed()
+    (event,) = [one for one in queue.events("ResumeIgnored") if "yesterday" in one["message"]]
+    assert event["type"] == "Warning"
+    assert "Earliest, Latest and a time" in event["message"]
+    assert lost(place)
+
+
+def test_an_operator_killed_after_it_resumed_only_takes_the_annotation_away(
+    queue: Queue, operator: Operator, place: Place
+) -> None:
+    queue.apply()
+    queue.work()
+    queue.lose_offsets()
+    lost(place)
+    operator.stop()
+    queue.ask(lambda broker: broker.resume_group(queue.source, queue.group, "Latest"))
+    queue.ask(lambda broker: lay(broker, queue.source, numbered(1, 6)))
+    queue.resume("Earliest")
+    operator.start().until_ready()
+    queue.until_consumed()
+    place.until_condition("dlq", "orders", "Ready", "False", "WaitingForCourier")
+    assert queue.next_values(1) == [b"v6"]

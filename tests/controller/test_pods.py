@@ -1,0 +1,79 @@
+"""What the statuses of our pods tell, on an API server without a node: the test is the kubelet and the scheduler."""
+
+import json
+import uuid
+from typing import Any
+
+import pytest
+
+from deadletter.controller.reconcile.pods import exits, trouble, waits
+from deadletter.plan.queue_status import replica_failure
+from tests.controller.operators import Operator, Place, until
+
+
+def pod(**state: Any) -> dict[str, Any]:
+    return {"status": {"containerStatuses": [state]}}
+
+
+def ended(second: int, **more: Any) -> dict[str, Any]:
+    return {"terminated": {"finishedAt": f"2026-11-18T00:00:0{second}Z"} | more}
+
+
+OURS = json.dumps({"reason": "NotAuthorised", "message": "orders: look at its ACLs"})
+WAITS = {"waiting": {"reason": "ImagePullBackOff", "message": "Back-off pulling image"}}
+UNSCHEDULED = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "0/3 nodes"}
+
+
+@pytest.mark.parametrize(("pods", "said"), [
+    ([], ""),
+    ([pod(state={"running": {}})], ""),
+    ([pod(state={"waiting": {"reason": "ContainerCreating"}})], ""),
+    ([pod(state=WAITS)], "A pod waits: ImagePullBackOff: Back-off pulling image"),
+    ([{"status": {"conditions": [UNSCHEDULED]}}], "A pod waits: Unschedulable: 0/3 nodes"),
+    ([pod(state=WAITS, lastState=ended(2, exitCode=1, message=OURS))],
+     "A pod ended: NotAuthorised: orders: look at its ACLs"),
+    ([pod(lastState=ended(2, exitCode=137, reason="OOMKilled"))], "A pod ended: OOMKilled, exit code 137."),
+    ([pod(state=ended(1, exitCode=1, message=OURS)), pod(state=ended(2, exitCode=0))], ""),
+])  # fmt: skip
+def test_what_is_said_of_pods(pods: list[dict[str, Any]], said: str) -> None:
+    assert trouble(pods) == said
+
+
+def test_the_newest_word_counts() -> None:
+    pods = [pod(lastState=ended(2, message="newer"), state=ended(3))]
+    pods += [pod(state=ended(4, message="newest")), pod(state=ended(1, message="old"))]
+    assert [one.message for one in exits(pods)] == ["old", "newer", "", "newest"]
+
+
+def test_why_no_pod_is_made() -> None:
+    failed = {"type": "ReplicaFailure", "status": "True", "message": "exceeded quota"}
+    assert replica_failure({"status": {"conditions": [failed]}}) == "No pod is made: exceeded quota"
+    assert replica_failure({}) == ""
+    assert waits([]) == ""
+
+
+def test_a_courier_and_a_replay_say_why_their_pods_wait(place: Place, operator: Operator, redis: str) -> None:
+    place.redis(redis)
+    source = {"name": f"orders-{uuid.uuid4().hex[:8]}", "group": "billing"}
+    http = {"http": {"url": "http://billing.example/"}}
+    place.apply("DeadLetterQueue", "orders", {"brokerRef": {"name": "broker"}, "source": source, "delivery": http})
+    place.until_condition("dlq", "orders", "CourierAvailable", "False", "WaitingForCourier")
+    unschedule(place, "courier")
+    place.kubectl("annotate", "dlq", "orders", "look=again")
+    until("the courier's", lambda: "0/3 nodes" in place.condition("dlq", "orders", "Ready")["message"])
+    place.apply("Replay", "again", {"queueRef": {"name": "orders"}})
+    unschedule(place, "replay")
+    found = place.until_condition("rply", "again", "Succeeded", "Unknown", "Pending")
+    assert found["message"] == "A pod waits: Unschedulable: 0/3 nodes"
+
+
+def unschedule(place: Place, role: str) -> None:
+    """As a scheduler that finds no node."""
+
+    def names() -> list[str]:
+        chosen = f"app.kubernetes.io/component={role}"
+        return place.kubectl("get", "pods", "-l", chosen, "-o", "name").split()
+
+    name = until(f"a pod of the {role}", names)[0]
+    patch = json.dumps({"status": {"conditions": [UNSCHEDULED]}})
+    place.kubectl("patch", name, "--subresource=status", "--type=merge", "-p", patch)

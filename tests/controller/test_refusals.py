@@ -1,0 +1,106 @@
+"""What a broker or the API server refuses is said by its own reason."""
+
+import asyncio
+import json
+import uuid
+
+import pytest
+import redis as driver
+
+from deadletter.brokers import errors
+from deadletter.brokers.connect import open_broker
+from deadletter.brokers.types import BoxSpec
+from deadletter.controller.reconcile.boxes import finding
+from deadletter.core.reasons import Reason
+from tests.brokers.opening import LOOPBACK, fresh_name, kafka_at, no_secrets
+from tests.brokers.staging import lay, named, numbered
+from tests.brokers.test_kafka_faults import replay_all
+from tests.controller.operators import Operator, Place, until
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (errors.LedgerCorrupt("mark/x: bad checksum"), Reason.LedgerCorrupt),
+        (errors.LedgerTooNew("settled/x: version 2"), Reason.LedgerTooNew),
+        (errors.NotSupported("no"), Reason.NotSupported),
+        (errors.NotAuthorised("no"), Reason.NotAuthorised),
+        (errors.BoxRecreated("no"), Reason.BoxRecreated),
+        (errors.BoxConflict("x: it has 5 partitions; Kafka cannot shrink to 3"), Reason.PartitionShrinkRefused),
+        (errors.BoxConflict("x: another kind"), Reason.BoxConflict),
+        (errors.BrokerError("whatever"), Reason.BoxRefused),
+    ],
+)
+def test_a_brokers_objection_in_our_words(error: errors.BrokerError, reason: Reason) -> None:
+    found = finding(error)
+    assert (found.reason, found.message, found.heals) == (reason, str(error), error.heals)
+
+
+def test_of_a_broker_that_is_away_only_that_it_is() -> None:
+    assert "10.0.0.7" not in finding(errors.BrokerUnreachable("10.0.0.7:9092 refused")).message
+
+
+def test_an_address_that_must_not_be_dialled_is_said_so(place: Place, operator: Operator) -> None:
+    place.redis("redis://169.254.169.254:6379/0")
+    found = place.until_condition("bkc", "broker", "Ready", "False", "AddressForbidden")
+    assert "allowAddresses" in found["message"]
+
+
+def test_a_ledger_that_cannot_be_read_is_said_and_a_mended_one_too(
+    place: Place, operator: Operator, redis: str
+) -> None:
+    dead = f"dead-{uuid.uuid4().hex[:8]}"
+    place.redis(redis)
+    place.apply("DeadLetterQueue", "orders", {"brokerRef": {"name": "broker"}, "dead": {"name": dead}})
+    place.until_condition("dlq", "orders", "Ready", "True")
+    with driver.Redis.from_url(redis) as client:
+        client.hset(f"{dead}.ledger", "tally/uid-1/0", b"\x01nonsense")
+        found = place.until_condition("dlq", "orders", "BoxesReady", "False", "LedgerCorrupt")
+        assert "tally/uid-1/0" in found["message"]
+        assert place.condition("dlq", "orders", "Stalled")["status"] == "True"
+        place.apply("Replay", "back", {"queueRef": {"name": "orders"}})
+        place.until_condition("rply", "back", "Succeeded", "Unknown", "QueueNotReady")
+        client.hdel(f"{dead}.ledger", "tally/uid-1/0")
+    place.until_condition("dlq", "orders", "Ready", "True")
+
+
+def test_a_box_that_was_made_anew_waits_for_a_human(place: Place, operator: Operator, kafka: str) -> None:
+    boxes = named(fresh_name("anew"))
+    place.kafka(kafka)
+    place.apply("DeadLetterQueue", "orders", {"brokerRef": {"name": "broker"}, "dead": {"name": boxes.dead}})
+    place.until_condition("dlq", "orders", "Ready", "True")
+
+    async def settle_and_drop() -> None:
+        async with open_broker(kafka_at(kafka), no_secrets, LOOPBACK) as broker:
+            await broker.ensure(BoxSpec(boxes.target, 1))
+            await lay(broker, boxes.dead, numbered(3))
+            await replay_all(broker, boxes)
+            await broker.drop([boxes.dead])
+
+    asyncio.run(settle_and_drop())
+    found = place.until_condition("dlq", "orders", "BoxesReady", "False", "BoxRecreated")
+    assert "was made anew" in found["message"]
+    place.kubectl("annotate", "dlq", "orders", "deadletter.dev/reset-ledger=true")
+    place.until_condition("dlq", "orders", "Ready", "True")
+    assert "deadletter.dev/reset-ledger" not in place.get("dlq", "orders")["metadata"].get("annotations", {})
+
+
+def test_what_is_not_built_yet_is_said(place: Place, operator: Operator, redis: str) -> None:
+    place.apply("BrokerConnection", "many", {"redis": {"url": redis, "mode": "Cluster"}})
+    found = place.until_condition("bkc", "many", "Stalled", "True", "NotSupportedYet")
+    assert "spec.redis.mode" in found["message"]
+
+
+def test_a_child_that_the_api_server_refuses(place: Place, operator: Operator, redis: str) -> None:
+    quota = {"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "none"}}
+    quota |= {"spec": {"hard": {"count/deployments.apps": "0"}}}
+    place.kubectl("apply", "-f", "-", stdin=json.dumps(quota))
+    until("the quota holds", lambda: place.get("resourcequota", "none").get("status", {}).get("hard"))
+    place.redis(redis)
+    source = {"name": f"orders-{uuid.uuid4().hex[:8]}", "group": "billing"}
+    http = {"http": {"url": "http://billing.example/"}}
+    place.apply("DeadLetterQueue", "orders", {"brokerRef": {"name": "broker"}, "source": source, "delivery": http})
+    found = place.until_condition("dlq", "orders", "CourierAvailable", "False", "ApplyRefused")
+    assert "exceeded quota" in found["message"]
+    place.kubectl("delete", "resourcequota", "none")
+    place.until_condition("dlq", "orders", "CourierAvailable", "False", "WaitingForCourier")

@@ -1,0 +1,123 @@
+"""Random walks through valid specs: where a queue ends depends on its last spec alone."""
+
+import itertools
+import uuid
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+
+from tests.controller.lives import end_state
+from tests.controller.operators import Operator, Place, until
+
+Step = tuple[dict[str, Any], bool, int]  # a spec, is it waited for, and what a policy says then
+NUMBERS = itertools.count()
+SHARED = {
+    "retryPolicyRef": [None, {"name": "quick"}, {"name": "slow"}, {"name": "missing"}],
+    "suspend": [False, True],
+    "alerts": [None, {"depth": 3}, {"depth": 5, "age": "1h"}],
+    "capacity": [None, {"maxLetters": 5}, {"maxLetters": 9, "onFull": "Alert"}],
+    "deletionPolicy": ["Retain", "Delete"],
+}
+REDRIVES = [{}, {"strategy": "Automatic"}, {"strategy": "Selective", "where": "attempts < 3"}]
+ROUTES = [[], [{"match": "attempts > 3", "queueRef": {"name": "target"}}]]
+HTTP = [{"url": "http://billing.example/orders"}, {"url": "http://billing.example/others", "method": "PUT"}]
+RESOURCES = [None, {"requests": {"cpu": "100m"}, "limits": {"memory": "0.5Gi"}}]
+
+
+def specs(delivered: bool) -> st.SearchStrategy[dict[str, Any]]:
+    """Specs of one shape: what a queue is made of never changes, everything else may."""
+    parts = {name: st.sampled_from(values) for name, values in SHARED.items()}
+    if delivered:
+        delivery = {"http": HTTP, "replicas": [0, 1, 3], "resources": RESOURCES}
+        chosen = {name: st.sampled_from(values) for name, values in delivery.items()}
+        parts |= {"delivery": st.fixed_dictionaries(chosen).map(without), "routes": st.sampled_from(ROUTES)}
+    else:
+        parts |= {"redrive": st.sampled_from(REDRIVES)}
+    return st.fixed_dictionaries(parts).map(without)
+
+
+def whole_in_the_end(steps: list[Step]) -> list[Step]:
+    """What is missing on the way stops a queue where it is; at the end nothing is."""
+    *others, (spec, waits, attempts) = steps
+    if spec.get("retryPolicyRef") == {"name": "missing"}:
+        spec = spec | {"retryPolicyRef": {"name": "slow"}}
+    return [*others, (spec, waits, attempts)]
+
+
+def without(spec: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in spec.items() if value is not None}
+
+
+STEPS = (
+    st.booleans()
+    .flatmap(
+        lambda delivered: st.lists(
+            st.tuples(specs(delivered), st.booleans(), st.integers(1, 9)), min_size=2, max_size=6
+        )
+    )
+    .map(whole_in_the_end)
+)
+
+
+def whole(spec: dict[str, Any], name: str) -> dict[str, Any]:
+    """With the parts that never change."""
+    boxes = {"source": {"name": f"{name}-in", "group": "billing"}} if "delivery" in spec else {}
+    return spec | {"brokerRef": {"name": "broker"}, "dead": {"name": f"{name}-dead"}} | boxes
+
+
+def seen(place: Place, name: str) -> bool:
+    body = place.get("dlq", name)
+    return bool(body.get("status", {}).get("observedGeneration") == body["metadata"]["generation"])
+
+
+def walk(place: Place, steps: list[Step]) -> None:
+    number, tag = next(NUMBERS), uuid.uuid4().hex[:8]
+    walked, straight = (f"{way}-{number}-{tag}" for way in ("walked", "straight"))
+    for spec, waits, attempts in steps:
+        place.apply("DeadLetterQueue", walked, whole(spec, walked))
+        place.apply("RetryPolicy", "quick", {"maxAttempts": attempts})
+        if waits:
+            until("seen", lambda: seen(place, walked))
+    place.apply("DeadLetterQueue", straight, whole(steps[-1][0], straight))
+    for name in (walked, straight):
+        until("seen", lambda name=name: seen(place, name))
+    states = lambda: [end_state(place, name, of=name) for name in (walked, straight)]  # noqa: E731
+    try:
+        until("both are the same", lambda: states()[0] == states()[1])
+    except AssertionError as error:
+        one, other = states()
+        raise AssertionError([(one.get(key), other.get(key)) for key in one if one[key] != other.get(key)]) from error
+    place.kubectl("delete", "dlq", walked, straight, "--timeout=120s")
+
+
+def walks(place: Place, redis: str, many: int) -> None:
+    place.redis(redis)
+    place.apply("RetryPolicy", "slow", {"maxAttempts": 3})
+    place.apply("DeadLetterQueue", "target", whole({}, f"target-{uuid.uuid4().hex[:8]}"))
+
+    @settings(
+        max_examples=many,
+        derandomize=True,
+        database=None,
+        deadline=None,
+        phases=[Phase.generate],
+        suppress_health_check=list(HealthCheck),
+    )
+    @given(steps=STEPS)
+    def each(steps: list[Step]) -> None:
+        walk(place, steps)
+
+    each()
+
+
+@pytest.mark.timeout(600)
+def test_the_end_depends_on_the_last_spec_alone(place: Place, operator: Operator, redis: str) -> None:
+    walks(place, redis, 4)
+
+
+@pytest.mark.kill
+@pytest.mark.timeout(3600)
+def test_many_walks(place: Place, operator: Operator, redis: str) -> None:
+    walks(place, redis, 40)

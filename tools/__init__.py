@@ -1,0 +1,1 @@
+"""Commands that write generated files; not part of the image."""
