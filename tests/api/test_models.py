@@ -19,9 +19,9 @@ from deadletter.api.broker_connections import BrokerConnection, BrokerConnection
 from deadletter.api.dead_letter_queues import DeadLetterQueue, HttpDelivery, Redaction
 from deadletter.api.replays import Rate, Replay
 from deadletter.api.retry_policies import RetryPolicy, RetryPolicySpec
-from deadletter.api.unsupported import unsupported
 from deadletter.core import durations
 from deadletter.core.policy import DEFAULT_POLICY
+from deadletter.plan.queue_checks import unsupported_fields
 from tests.api.cases import ADOPTED, DELIVERED, KAFKA, PLAIN, REDIS, REPLAYED, merged
 from tests.api.server import manifest
 
@@ -138,9 +138,9 @@ def test_what_is_not_built_is_named():
     def connection(**redis):
         return BrokerConnection.from_body(manifest("BrokerConnection", merged(REDIS, {"redis": redis})))
 
-    assert unsupported(connection()) == []
-    assert unsupported(connection(mode="Cluster")) == ["spec.redis.mode: Cluster"]
-    assert unsupported(_queue(DELIVERED)) == []
+    assert unsupported_fields(connection()) == []
+    assert unsupported_fields(connection(mode="Cluster")) == ["spec.redis.mode: Cluster"]
+    assert unsupported_fields(_queue(DELIVERED)) == []
 
 
 def test_a_body_may_carry_what_a_newer_operator_wrote_in_its_status():

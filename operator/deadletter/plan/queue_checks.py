@@ -7,7 +7,6 @@ from deadletter.api.broker_connections import BrokerConnection
 from deadletter.api.dead_letter_queues import DeadLetterQueue
 from deadletter.api.replays import Replay
 from deadletter.api.retry_policies import RetryPolicy
-from deadletter.api.unsupported import unsupported
 from deadletter.core import selection
 from deadletter.core.dialects import origins
 from deadletter.core.reasons import Reason
@@ -21,9 +20,16 @@ def missing(kind: str, name: str, reason: Reason) -> Finding:
 
 
 def is_built(thing: DeadLetterQueue | BrokerConnection | Replay, _: object = None) -> Finding | None:
-    """A field that nothing carries out yet is said openly."""
-    fields = unsupported(thing)
+    """Reject fields that the schema accepts and no release implements yet."""
+    fields = unsupported_fields(thing)
     return Finding(Reason.NotSupportedYet, f"Not supported yet: {', '.join(fields)}.", False, SPEC) if fields else None
+
+
+def unsupported_fields(resource: DeadLetterQueue | BrokerConnection | Replay) -> list[str]:
+    """Return the paths and values of the fields that are not implemented yet."""
+    if isinstance(resource, BrokerConnection) and resource.spec.redis and resource.spec.redis.mode != "Standalone":
+        return [f"spec.redis.mode: {resource.spec.redis.mode}"]
+    return []
 
 
 def expressions_compile(queue: DeadLetterQueue, _: QueueFacts) -> Finding | None:
