@@ -23,11 +23,11 @@ from bench import peers
 from bench.lines import bound, progress, versus
 from deadletter.api.broker_connections import BrokerConnectionSpec
 from deadletter.brokers.connect import open_broker
-from deadletter.brokers.contract import Broker, Mover
+from deadletter.brokers.contract import Broker, PartitionWriter
 from deadletter.brokers.errors import BrokerError
-from deadletter.brokers.types import BoxSpec, Publication, Step, Taken, Watched
+from deadletter.brokers.types import BoxSpec, CommitBatch, MonitoredBox, Publication, StoredMessage
 from deadletter.core.letters import Message, Place
-from deadletter.core.replay_progress import Span, Tally, Why
+from deadletter.core.replay_progress import PartitionProgress, SettledAs, Span
 from deadletter.workers.process import calm_collector, keep_buffers
 from tests.bed import beds
 from tests.workers.replaying import Scene
@@ -54,7 +54,7 @@ async def fill(broker: Broker, box: str, letters: int, partitions: int = PARTITI
     """Letters spread over the partitions."""
     for first in range(0, letters, 5_000):
         numbers = range(first, min(first + 5_000, letters))
-        await broker.append([Publication(box, letter(n), Place("bench", 0, n), n % partitions) for n in numbers])
+        await broker.publish([Publication(box, letter(n), Place("bench", 0, n), n % partitions) for n in numbers])
 
 
 async def replay(broker: Broker, dead: str, ledger: str, target: str, every: int) -> float:
@@ -67,9 +67,9 @@ async def replay(broker: Broker, dead: str, ledger: str, target: str, every: int
 
 async def move(broker: Broker, dead: str, ledger: str, target: str, every: int, span: Span) -> None:
     """One partition through its mover."""
-    async with broker.mover(dead, ledger, span.partition, "bench") as mover:
-        tally = Tally(span, time.time_ns() // 1_000_000, span.start)
-        chosen: list[Taken] = []
+    async with broker.partition_writer(dead, ledger, span.partition, "bench") as mover:
+        tally = PartitionProgress(span, time.time_ns() // 1_000_000, span.start)
+        chosen: list[StoredMessage] = []
         async for batch in broker.read(dead, [span]):
             chosen += [one for one in batch if one.place.offset % every == 0 and mover.is_open(one.place.offset)]
             while len(chosen) >= STEP:
@@ -79,11 +79,13 @@ async def move(broker: Broker, dead: str, ledger: str, target: str, every: int, 
             await commit(mover, target, tally, chosen)
 
 
-async def commit(mover: Mover, target: str, tally: Tally, chosen: list[Taken]) -> Tally:
+async def commit(
+    mover: PartitionWriter, target: str, tally: PartitionProgress, chosen: list[StoredMessage]
+) -> PartitionProgress:
     """One transaction."""
     tally = tally.evolve(next=chosen[-1].place.offset + 1, replayed=tally.replayed + len(chosen))
     publications = [Publication(target, one.message, one.place, one.place.partition) for one in chosen]
-    await mover.commit(Step(tally, publications, {Why.Replayed: [one.place.offset for one in chosen]}))
+    await mover.commit(CommitBatch(tally, publications, {SettledAs.Replayed: [one.place.offset for one in chosen]}))
     return tally
 
 
@@ -140,11 +142,11 @@ async def kafka_tail(broker: Broker, letters: int) -> None:
     await broker.ensure(BoxSpec(dead, 3))
     await fill(broker, dead, letters, 3)
     worst = asyncio.ensure_future(longest_hold())
-    registers = broker.registers()
+    registers = broker.monitor()
     begun = time.monotonic()
     depth = 0
     while depth < letters:
-        found = (await registers.sweep([Watched(dead, f"{dead}.ledger")], 0))[dead]
+        found = (await registers.sweep([MonitoredBox(dead, f"{dead}.ledger")], 0))[dead]
         if isinstance(found, BrokerError):
             raise found
         depth = found.depth
@@ -203,8 +205,8 @@ async def kafka_sweep(broker: Broker, queues: int) -> None:
     names = [f"bench-{uuid.uuid4().hex[:8]}" for _ in range(queues)]
     for name in names:
         await broker.ensure(BoxSpec(name, 3))
-    registers = broker.registers()
-    watched = [Watched(name, f"{name}.ledger") for name in names]
+    registers = broker.monitor()
+    watched = [MonitoredBox(name, f"{name}.ledger") for name in names]
     seconds = []
     for _ in range(4):
         begun = time.monotonic()

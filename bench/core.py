@@ -13,7 +13,7 @@ from cel_expr_python import cel
 from bench.lines import bound, interleaved, line, progress
 from deadletter.core.dialects.reader import read_envelope
 from deadletter.core.fingerprint import fingerprint
-from deadletter.core.letter_index import Register
+from deadletter.core.letter_index import LetterIndex
 from deadletter.core.letters import Failure, Letter
 from deadletter.core.policy import DEFAULT_POLICY, decide
 from deadletter.core.selection import Predicate
@@ -88,7 +88,7 @@ def selections() -> bool:
 
 def _selection(name: str, source: str, failed: Letter) -> bool:
     predicate = Predicate(source)
-    facts = predicate.facts(failed, NOW)
+    facts = predicate.variables(failed, NOW)
     kinds = {"attempts": cel.Type.INT, "age": cel.Type.DURATION, "payload": cel.Type.DYN}
     tables = {
         "error": cel.Type.Map(cel.Type.STRING, cel.Type.DYN),
@@ -97,7 +97,7 @@ def _selection(name: str, source: str, failed: Letter) -> bool:
     bare = cel.NewEnv(variables=kinds | tables).compile(source)
     ours, theirs = interleaved(
         RUNS,
-        micros(lambda: predicate.judge(failed, NOW), 2_000),
+        micros(lambda: predicate.matches(failed, NOW), 2_000),
         micros(lambda: bare.eval(data=facts).plain_value(), 2_000),
     )
     # Within 1.5 times the bare library.
@@ -111,7 +111,7 @@ def registers() -> bool:
     settled = random.sample(range(1_000_000), 500_000)
     gc.collect()
     before = _resident()
-    register = Register()
+    register = LetterIndex()
     for offset, group in enumerate(groups):
         register.add(offset, group, "Timeout", "Network", NOW + offset)
     register.settle(settled)

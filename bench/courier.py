@@ -116,9 +116,9 @@ async def queue(spec: BrokerConnectionSpec, count: int, bad: int) -> AsyncIterat
     async with open_broker(spec, no_secret, allow=ANYWHERE) as broker:
         for name in ("orders", "dead"):
             await broker.ensure(BoxSpec(prefix + name, partitions, 1))
-        await broker.ensure(BoxSpec(prefix + "retry", partitions, 1, retention_ms=-1, parking=True))
+        await broker.ensure(BoxSpec(prefix + "retry", partitions, 1, retention_ms=-1, is_retry_box=True))
         for first in range(0, count, 5000):
-            await broker.append([_publication(prefix, n, bad) for n in range(first, min(first + 5000, count))])
+            await broker.publish([_publication(prefix, n, bad) for n in range(first, min(first + 5000, count))])
         yield broker, prefix
 
 
@@ -170,7 +170,7 @@ async def courier(url: str, spec: BrokerConnectionSpec, count: int, bad: int = 0
     async with queue(spec, count, bad) as (broker, prefix):
         told = assignment(url, prefix, spec)
         deliverer, stop = Timed(told), asyncio.Event()
-        async with broker.desk(desk_spec(told, "bench")) as desk:
+        async with broker.subscribe(desk_spec(told, "bench")) as desk:
             used = cpu()
             work = asyncio.ensure_future(Courier(told, desk, deliverer).run(stop))
             while len(deliverer.seconds) < count:

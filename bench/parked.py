@@ -51,7 +51,7 @@ async def wait(spec: BrokerConnectionSpec, url: str) -> dict[str, float]:
     async with queue(spec, COUNT, 0) as (broker, prefix):
         told = assignment(f"{url}later", prefix, spec, policy=POLICY)
         deliverer, stop = Deliverer(told, no_secret), asyncio.Event()
-        async with broker.desk(desk_spec(told, "bench")) as desk:
+        async with broker.subscribe(desk_spec(told, "bench")) as desk:
             before = resident()
             work = asyncio.ensure_future(Courier(told, desk, deliverer).run(stop))
             while desk.parked < COUNT:

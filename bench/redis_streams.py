@@ -15,7 +15,7 @@ from bench.brokers import STEP, connect, fill, interleaved, letter, longest_hold
 from bench.lines import bound, versus
 from deadletter.brokers.contract import Broker
 from deadletter.brokers.redis.entries import fields_of
-from deadletter.brokers.types import BoxSpec, Watched
+from deadletter.brokers.types import BoxSpec, MonitoredBox
 from tests.bed import beds
 
 
@@ -47,7 +47,7 @@ async def ours(broker: Broker, letters: int) -> float:
     await broker.ensure(BoxSpec(f"{dead}.target"))
     await fill(broker, dead, letters, 1)
     took = await replay(broker, dead, f"{dead}.ledger", f"{dead}.target", 1)
-    await broker.drop([dead, f"{dead}.target", f"{dead}.ledger"])
+    await broker.delete([dead, f"{dead}.target", f"{dead}.ledger"])
     return took
 
 
@@ -56,14 +56,14 @@ async def register(broker: Broker, letters: int) -> None:
     dead = fresh()
     await broker.ensure(BoxSpec(dead))
     await fill(broker, dead, letters, 1)
-    registers = broker.registers()
+    registers = broker.monitor()
     worst = asyncio.ensure_future(longest_hold())
     begun = time.monotonic()
-    await registers.sweep([Watched(dead, f"{dead}.ledger")], 0)
+    await registers.sweep([MonitoredBox(dead, f"{dead}.ledger")], 0)
     versus("redis-register", "letters/s", letters / (time.monotonic() - begun), "bound", 20_000, 1.0)
     worst.cancel()
     bound("redis-register-hold", "ms", await worst, 10)
-    await broker.drop([dead])
+    await broker.delete([dead])
 
 
 async def sweep(broker: Broker, queues: int) -> None:
@@ -71,13 +71,13 @@ async def sweep(broker: Broker, queues: int) -> None:
     names = [fresh() for _ in range(queues)]
     for name in names:
         await broker.ensure(BoxSpec(name))
-    registers, seconds = broker.registers(), []
+    registers, seconds = broker.monitor(), []
     for _ in range(4):
         begun = time.monotonic()
-        await registers.sweep([Watched(name, f"{name}.ledger") for name in names], 0)
+        await registers.sweep([MonitoredBox(name, f"{name}.ledger") for name in names], 0)
         seconds.append(time.monotonic() - begun)
     bound(f"redis-sweep-{queues}", "s", statistics.median(seconds[1:]), 5.0)
-    await broker.drop(names)
+    await broker.delete(names)
 
 
 async def main(letters: int, rounds: int, queues: int) -> None:

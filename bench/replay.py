@@ -22,9 +22,9 @@ from pathlib import Path
 import uvloop
 
 from bench.lines import line, progress, versus
-from deadletter.brokers.contract import Mover
-from deadletter.brokers.types import BoxSpec, Publication, Step, Taken
-from deadletter.core.replay_progress import Span, Tally, Why
+from deadletter.brokers.contract import PartitionWriter
+from deadletter.brokers.types import BoxSpec, CommitBatch, Publication, StoredMessage
+from deadletter.core.replay_progress import PartitionProgress, SettledAs, Span
 from deadletter.workers.process import calm_collector, keep_buffers
 from tests.bed import beds, processes
 from tests.bed.node import Cluster
@@ -49,8 +49,8 @@ async def bare(scene: Scene, target: str) -> None:
 async def move(scene: Scene, target: str, span: Span) -> None:
     """One partition, to a target and a ledger of its own."""
     dead = scene.boxes.dead
-    async with scene.broker.mover(dead, f"{target}.ledger", span.partition, "bare") as mover:
-        held: list[Taken] = []
+    async with scene.broker.partition_writer(dead, f"{target}.ledger", span.partition, "bare") as mover:
+        held: list[StoredMessage] = []
         async for batch in scene.broker.read(dead, [span]):
             held += batch
             while len(held) >= STEP:
@@ -60,11 +60,11 @@ async def move(scene: Scene, target: str, span: Span) -> None:
             await commit(mover, target, span, held)
 
 
-async def commit(mover: Mover, target: str, span: Span, taken: list[Taken]) -> None:
+async def commit(mover: PartitionWriter, target: str, span: Span, taken: list[StoredMessage]) -> None:
     """One transaction."""
     to = [Publication(target, one.message, one.place, one.place.partition) for one in taken]
     offsets = [one.place.offset for one in taken]
-    await mover.commit(Step(Tally(span, 0, offsets[-1] + 1), to, {Why.Replayed: offsets}))
+    await mover.commit(CommitBatch(PartitionProgress(span, 0, offsets[-1] + 1), to, {SettledAs.Replayed: offsets}))
 
 
 async def timed(work: Awaitable[object]) -> float:
@@ -84,7 +84,7 @@ async def in_one_process(stage: Stage, address: str, letters: int, rounds: int) 
             rates["preview"].append(letters / await timed(scene.replay("dry", mode="DryRun")))
             rates["bare"].append(letters / await timed(bare(scene, f"{haul.name}.bare")))
             rates["replay"].append(letters / await timed(scene.replay()))
-            await scene.broker.drop([haul.name, scene.boxes.dead, f"{haul.name}.bare"])
+            await scene.broker.delete([haul.name, scene.boxes.dead, f"{haul.name}.bare"])
         progress(f"round {number + 1} of {rounds}: { {name: int(found[-1]) for name, found in rates.items()} }")
     middle = {name: statistics.median(found) for name, found in rates.items()}
     versus("replay-process", "letters/s", middle["replay"], "bare broker", middle["bare"], round(1 / ALLOWED, 3))
@@ -127,7 +127,7 @@ async def alone_on(haul: Haul) -> float:
     target = f"{haul.name}.bare"
     async with haul.opened() as scene:
         took = await timed(bare(scene, target))
-        await scene.broker.drop([target, f"{target}.ledger"])
+        await scene.broker.delete([target, f"{target}.ledger"])
     return took
 
 

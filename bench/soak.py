@@ -135,7 +135,7 @@ class Soak:
         numbers = range(self.sent, self.sent + self.rate)
         self.sent += self.rate
         for kind, broker in brokers.items():
-            await broker.append([_publication(Queue(kind, "busy"), number) for number in numbers])
+            await broker.publish([_publication(Queue(kind, "busy"), number) for number in numbers])
 
     def _sample(self) -> None:
         for name, program in self.programs.items():
@@ -176,7 +176,7 @@ async def _make(broker: Broker, queue: Queue) -> None:
         await broker.ensure(BoxSpec(name, 3))
     # What was sent back is gone after minutes: else each Replay would have more to read than the one before.
     await broker.ensure(BoxSpec(queue.dead, 3, retention_ms=120_000, config={"segment.ms": "60000"}))
-    await broker.ensure(BoxSpec(queue.retry, 3, retention_ms=-1, parking=True))
+    await broker.ensure(BoxSpec(queue.retry, 3, retention_ms=-1, is_retry_box=True))
 
 
 def _publication(queue: Queue, number: int) -> Publication:

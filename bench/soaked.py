@@ -14,9 +14,10 @@ from deadletter.api.assignments import ReplayAssignment
 from deadletter.api.broker_connections import BrokerConnectionSpec
 from deadletter.brokers.connect import open_broker
 from deadletter.brokers.contract import Broker
-from deadletter.brokers.types import Reading, Watched
+from deadletter.brokers.types import MonitoredBox
+from deadletter.core.box_stats import BoxStats
 from deadletter.workers import process
-from deadletter.workers.replay.setup import replay
+from deadletter.workers.replay.setup import run_replay
 
 ANYWHERE = ("0.0.0.0/0", "::/0")
 IDLE = 50  # queues a broker
@@ -100,16 +101,16 @@ async def sweep(state: str, addresses: dict[str, dict], stop: asyncio.Event) -> 
         for kind, address in addresses.items():
             broker = await stack.enter_async_context(open_one(address))
             queues = [Queue(kind, name) for name in names]
-            kept.append((broker.registers(), [Watched(one.dead, one.ledger, one.retry) for one in queues]))
+            kept.append((broker.monitor(), [MonitoredBox(one.dead, one.ledger, one.retry) for one in queues]))
         while not await _comes(stop, SWEEP_SECONDS):
             for registers, watched in kept:
                 found = await registers.sweep(watched, time.time_ns() // 1_000_000)
-                wrong = [str(one) for one in found.values() if not isinstance(one, Reading)]
+                wrong = [str(one) for one in found.values() if not isinstance(one, BoxStats)]
                 print(f"swept {len(found)} queues, depth {_depth(found)}, wrong: {wrong[:3]}", flush=True)
 
 
 def _depth(found) -> int:
-    return sum(one.depth for one in found.values() if isinstance(one, Reading))
+    return sum(one.depth for one in found.values() if isinstance(one, BoxStats))
 
 
 async def replay_on(_state: str, addresses: dict[str, dict], stop: asyncio.Event) -> None:
@@ -120,8 +121,8 @@ async def replay_on(_state: str, addresses: dict[str, dict], stop: asyncio.Event
         for kind, address in addresses.items():
             queue, uid = Queue(kind, "busy"), f"replay-{number}"
             async with open_one(address) as broker:
-                ending = await replay(queue.replay(address, uid), broker, stop)
-                await broker.forget(queue.ledger, uid)
+                ending = await run_replay(queue.replay(address, uid), broker, stop)
+                await broker.delete_replay_records(queue.ledger, uid)
             print(f"{uid} on {kind}: {ending.reason}", flush=True)
 
 

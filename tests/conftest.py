@@ -43,15 +43,25 @@ def pytest_configure(config: pytest.Config) -> None:
 _OWN = pytest.StashKey[beds.Bed]()
 _TAKING_TURNS = {"kafka_cluster", "redis_sentinel"}
 _TURN_S = 900  # a test's own time and that of the one whose end it waits for
+_SERVERS = {"kafka", "redis", "kafka_cluster", "redis_sentinel", "api_server", "crds", "namespace", "cluster"}
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The wait for a turn counts as a test's time, so tests that take turns get more of it."""
+    """Mark tests that need a real server, and give those that take turns time to wait for theirs."""
     for item in items:
-        module = item.getparent(pytest.Module)
-        used = [*getattr(item, "fixturenames", ()), getattr(module and module.obj, "BROKER", "")]
-        if any(name in used for name in _TAKING_TURNS) and item.get_closest_marker("timeout") is None:
+        used = _used_fixtures(item)
+        if used & _SERVERS:
+            item.add_marker(pytest.mark.server)
+        if used & _TAKING_TURNS and item.get_closest_marker("timeout") is None:
             item.add_marker(pytest.mark.timeout(_TURN_S))
+
+
+def _used_fixtures(item: pytest.Item) -> set[str]:
+    """Names of the item's fixtures, with those that it asks for by a parameter or by its module's BROKER."""
+    module = item.getparent(pytest.Module)
+    callspec = getattr(item, "callspec", None)
+    named = [*(callspec.params.values() if callspec else ()), getattr(module and module.obj, "BROKER", None)]
+    return {*getattr(item, "fixturenames", ()), *(name for name in named if isinstance(name, str))}
 
 
 @pytest.fixture(autouse=True)

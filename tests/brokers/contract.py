@@ -7,8 +7,9 @@ import pytest
 
 from deadletter.brokers.contract import Broker
 from deadletter.brokers.errors import BoxAppeared, BoxMissing, BrokerError, Fenced
-from deadletter.brokers.types import BoxSpec, Buried, CourierWord, Parked, Step, Watched
-from deadletter.core.replay_progress import Why
+from deadletter.brokers.types import BoxSpec, Buried, CommitBatch, MonitoredBox, Parked
+from deadletter.core.heartbeats import WorkerStatus
+from deadletter.core.replay_progress import SettledAs
 from tests.brokers.deskcontract import DeskContract
 from tests.brokers.groupcontract import GroupContract
 from tests.brokers.staging import (
@@ -32,7 +33,7 @@ class BrokerContract(DeskContract, GroupContract):
     """Subclass it with a fixture `broker`."""
 
     async def test_the_server_says_who_it_is(self, broker: Broker) -> None:
-        server = await broker.server()
+        server = await broker.server_info()
         assert server.kind
         assert server.id
         assert server.brokers >= 1
@@ -43,11 +44,11 @@ class BrokerContract(DeskContract, GroupContract):
         assert set(await broker.describe([spec.name, fresh("nowhere")])) == {spec.name}
 
     async def test_a_box_keeps_its_id_and_a_new_one_of_its_name_has_another(self, broker: Broker, fresh: Fresh) -> None:
-        for spec in (BoxSpec(fresh("box"), 1), BoxSpec(fresh("box"), 1, parking=True)):
+        for spec in (BoxSpec(fresh("box"), 1), BoxSpec(fresh("box"), 1, is_retry_box=True)):
             first = (await broker.ensure(spec)).id
             assert first
             assert (await broker.ensure(spec)).id == (await broker.describe([spec.name]))[spec.name].id == first
-            await broker.drop([spec.name])
+            await broker.delete([spec.name])
             assert (await broker.ensure(spec)).id not in ("", first)
 
     async def test_a_box_that_must_be_new_is_refused_and_left_alone_if_it_exists(
@@ -55,9 +56,9 @@ class BrokerContract(DeskContract, GroupContract):
     ) -> None:
         for parking in (False, True):
             name = fresh("box")
-            made = await broker.ensure(BoxSpec(name, 1, retention_ms=7_777_777, parking=parking, must_be_new=True))
+            made = await broker.ensure(BoxSpec(name, 1, retention_ms=7_777_777, is_retry_box=parking, must_be_new=True))
             with pytest.raises(BoxAppeared):
-                await broker.ensure(BoxSpec(name, 1, retention_ms=60_000, parking=parking, must_be_new=True))
+                await broker.ensure(BoxSpec(name, 1, retention_ms=60_000, is_retry_box=parking, must_be_new=True))
             assert (await broker.describe([name]))[name] == made
 
     async def test_an_adopted_box_is_never_made(self, broker: Broker, fresh: Fresh) -> None:
@@ -69,8 +70,8 @@ class BrokerContract(DeskContract, GroupContract):
     async def test_a_dropped_box_is_gone_and_dropping_again_is_fine(self, broker: Broker, fresh: Fresh) -> None:
         name = fresh("box")
         await broker.ensure(BoxSpec(name, 1))
-        await broker.drop([name])
-        await broker.drop([name, fresh("nowhere")])
+        await broker.delete([name])
+        await broker.delete([name, fresh("nowhere")])
         assert not await broker.describe([name])
 
     async def test_a_missing_box_has_no_window(self, broker: Broker, fresh: Fresh) -> None:
@@ -86,7 +87,7 @@ class BrokerContract(DeskContract, GroupContract):
     async def test_poison_is_parked_buried_and_replayed_byte_for_byte(self, broker: Broker, fresh: Fresh) -> None:
         boxes = await make_boxes(broker, fresh("q"))
         await lay(broker, boxes.source, list(POISON))
-        async with broker.desk(boxes.desk()) as desk:
+        async with broker.subscribe(boxes.desk()) as desk:
             for claim in await claim_some(desk, len(POISON)):
                 await desk.settle(claim, Parked(claim.message, now()))
             for claim in await claim_some(desk, len(POISON)):
@@ -94,9 +95,9 @@ class BrokerContract(DeskContract, GroupContract):
         letters = await contents(broker, boxes.dead)
         assert {content(one.message) for one in letters} == set(map(content, POISON))
         assert len(letters) == len(POISON)
-        async with broker.mover(boxes.dead, boxes.ledger, 0, "uid-1") as mover:
-            settled = {Why.Replayed: [one.place.offset for one in letters]}
-            await mover.commit(Step(tally_of(letters), republish(boxes.target, letters), settled))
+        async with broker.partition_writer(boxes.dead, boxes.ledger, 0, "uid-1") as mover:
+            settled = {SettledAs.Replayed: [one.place.offset for one in letters]}
+            await mover.commit(CommitBatch(tally_of(letters), republish(boxes.target, letters), settled))
         found = [content(one.message) for one in await contents(broker, boxes.target)]
         assert found == [content(one.message) for one in letters]
 
@@ -123,20 +124,20 @@ class BrokerContract(DeskContract, GroupContract):
         letters = await contents(broker, boxes.dead)
         chosen = letters[::2]
         offsets = [one.place.offset for one in chosen]
-        async with broker.mover(boxes.dead, boxes.ledger, 0, "uid-1") as mover:
-            assert mover.tally is None
+        async with broker.partition_writer(boxes.dead, boxes.ledger, 0, "uid-1") as mover:
+            assert mover.progress is None
             assert all(mover.is_open(one.place.offset) for one in letters)
             tally = tally_of(letters, scanned=10, matched=5, replayed=5)
-            await mover.commit(Step(tally, republish(boxes.target, chosen), {Why.Replayed: offsets}))
+            await mover.commit(CommitBatch(tally, republish(boxes.target, chosen), {SettledAs.Replayed: offsets}))
         assert await values(broker, boxes.target) == [one.message.value for one in chosen]
-        async with broker.mover(boxes.dead, boxes.ledger, 0, "uid-1") as again:
-            assert again.tally == tally
+        async with broker.partition_writer(boxes.dead, boxes.ledger, 0, "uid-1") as again:
+            assert again.progress == tally
             assert [again.is_open(one.place.offset) for one in letters] == [False, True] * 5
         await self.check_settled(broker, boxes, offsets)
 
     async def check_settled(self, broker: Broker, boxes: Boxes, offsets: list[int]) -> None:
         """In the ledger, or gone from the box."""
-        settled = (await broker.settled(boxes.dead, boxes.ledger)).get(0, set[int]())
+        settled = (await broker.settled_offsets(boxes.dead, boxes.ledger)).get(0, set[int]())
         there = {one.place.offset for one in await contents(broker, boxes.dead)}
         assert all(offset in settled or offset not in there for offset in offsets)
 
@@ -144,10 +145,10 @@ class BrokerContract(DeskContract, GroupContract):
         boxes = await make_boxes(broker, fresh("q"))
         await lay(broker, boxes.dead, numbered(2))
         letters = await contents(broker, boxes.dead)
-        step = Step(
-            tally_of(letters), republish(boxes.target, letters), {Why.Replayed: [x.place.offset for x in letters]}
+        step = CommitBatch(
+            tally_of(letters), republish(boxes.target, letters), {SettledAs.Replayed: [x.place.offset for x in letters]}
         )
-        movers = (broker.mover(boxes.dead, boxes.ledger, 0, "uid-1") for _ in range(2))
+        movers = (broker.partition_writer(boxes.dead, boxes.ledger, 0, "uid-1") for _ in range(2))
         async with next(movers) as first, next(movers) as second:
             with pytest.raises(Fenced):
                 await first.commit(step)
@@ -159,12 +160,14 @@ class BrokerContract(DeskContract, GroupContract):
         await lay(broker, boxes.dead, numbered(1))
         letters = await contents(broker, boxes.dead)
         nowhere = fresh("nowhere")
-        step = Step(tally_of(letters), republish(nowhere, letters), {Why.Replayed: [letters[0].place.offset]})
-        async with broker.mover(boxes.dead, boxes.ledger, 0, "uid-1") as mover:
+        step = CommitBatch(
+            tally_of(letters), republish(nowhere, letters), {SettledAs.Replayed: [letters[0].place.offset]}
+        )
+        async with broker.partition_writer(boxes.dead, boxes.ledger, 0, "uid-1") as mover:
             with pytest.raises(BoxMissing, match=nowhere):
                 await mover.commit(step)
-        async with broker.mover(boxes.dead, boxes.ledger, 0, "uid-1") as again:
-            assert again.tally is None
+        async with broker.partition_writer(boxes.dead, boxes.ledger, 0, "uid-1") as again:
+            assert again.progress is None
             assert again.is_open(letters[0].place.offset)
 
     async def test_a_selection_is_kept_until_it_is_forgotten(self, broker: Broker, fresh: Fresh) -> None:
@@ -172,35 +175,37 @@ class BrokerContract(DeskContract, GroupContract):
         await lay(broker, boxes.dead, numbered(6))
         letters = await contents(broker, boxes.dead)
         chosen = [one.place.offset for one in letters[1:4]]
-        async with broker.mover(boxes.dead, boxes.ledger, 0, "dry") as mover:
-            await mover.commit(Step(tally_of(letters), selected=chosen[:1]))
-            await mover.commit(Step(tally_of(letters), selected=chosen[1:]))
-        assert sorted((await broker.selected(boxes.ledger, "dry"))[0]) == chosen
-        counted = await broker.tallies(boxes.ledger)
+        async with broker.partition_writer(boxes.dead, boxes.ledger, 0, "dry") as mover:
+            await mover.commit(CommitBatch(tally_of(letters), selected=chosen[:1]))
+            await mover.commit(CommitBatch(tally_of(letters), selected=chosen[1:]))
+        assert sorted((await broker.selected_offsets(boxes.ledger, "dry"))[0]) == chosen
+        counted = await broker.replay_progress(boxes.ledger)
         assert {uid: [tally.next for tally in found] for uid, found in counted.items()} == {
             "dry": [tally_of(letters).next]
         }
-        await broker.forget(boxes.ledger, "dry")
-        assert await broker.tallies(boxes.ledger) == {}
-        assert not any((await broker.selected(boxes.ledger, "dry")).values())
-        assert not any((await broker.selected(boxes.ledger, "never")).values())
-        async with broker.mover(boxes.dead, boxes.ledger, 0, "dry") as mover:
-            assert mover.tally is None
+        await broker.delete_replay_records(boxes.ledger, "dry")
+        assert await broker.replay_progress(boxes.ledger) == {}
+        assert not any((await broker.selected_offsets(boxes.ledger, "dry")).values())
+        assert not any((await broker.selected_offsets(boxes.ledger, "never")).values())
+        async with broker.partition_writer(boxes.dead, boxes.ledger, 0, "dry") as mover:
+            assert mover.progress is None
 
     async def test_an_archived_letter_can_be_restored_once(self, broker: Broker, fresh: Fresh) -> None:
         boxes = await make_boxes(broker, fresh("q"))
         await lay(broker, boxes.dead, numbered(2))
         letters = await contents(broker, boxes.dead)
-        async with broker.mover(boxes.dead, boxes.ledger, 0, "uid-1") as mover:
-            await mover.commit(Step(tally_of(letters), settled={Why.Archived: [letters[0].place.offset]}))
+        async with broker.partition_writer(boxes.dead, boxes.ledger, 0, "uid-1") as mover:
+            await mover.commit(CommitBatch(tally_of(letters), settled={SettledAs.Archived: [letters[0].place.offset]}))
             assert not mover.is_open(letters[0].place.offset)
         shelf = [one async for b in broker.read(boxes.dead, await broker.window(boxes.dead, True), True) for one in b]
-        async with broker.mover(boxes.dead, boxes.ledger, 0, "uid-2", archived=True) as mover:
+        async with broker.partition_writer(boxes.dead, boxes.ledger, 0, "uid-2", archived=True) as mover:
             archived = [one for one in shelf if mover.is_open(one.place.offset)]
             assert [one.message.value for one in archived] == [b"v0"]
             offsets = [one.place.offset for one in archived]
-            await mover.commit(Step(tally_of(archived), republish(boxes.target, archived), {Why.Replayed: offsets}))
-        async with broker.mover(boxes.dead, boxes.ledger, 0, "uid-3", archived=True) as mover:
+            await mover.commit(
+                CommitBatch(tally_of(archived), republish(boxes.target, archived), {SettledAs.Replayed: offsets})
+            )
+        async with broker.partition_writer(boxes.dead, boxes.ledger, 0, "uid-3", archived=True) as mover:
             assert not any(mover.is_open(one.place.offset) for one in shelf)
         assert await values(broker, boxes.target) == [b"v0"]
 
@@ -208,19 +213,19 @@ class BrokerContract(DeskContract, GroupContract):
         self, broker: Broker, fresh: Fresh
     ) -> None:
         boxes = await make_boxes(broker, fresh("q"))
-        registers = broker.registers()
-        word = CourierWord("redrive-0", paused="ErrorBudgetSpent", message="too many", at=now())
+        registers = broker.monitor()
+        word = WorkerStatus("redrive-0", paused="ErrorBudgetSpent", message="too many", at=now())
         try:
-            await broker.say(boxes.dead, boxes.ledger, "redrive-0", word)
+            await broker.report_status(boxes.dead, boxes.ledger, "redrive-0", word)
             assert (await self.reading(registers, boxes)).couriers == (word,)
-            await broker.say(boxes.dead, boxes.ledger, "redrive-0", None)
+            await broker.report_status(boxes.dead, boxes.ledger, "redrive-0", None)
             assert (await self.reading(registers, boxes)).couriers == ()
         finally:
             await registers.close()
 
     async def test_a_sweep_counts_what_is_open(self, broker: Broker, fresh: Fresh) -> None:
         boxes = await make_boxes(broker, fresh("q"))
-        registers = broker.registers()
+        registers = broker.monitor()
         try:
             assert (await self.reading(registers, boxes)).depth == 0
             await lay(broker, boxes.dead, numbered(7))
@@ -228,12 +233,12 @@ class BrokerContract(DeskContract, GroupContract):
             assert reading.oldest is not None
             letters = await contents(broker, boxes.dead)
             offsets = [one.place.offset for one in letters[:3]]
-            async with broker.mover(boxes.dead, boxes.ledger, 0, "uid-1") as mover:
-                await mover.commit(Step(tally_of(letters, discarded=3), settled={Why.Discarded: offsets}))
+            async with broker.partition_writer(boxes.dead, boxes.ledger, 0, "uid-1") as mover:
+                await mover.commit(CommitBatch(tally_of(letters, discarded=3), settled={SettledAs.Discarded: offsets}))
             reading = await self.reading(registers, boxes, depth=4)
             assert sum(group.letters for group in reading.groups) == 4
             assert [tally.discarded for tally in reading.tallies["uid-1"]] == [3]
-            missing = Watched(fresh("nowhere"), fresh("nowhere"))
+            missing = MonitoredBox(fresh("nowhere"), fresh("nowhere"))
             found = await registers.sweep([missing, boxes.watched], now())
             assert isinstance(found[missing.dead], BrokerError)
             assert not isinstance(found[boxes.dead], BrokerError)

@@ -6,11 +6,12 @@ import uuid
 
 import pytest
 
-from deadletter.brokers.contract import Broker, Desk
+from deadletter.brokers.contract import Broker, Subscription
 from deadletter.brokers.errors import BoxMissing, BrokerError, BrokerUnreachable
-from deadletter.brokers.types import Buried, Claim, CourierWord, Delivered, Discarded, Parked, Publication, Step
+from deadletter.brokers.types import Buried, Claim, CommitBatch, Delivered, Discarded, Parked, Publication
+from deadletter.core.heartbeats import WorkerStatus
 from deadletter.core.letters import Message
-from deadletter.core.replay_progress import Why
+from deadletter.core.replay_progress import SettledAs
 from tests.brokers.staging import (
     PATIENCE,
     Boxes,
@@ -51,37 +52,37 @@ class DeskContract:
     async def test_what_was_delivered_is_not_claimed_again(self, broker: Broker, fresh: Fresh) -> None:
         boxes = await make_boxes(broker, fresh("q"))
         await lay(broker, boxes.source, numbered(10))
-        async with broker.desk(boxes.desk()) as desk:
+        async with broker.subscribe(boxes.desk()) as desk:
             claims = await claim_some(desk, 10)
             assert [claim.message.value for claim in claims] == [m.value for m in numbered(10)]
             assert all(desk.holds(claim) for claim in claims)
             # Out of order, and two stay in our hands.
             await settle_all(desk, [claims[n] for n in (9, 3, 1, 0, 5, 6, 8, 4)])
         await lay(broker, boxes.source, numbered(1, 10))
-        async with broker.desk(boxes.desk()) as desk:
+        async with broker.subscribe(boxes.desk()) as desk:
             again = await claim_some(desk, 3)
             assert sorted(claim.message.value or b"" for claim in again) == [b"v10", b"v2", b"v7"]
             await settle_all(desk, again)
-        async with broker.desk(boxes.desk()) as desk:
+        async with broker.subscribe(boxes.desk()) as desk:
             assert await desk.claim(5) == []
 
     async def test_a_new_group_starts_at_the_end_when_asked(self, broker: Broker, fresh: Fresh) -> None:
         boxes = await make_boxes(broker, fresh("q"))
         await lay(broker, boxes.source, numbered(3))
-        async with broker.desk(boxes.desk(from_earliest=False)) as desk:
+        async with broker.subscribe(boxes.desk(from_earliest=False)) as desk:
             assert await desk.claim(1) == []
         await lay(broker, boxes.source, numbered(1, 3))
-        async with broker.desk(boxes.desk(from_earliest=False)) as desk:
+        async with broker.subscribe(boxes.desk(from_earliest=False)) as desk:
             assert [claim.message.value for claim in await claim_some(desk, 1)] == [b"v3"]
 
     async def test_noted_attempts_survive_a_restart(self, broker: Broker, fresh: Fresh) -> None:
         boxes = await make_boxes(broker, fresh("q"))
         await lay(broker, boxes.source, numbered(2))
-        async with broker.desk(boxes.desk()) as desk:
+        async with broker.subscribe(boxes.desk()) as desk:
             first, second = await claim_some(desk, 2)
-            desk.note(first, 3, 1_700_000_000_123)
+            desk.record_attempt(first, 3, 1_700_000_000_123)
             await desk.settle(second, Delivered())
-        async with broker.desk(boxes.desk()) as desk:
+        async with broker.subscribe(boxes.desk()) as desk:
             (again,) = await claim_some(desk, 1)
             assert again.message.value == b"v0"
             assert (again.attempts, again.first_failed_at) == (3, 1_700_000_000_123)
@@ -89,7 +90,7 @@ class DeskContract:
     async def test_a_buried_letter_lies_in_the_dead_box_once(self, broker: Broker, fresh: Fresh) -> None:
         boxes = await make_boxes(broker, fresh("q"))
         await lay(broker, boxes.source, numbered(3))
-        async with broker.desk(boxes.desk()) as desk:
+        async with broker.subscribe(boxes.desk()) as desk:
             claims = await claim_some(desk, 3)
             letter = Message(claims[1].message.key, claims[1].message.value, (("why", b"broken"),))
             await asyncio.gather(
@@ -99,13 +100,13 @@ class DeskContract:
             )
         (found,) = await contents(broker, boxes.dead)
         assert (found.message.key, found.message.value, found.message.headers) == (b"k1", b"v1", letter.headers)
-        async with broker.desk(boxes.desk()) as desk:
+        async with broker.subscribe(boxes.desk()) as desk:
             assert await desk.claim(1) == []
 
     async def test_a_letter_that_cannot_be_buried_stays_ours(self, broker: Broker, fresh: Fresh) -> None:
         boxes = await make_boxes(broker, fresh("q"))
         await lay(broker, boxes.source, numbered(2))
-        async with broker.desk(boxes.desk()) as desk:
+        async with broker.subscribe(boxes.desk()) as desk:
             first, second = await claim_some(desk, 2)
             with pytest.raises(BoxMissing):
                 await desk.settle(first, Buried(fresh("nowhere"), first.message))
@@ -113,15 +114,15 @@ class DeskContract:
             await desk.settle(second, Delivered())
             await desk.settle(first, Buried(boxes.dead, first.message))
         assert await values(broker, boxes.dead) == [b"v0"]
-        async with broker.desk(boxes.desk()) as desk:
+        async with broker.subscribe(boxes.desk()) as desk:
             assert await desk.claim(1) == []
 
     async def test_a_parked_letter_comes_back_when_due(self, broker: Broker, fresh: Fresh) -> None:
         boxes = await make_boxes(broker, fresh("q"))
         await lay(broker, boxes.source, numbered(2))
-        async with broker.desk(boxes.desk()) as desk:
+        async with broker.subscribe(boxes.desk()) as desk:
             first, second = await claim_some(desk, 2)
-            desk.note(first, 2, 1_700_000_000_000)
+            desk.record_attempt(first, 2, 1_700_000_000_000)
             await desk.settle(first, Parked(first.message, now() + 300))
             await desk.settle(second, Parked(second.message, now() + 3_600_000))
             (due,) = await claim_some(desk, 1)
@@ -130,7 +131,7 @@ class DeskContract:
             assert (due.attempts, due.first_failed_at) == (2, 1_700_000_000_000)
             while not desk.parked:
                 assert await desk.claim(1) == []
-            desk.note(due, 3, 1_700_000_000_000)
+            desk.record_attempt(due, 3, 1_700_000_000_000)
             await desk.settle(due, Parked(due.message, now() + 100))
             (again,) = await claim_some(desk, 1)
             assert again.attempts == 3
@@ -141,7 +142,7 @@ class DeskContract:
     async def test_due_letters_leave_room_for_messages_of_the_source(self, broker: Broker, fresh: Fresh) -> None:
         boxes = await make_boxes(broker, fresh("q"))
         await lay(broker, boxes.source, numbered(6))
-        async with broker.desk(boxes.desk()) as desk:
+        async with broker.subscribe(boxes.desk()) as desk:
             for claim in await claim_some(desk, 6):
                 await desk.settle(claim, Parked(claim.message, now()))
             await lay(broker, boxes.source, [Message(b"new", f"new-{n}".encode()) for n in range(6)])
@@ -157,22 +158,22 @@ class DeskContract:
     async def test_a_parked_letter_survives_a_restart(self, broker: Broker, fresh: Fresh) -> None:
         boxes = await make_boxes(broker, fresh("q"))
         await lay(broker, boxes.source, numbered(2))
-        async with broker.desk(boxes.desk()) as desk:
+        async with broker.subscribe(boxes.desk()) as desk:
             for claim in await claim_some(desk, 2):
                 await desk.settle(claim, Parked(claim.message, now()))
             (due,) = await claim_some(desk, 1)
             await desk.settle(due, Delivered())
-        async with broker.desk(boxes.desk()) as desk:
+        async with broker.subscribe(boxes.desk()) as desk:
             (left,) = await claim_some(desk, 1)
             assert {due.message.value, left.message.value} == {b"v0", b"v1"}
             await desk.settle(left, Delivered())
-        async with broker.desk(boxes.desk()) as desk:
+        async with broker.subscribe(boxes.desk()) as desk:
             assert await desk.claim(1) == []
 
     async def test_no_more_bytes_are_claimed_than_asked_for(self, broker: Broker, fresh: Fresh) -> None:
         boxes = await make_boxes(broker, fresh("q"))
         await lay(broker, boxes.source, [Message(b"k", bytes(LARGE)) for _ in range(12)])
-        async with broker.desk(boxes.desk()) as desk:
+        async with broker.subscribe(boxes.desk()) as desk:
             claims = await self.claimed_by_bytes(desk, 12)
             due, early = now() + 2_000, list[Claim]()
             await asyncio.gather(*(desk.settle(claim, Parked(claim.message, due)) for claim in claims))
@@ -180,7 +181,7 @@ class DeskContract:
                 early += await desk.claim(1, 1)
             await settle_all(desk, early + await self.claimed_by_bytes(desk, 12 - len(early)))
 
-    async def claimed_by_bytes(self, desk: Desk, count: int) -> list[Claim]:
+    async def claimed_by_bytes(self, desk: Subscription, count: int) -> list[Claim]:
         claims: list[Claim] = []
         async with asyncio.timeout(PATIENCE):
             while len(claims) < count:
@@ -193,21 +194,23 @@ class DeskContract:
         boxes = await make_boxes(broker, fresh("q"))
         await lay(broker, boxes.dead, numbered(1))
         letters = await contents(broker, boxes.dead)
-        async with broker.mover(boxes.dead, boxes.ledger, 0, "uid-1") as mover:
+        async with broker.partition_writer(boxes.dead, boxes.ledger, 0, "uid-1") as mover:
             publication = Publication(boxes.retry, letters[0].message, letters[0].place, due_at=now())
-            await mover.commit(Step(tally_of(letters), [publication], {Why.Replayed: [letters[0].place.offset]}))
-        async with broker.desk(boxes.desk()) as desk:
+            await mover.commit(
+                CommitBatch(tally_of(letters), [publication], {SettledAs.Replayed: [letters[0].place.offset]})
+            )
+        async with broker.subscribe(boxes.desk()) as desk:
             (claim,) = await claim_some(desk, 1)
             assert (claim.message.value, claim.parked, claim.attempts) == (b"v0", True, 0)
             await desk.settle(claim, Delivered())
 
     async def test_a_couriers_word_reaches_the_sweep(self, broker: Broker, fresh: Fresh) -> None:
         boxes = await make_boxes(broker, fresh("q"))
-        registers = broker.registers()
-        word = CourierWord("pod-0", circuit="Open", paused="CircuitOpen", message="5 in a row", parked=2, at=now())
+        registers = broker.monitor()
+        word = WorkerStatus("pod-0", circuit="Open", paused="CircuitOpen", message="5 in a row", parked=2, at=now())
         try:
-            async with broker.desk(boxes.desk()) as desk:
-                await desk.say(word)
+            async with broker.subscribe(boxes.desk()) as desk:
+                await desk.report_status(word)
                 assert (await self.reading(registers, boxes)).couriers == (word,)
         finally:
             await registers.close()

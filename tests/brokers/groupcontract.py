@@ -7,8 +7,8 @@ import pytest
 
 from deadletter.brokers.contract import Broker
 from deadletter.brokers.errors import GroupOffsetsLost
-from deadletter.brokers.group_offsets import Start
-from deadletter.brokers.types import BoxSpec, Delivered, Resumed
+from deadletter.brokers.group_offsets import StartPosition
+from deadletter.brokers.types import BoxSpec, Delivered, ResumedGroup
 from deadletter.core.letters import Message
 from tests.brokers.groups import delete_group
 from tests.brokers.staging import Boxes, Fresh, claim_some, lay, make_boxes, now, numbered, settle_all
@@ -21,7 +21,7 @@ async def add(broker: Broker, box: str, count: int, first: int) -> None:
 
 async def claimed(broker: Broker, boxes: Boxes, count: int) -> list[bytes | None]:
     """What a courier of the started group gets."""
-    async with broker.desk(boxes.desk(from_earliest=False, has_started=True)) as desk:
+    async with broker.subscribe(boxes.desk(from_earliest=False, has_started=True)) as desk:
         claims = await claim_some(desk, count)
         await settle_all(desk, claims)
         assert await desk.claim(1) == []
@@ -36,7 +36,7 @@ class GroupContract:
         """v0 to v2 were delivered, v3 and v4 wait, v5 came later; the offsets are gone. Also: the time before v5."""
         boxes = await make_boxes(broker, fresh("q"))
         await add(broker, boxes.source, 3, 0)
-        async with broker.desk(boxes.desk()) as desk:
+        async with broker.subscribe(boxes.desk()) as desk:
             await settle_all(desk, await claim_some(desk, 3))
         await add(broker, boxes.source, 2, 3)
         await asyncio.sleep(0.02)  # so that the next message has a later time
@@ -53,18 +53,18 @@ class GroupContract:
         boxes, _ = lost
         for _ in range(2):
             with pytest.raises(GroupOffsetsLost, match=boxes.group):
-                async with broker.desk(boxes.desk(from_earliest=from_earliest, has_started=True)):
+                async with broker.subscribe(boxes.desk(from_earliest=from_earliest, has_started=True)):
                     pass
             assert await broker.is_group_lost(boxes.source, boxes.group)
 
     @pytest.mark.parametrize(("start", "values"), [("Earliest", [0, 1, 2, 3, 4, 5]), ("Latest", []), ("time", [5])])
     async def test_a_lost_group_goes_on_where_it_is_told(
-        self, broker: Broker, lost: tuple[Boxes, int], start: Start, values: list[int]
+        self, broker: Broker, lost: tuple[Boxes, int], start: StartPosition, values: list[int]
     ) -> None:
         boxes, then = lost
         told = then if start == "time" else start
         resumed = await broker.resume_group(boxes.source, boxes.group, told)
-        assert resumed in (Resumed(6 - len(values), len(values)), Resumed(None, None))
+        assert resumed in (ResumedGroup(6 - len(values), len(values)), ResumedGroup(None, None))
         assert not await broker.is_group_lost(boxes.source, boxes.group)
         await add(broker, boxes.source, 1, 6)
         assert await claimed(broker, boxes, len(values) + 1) == [b"v%d" % n for n in (*values, 6)]
@@ -80,30 +80,30 @@ class GroupContract:
         boxes, _ = lost
         await broker.resume_group(boxes.source, boxes.group, now() + 3_600_000)
         assert not await broker.is_group_lost(boxes.source, boxes.group)
-        async with broker.desk(boxes.desk(has_started=True)) as desk:
+        async with broker.subscribe(boxes.desk(has_started=True)) as desk:
             assert await desk.claim(1) == []
 
     async def test_a_source_without_messages_needs_no_decision(self, broker: Broker, fresh: Fresh) -> None:
         boxes = await make_boxes(broker, fresh("q"))
-        async with broker.desk(boxes.desk()) as desk:
+        async with broker.subscribe(boxes.desk()) as desk:
             assert await desk.claim(1) == []
         await delete_group(broker, boxes.source, boxes.group)
         assert not await broker.is_group_lost(boxes.source, boxes.group)
         assert await broker.resume_group(boxes.source, boxes.group, "Latest") is None
-        async with broker.desk(boxes.desk(from_earliest=False, has_started=True)) as desk:
+        async with broker.subscribe(boxes.desk(from_earliest=False, has_started=True)) as desk:
             await add(broker, boxes.source, 1, 0)
             assert [claim.message.value for claim in await claim_some(desk, 1)] == [b"v0"]
 
     async def test_a_partition_without_an_offset_is_a_new_one(self, broker: Broker, fresh: Fresh) -> None:
         boxes = await make_boxes(broker, fresh("q"))
         await add(broker, boxes.source, 1, 0)
-        async with broker.desk(boxes.desk()) as desk:
+        async with broker.subscribe(boxes.desk()) as desk:
             await settle_all(desk, await claim_some(desk, 1))
         state = await broker.ensure(BoxSpec(boxes.source, 2))
         if state.partitions == 1:
             return  # a stream has no others
         await lay(broker, boxes.source, numbered(2, 5), 1)
-        async with broker.desk(boxes.desk(from_earliest=False, has_started=True)) as desk:
+        async with broker.subscribe(boxes.desk(from_earliest=False, has_started=True)) as desk:
             claims = await claim_some(desk, 2)
             assert [claim.message.value for claim in claims] == [b"v5", b"v6"]
             await desk.settle(claims[0], Delivered())
@@ -115,8 +115,8 @@ class GroupContract:
         other = await make_boxes(broker, fresh("q"), partitions=2)
         boxes = replace(await make_boxes(broker, fresh("q"), partitions=2), group=other.group)
         await lay(broker, boxes.source, numbered(4), None)
-        async with broker.desk(other.desk("pod-a")) as at_work:
-            async with broker.desk(boxes.desk("pod-b", from_earliest)) as desk:
+        async with broker.subscribe(other.desk("pod-a")) as at_work:
+            async with broker.subscribe(boxes.desk("pod-b", from_earliest)) as desk:
                 await add(broker, boxes.source, 1, 4)
                 claims = await claim_some(desk, len(values))
                 assert sorted(claim.message.value or b"" for claim in claims) == [b"v%d" % n for n in values]

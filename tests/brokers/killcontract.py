@@ -26,7 +26,7 @@ class KillContract:
         await kills.fill(broker, boxes, 5_000)
         await kills.kill_and_finish(kind, address, boxes, 4, 250, seed=random.randrange(1 << 30))
         await kills.check_exact(broker, boxes, 5_000)
-        assert len(await broker.produced(boxes.ledger, "uid-1")) == 5_000
+        assert len(await broker.published_positions(boxes.ledger, "uid-1")) == 5_000
 
     @pytest.mark.kill
     @pytest.mark.timeout(1_800)

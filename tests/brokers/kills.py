@@ -116,7 +116,7 @@ async def check_exact(broker: Broker, boxes: Boxes, count: int) -> None:
     assert not lost, f"{len(lost)} lost, from {lost[0]} to {lost[-1]}"
     assert not doubled, f"{len(doubled)} doubled, from {doubled[0]} to {doubled[-1]}"
     assert numbers == list(range(count)), "out of order"
-    async with broker.mover(boxes.dead, boxes.ledger, 0, "uid-1") as mover:
-        assert mover.tally is not None
-        assert (mover.tally.replayed, mover.tally.scanned) == (count, count)
+    async with broker.partition_writer(boxes.dead, boxes.ledger, 0, "uid-1") as mover:
+        assert mover.progress is not None
+        assert (mover.progress.replayed, mover.progress.scanned) == (count, count)
         assert not any(mover.is_open(one.place.offset) for one in await contents(broker, boxes.dead))

@@ -8,10 +8,10 @@ import sys
 import time
 
 from deadletter.brokers.connect import open_broker
-from deadletter.brokers.contract import Broker, Mover
+from deadletter.brokers.contract import Broker, PartitionWriter
 from deadletter.brokers.errors import BrokerError, Fenced
-from deadletter.brokers.types import Publication, Step, Taken
-from deadletter.core.replay_progress import Span, Tally, Why
+from deadletter.brokers.types import CommitBatch, Publication, StoredMessage
+from deadletter.core.replay_progress import PartitionProgress, SettledAs, Span
 from tests.brokers.opening import LOOPBACK, kafka_at, no_secrets, redis_at
 
 FENCED = 3
@@ -28,17 +28,17 @@ async def main(kind: str, address: str, dead: str, ledger: str, target: str, siz
                 return FENCED
             except BrokerError as error:
                 print(f"again: {error}", file=sys.stderr)
-                if not error.heals:
+                if not error.is_transient:
                     return 1
                 await asyncio.sleep(0.2)
 
 
 async def move(broker: Broker, dead: str, ledger: str, target: str, size: int) -> int:
-    async with broker.mover(dead, ledger, 0, "uid-1") as mover:
+    async with broker.partition_writer(dead, ledger, 0, "uid-1") as mover:
         span = (await broker.window(dead))[0]
-        tally = mover.tally or Tally(span, time.time_ns() // 1_000_000, span.start)
+        tally = mover.progress or PartitionProgress(span, time.time_ns() // 1_000_000, span.start)
         print("ready", flush=True)
-        batch: list[Taken] = []
+        batch: list[StoredMessage] = []
         async for letters in broker.read(dead, [Span(0, tally.next, tally.span.end)]):
             for letter in letters:
                 batch.append(letter)
@@ -50,13 +50,15 @@ async def move(broker: Broker, dead: str, ledger: str, target: str, size: int) -
     return 0
 
 
-async def commit(mover: Mover, target: str, tally: Tally, batch: list[Taken]) -> Tally:
+async def commit(
+    mover: PartitionWriter, target: str, tally: PartitionProgress, batch: list[StoredMessage]
+) -> PartitionProgress:
     chosen = [one for one in batch if mover.is_open(one.place.offset)]
     tally = tally.evolve(
         next=batch[-1].place.offset + 1, scanned=tally.scanned + len(batch), replayed=tally.replayed + len(chosen)
     )
     publications = [Publication(target, one.message, one.place, 0) for one in chosen]
-    await mover.commit(Step(tally, publications, {Why.Replayed: [one.place.offset for one in chosen]}))
+    await mover.commit(CommitBatch(tally, publications, {SettledAs.Replayed: [one.place.offset for one in chosen]}))
     print(tally.next, flush=True)
     return tally
 

@@ -6,10 +6,18 @@ import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from deadletter.brokers.contract import Broker, Desk
-from deadletter.brokers.types import BoxSpec, Claim, Delivered, DeskSpec, Publication, Taken, Watched
+from deadletter.brokers.contract import Broker, Subscription
+from deadletter.brokers.types import (
+    BoxSpec,
+    Claim,
+    Delivered,
+    MonitoredBox,
+    Publication,
+    StoredMessage,
+    SubscriptionSpec,
+)
 from deadletter.core.letters import Message, Place
-from deadletter.core.replay_progress import Span, Tally
+from deadletter.core.replay_progress import PartitionProgress, Span
 
 PATIENCE = 120.0
 Fresh = Callable[[str], str]
@@ -38,14 +46,14 @@ class Boxes:
     target: str
     group: str
 
-    def desk(self, consumer: str = "pod-0", from_earliest: bool = True, has_started: bool = False) -> DeskSpec:
-        return DeskSpec(
+    def desk(self, consumer: str = "pod-0", from_earliest: bool = True, has_started: bool = False) -> SubscriptionSpec:
+        return SubscriptionSpec(
             self.source, self.group, self.dead, self.retry, self.ledger, consumer, from_earliest, has_started
         )
 
     @property
-    def watched(self) -> Watched:
-        return Watched(self.dead, self.ledger, self.retry)
+    def watched(self) -> MonitoredBox:
+        return MonitoredBox(self.dead, self.ledger, self.retry)
 
 
 def named(source: str) -> Boxes:
@@ -55,10 +63,10 @@ def named(source: str) -> Boxes:
 
 async def make_boxes(broker: Broker, source: str, partitions: int = 1) -> Boxes:
     """Make the boxes of a queue, on three brokers with three replicas."""
-    boxes, replicas = named(source), min((await broker.server()).brokers, 3)
+    boxes, replicas = named(source), min((await broker.server_info()).brokers, 3)
     for name in (boxes.source, boxes.dead, boxes.target):
         await broker.ensure(BoxSpec(name, partitions, replicas))
-    await broker.ensure(BoxSpec(boxes.retry, partitions, replicas, retention_ms=-1, parking=True))
+    await broker.ensure(BoxSpec(boxes.retry, partitions, replicas, retention_ms=-1, is_retry_box=True))
     return boxes
 
 
@@ -68,7 +76,7 @@ def numbered(count: int, start: int = 0) -> list[Message]:
 
 async def lay(broker: Broker, box: str, messages: list[Message], partition: int | None = 0) -> None:
     outside = uuid.uuid4().hex
-    await broker.append([Publication(box, m, Place(outside, 0, n), partition) for n, m in enumerate(messages)])
+    await broker.publish([Publication(box, m, Place(outside, 0, n), partition) for n, m in enumerate(messages)])
 
 
 def content(message: Message) -> tuple[bytes | None, bytes | None, tuple[tuple[str, bytes | None], ...]]:
@@ -76,8 +84,8 @@ def content(message: Message) -> tuple[bytes | None, bytes | None, tuple[tuple[s
     return message.key, message.value, tuple(message.headers)
 
 
-async def contents(broker: Broker, box: str) -> list[Taken]:
-    found: list[Taken] = []
+async def contents(broker: Broker, box: str) -> list[StoredMessage]:
+    found: list[StoredMessage] = []
     async for batch in broker.read(box, await broker.window(box)):
         found += batch
     return found
@@ -87,16 +95,16 @@ async def values(broker: Broker, box: str) -> list[bytes | None]:
     return [one.message.value for one in await contents(broker, box)]
 
 
-def tally_of(letters: list[Taken], **counts: int) -> Tally:
+def tally_of(letters: list[StoredMessage], **counts: int) -> PartitionProgress:
     end = letters[-1].place.offset + 1
-    return Tally(Span(0, letters[0].place.offset, end), now(), end, **counts)
+    return PartitionProgress(Span(0, letters[0].place.offset, end), now(), end, **counts)
 
 
-def republish(target: str, letters: list[Taken]) -> list[Publication]:
+def republish(target: str, letters: list[StoredMessage]) -> list[Publication]:
     return [Publication(target, one.message, one.place) for one in letters]
 
 
-async def claim_some(desk: Desk, count: int, patience: float = PATIENCE) -> list[Claim]:
+async def claim_some(desk: Subscription, count: int, patience: float = PATIENCE) -> list[Claim]:
     """At least `count` claims, however long the group takes to form."""
     claims: list[Claim] = []
     deadline = time.monotonic() + patience
@@ -106,5 +114,5 @@ async def claim_some(desk: Desk, count: int, patience: float = PATIENCE) -> list
     return claims
 
 
-async def settle_all(desk: Desk, claims: list[Claim]) -> None:
+async def settle_all(desk: Subscription, claims: list[Claim]) -> None:
     await asyncio.gather(*(desk.settle(claim, Delivered()) for claim in claims))

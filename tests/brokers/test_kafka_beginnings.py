@@ -12,7 +12,7 @@ from deadletter.brokers.errors import GroupOffsetsLost
 from deadletter.brokers.kafka.broker import KafkaBroker
 from deadletter.brokers.kafka.client import Line
 from deadletter.brokers.kafka.subscription import group
-from deadletter.brokers.types import Resumed
+from deadletter.brokers.types import ResumedGroup
 from tests.brokers.groups import delete_group
 from tests.brokers.opening import LOOPBACK, fresh_name, kafka_at, no_secrets
 from tests.brokers.staging import claim_some, lay, make_boxes, numbered, settle_all
@@ -55,7 +55,7 @@ async def test_couriers_that_wait_for_a_decision_do_not_fence_who_resumes_the_gr
     assert isinstance(broker, KafkaBroker)
     boxes = await make_boxes(broker, fresh_name("far"))
     await lay(broker, boxes.source, numbered(3))
-    async with broker.desk(boxes.desk()) as desk:
+    async with broker.subscribe(boxes.desk()) as desk:
         await settle_all(desk, await claim_some(desk, 3))
     await delete_group(broker, boxes.source, boxes.group)
     resuming = asyncio.ensure_future(broker.resume_group(boxes.source, boxes.group, "Earliest"))
@@ -65,5 +65,5 @@ async def test_couriers_that_wait_for_a_decision_do_not_fence_who_resumes_the_gr
             await group.begin(broker._line, boxes.desk(has_started=True))
         except GroupOffsetsLost:
             lost += 1
-    assert await resuming == Resumed(0, 3)
+    assert await resuming == ResumedGroup(0, 3)
     assert lost

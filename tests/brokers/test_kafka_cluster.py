@@ -1,7 +1,7 @@
 """The contract on a real Kafka of three brokers, and what only several brokers can show."""
 
 from deadletter.brokers.contract import Broker
-from deadletter.brokers.types import CourierWord
+from deadletter.core.heartbeats import WorkerStatus
 from tests.brokers.contract import BrokerContract
 from tests.brokers.opening import fresh_name
 from tests.brokers.staging import make_boxes, now
@@ -17,4 +17,4 @@ async def test_a_ledger_that_was_just_created_is_written_at_once(broker: Broker)
     """Brokers hear of a new topic one after the other, and each question goes to any of them."""
     for _ in range(30):
         boxes = await make_boxes(broker, fresh_name("new"))
-        await broker.say(boxes.dead, boxes.ledger, "redrive-0", CourierWord("redrive-0", at=now()))
+        await broker.report_status(boxes.dead, boxes.ledger, "redrive-0", WorkerStatus("redrive-0", at=now()))

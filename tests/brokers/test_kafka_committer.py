@@ -54,7 +54,7 @@ async def settle(made: Committer, offset: int, how: Settlement) -> "asyncio.Futu
 
 
 async def test_what_was_delivered_does_not_wait_for_letters_and_letters_wait_for_each_other(log: Log):
-    with patch.object(committer, "LETTERS_EVERY", 3600.0):
+    with patch.object(committer, "LETTER_BATCH_INTERVAL_S", 3600.0):
         made = Committer(log)
         await made.settle(claim(0), LETTER)  # the first one in a while does not wait
         waiting = [await settle(made, offset, LETTER) for offset in (1, 2)]
@@ -67,7 +67,7 @@ async def test_what_was_delivered_does_not_wait_for_letters_and_letters_wait_for
 
 
 async def test_letters_are_written_when_their_time_has_come_though_nothing_else_happens(log: Log):
-    with patch.object(committer, "LETTERS_EVERY", 0.2):
+    with patch.object(committer, "LETTER_BATCH_INTERVAL_S", 0.2):
         made = Committer(log)
         await made.settle(claim(0), LETTER)
         await asyncio.wait_for(made.settle(claim(1), LETTER), 60)
@@ -76,7 +76,7 @@ async def test_letters_are_written_when_their_time_has_come_though_nothing_else_
 
 
 async def test_many_letters_wait_for_no_more(log: Log):
-    with patch.object(committer, "LETTERS_EVERY", 3600.0), patch.object(committer, "MANY_LETTERS", 3):
+    with patch.object(committer, "LETTER_BATCH_INTERVAL_S", 3600.0), patch.object(committer, "MANY_LETTERS", 3):
         made = Committer(log)
         await made.settle(claim(0), LETTER)
         waiting = [await settle(made, offset, LETTER) for offset in (1, 2, 3)]

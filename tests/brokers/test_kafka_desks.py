@@ -29,7 +29,7 @@ async def test_a_desk_with_nothing_to_claim_says_so_however_the_time_passes_betw
         looks = iter(range(1_000_000))
         return SimpleNamespace(monotonic=lambda: next(looks) * step, time=time.time, time_ns=time.time_ns)
 
-    async with broker.desk(boxes.desk()) as desk:
+    async with broker.subscribe(boxes.desk()) as desk:
         for hundredths in range(20, 110, 5):
             monkeypatch.setattr(kafka_desk, "time", clock(hundredths / 100))
             assert await desk.claim(1) == []
@@ -38,12 +38,12 @@ async def test_a_desk_with_nothing_to_claim_says_so_however_the_time_passes_betw
 async def test_hundreds_of_messages_that_failed_fit_beside_the_offset_of_their_group(broker: Broker) -> None:
     boxes = await make_boxes(broker, fresh_name("many"))
     await lay(broker, boxes.source, numbered(MOST_IN_HAND + 1))
-    async with broker.desk(boxes.desk()) as desk:
+    async with broker.subscribe(boxes.desk()) as desk:
         claims = await claim_some(desk, MOST_IN_HAND + 1)
         for claim in claims[1:]:
-            desk.note(claim, 3, now())
+            desk.record_attempt(claim, 3, now())
         await desk.settle(claims[0], Delivered())
-    async with broker.desk(boxes.desk("pod-1")) as desk:
+    async with broker.subscribe(boxes.desk("pod-1")) as desk:
         again = await claim_some(desk, MOST_IN_HAND)
         assert {claim.message.value for claim in again} == {claim.message.value for claim in claims[1:]}
         assert {claim.attempts for claim in again} == {3}
@@ -52,7 +52,7 @@ async def test_hundreds_of_messages_that_failed_fit_beside_the_offset_of_their_g
 async def test_who_claims_nothing_still_sees_the_source_grow(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kafka_desk, "LOOK_EVERY", 0.1)
     boxes = await make_boxes(broker, fresh_name("growing"))
-    async with broker.desk(boxes.desk()) as desk, asyncio.timeout(PATIENCE):
+    async with broker.subscribe(boxes.desk()) as desk, asyncio.timeout(PATIENCE):
         for lag in (5, 10, 15):  # the driver reads ahead once
             await lay(broker, boxes.source, numbered(5))
             while desk.lag < lag:
@@ -69,20 +69,20 @@ async def test_a_source_made_anew_under_an_open_desk_is_read_from_its_beginning(
     boxes = await make_boxes(broker, fresh_name("anew"))
     await lay(broker, boxes.source, numbered(20))
     async with contextlib.AsyncExitStack() as stack:
-        desk = await stack.enter_async_context(broker.desk(boxes.desk()))
+        desk = await stack.enter_async_context(broker.subscribe(boxes.desk()))
         await settle_all(desk, await claim_some(desk, 20))
         if is_taken_over:
             await stack.aclose()
-            desk = await stack.enter_async_context(broker.desk(boxes.desk("pod-1")))
+            desk = await stack.enter_async_context(broker.subscribe(boxes.desk("pod-1")))
             assert await desk.claim(1) == []
-        await broker.drop([boxes.source])
+        await broker.delete([boxes.source])
         await make_boxes(broker, boxes.source)
         await lay(broker, boxes.source, numbered(10, 100))
         claims = await claim_some(desk, 10)
         assert [claim.message.value for claim in claims] == [one.value for one in numbered(10, 100)]
         await settle_all(desk, claims)
     await lay(broker, boxes.source, numbered(10, 200))
-    async with broker.desk(boxes.desk("pod-2")) as desk:
+    async with broker.subscribe(boxes.desk("pod-2")) as desk:
         claims = await claim_some(desk, 10)
         assert [claim.message.value for claim in claims] == [one.value for one in numbered(10, 200)]
 
@@ -93,7 +93,7 @@ async def test_a_partition_added_to_the_source_is_read_from_its_beginning(
     monkeypatch.setattr(kafka_desk, "METADATA_MS", 1_000)
     boxes = await make_boxes(broker, fresh_name("grown"))
     await lay(broker, boxes.source, numbered(3))
-    async with broker.desk(boxes.desk(from_earliest=False)) as desk:
+    async with broker.subscribe(boxes.desk(from_earliest=False)) as desk:
         assert await desk.claim(1) == []
         await broker.ensure(BoxSpec(boxes.source, 2))
         await lay(broker, boxes.source, numbered(5, 10), 1)
@@ -107,7 +107,7 @@ async def test_a_partition_that_does_not_open_is_named_and_counted_while_others_
     boxes = await make_boxes(broker, fresh_name("shut"), partitions=2)
     for partition in range(2):
         await lay(broker, boxes.source, numbered(1), partition)
-    async with broker.desk(boxes.desk()) as desk:
+    async with broker.subscribe(boxes.desk()) as desk:
         await settle_all(desk, await claim_some(desk, 2))
     opened, why = SourcePartition.open, list[BrokerError]([BrokerUnreachable("no leader")])
 
@@ -121,17 +121,17 @@ async def test_a_partition_that_does_not_open_is_named_and_counted_while_others_
         monkeypatch.setattr(kafka_desk, name, seconds)
     await lay(broker, boxes.source, numbered(5), 1)
     with capture_logs() as logs:
-        async with broker.desk(boxes.desk("pod-1")) as desk, asyncio.timeout(PATIENCE):
+        async with broker.subscribe(boxes.desk("pod-1")) as desk, asyncio.timeout(PATIENCE):
             await lay(broker, boxes.source, numbered(3), 0)
             await settle_all(desk, await claim_some(desk, 3))
-            assert desk.why_shut is why[0]
+            assert desk.blocked_by is why[0]
             while desk.lag != 5:
                 await asyncio.sleep(0.05)
             why[0] = NotAuthorised("no right")
-            while desk.why_shut is not why[0]:
+            while desk.blocked_by is not why[0]:
                 await asyncio.sleep(0.05)
             why.clear()
             await settle_all(desk, await claim_some(desk, 5))
-            assert (desk.why_shut, desk.lag) == (None, 0)
+            assert (desk.blocked_by, desk.lag) == (None, 0)
     said = [(line["log_level"], line["partition"], line.get("reason")) for line in logs if "partition" in line]
     assert said == [("warning", 1, "BrokerUnreachable"), ("warning", 1, "NotAuthorised"), ("info", 1, None)]

@@ -9,7 +9,7 @@ import pytest
 from aiokafka import TopicPartition
 
 from deadletter.brokers.connect import open_broker
-from deadletter.brokers.contract import Broker, Desk
+from deadletter.brokers.contract import Broker, Subscription
 from deadletter.brokers.errors import (
     BoxConflict,
     BoxRecreated,
@@ -22,10 +22,11 @@ from deadletter.brokers.errors import (
 )
 from deadletter.brokers.kafka.record_batches import Target
 from deadletter.brokers.kafka.subscription.retry_partition import RetryPartition
-from deadletter.brokers.types import BoxSpec, Buried, Claim, Delivered, Parked, Publication, Reading, Step, Taken
+from deadletter.brokers.types import BoxSpec, Buried, Claim, CommitBatch, Delivered, Parked, Publication, StoredMessage
+from deadletter.core.box_stats import BoxStats
 from deadletter.core.ledger.settlements import mark_key
 from deadletter.core.letters import Message, Place
-from deadletter.core.replay_progress import Span, Tally, Why
+from deadletter.core.replay_progress import PartitionProgress, SettledAs, Span
 from tests.bed import beds
 from tests.brokers.opening import LOOPBACK, fresh_name, kafka_at, no_secrets
 from tests.brokers.spoiling import SPOILERS, Change, spoil
@@ -61,8 +62,10 @@ async def make_limited(broker: Broker, source: str, limit: int, *names: str) -> 
 async def replay_all(broker: Broker, boxes: Boxes) -> None:
     letters = await contents(broker, boxes.dead)
     offsets = [one.place.offset for one in letters]
-    async with broker.mover(boxes.dead, boxes.ledger, 0, "uid-1") as mover:
-        await mover.commit(Step(tally_of(letters), republish(boxes.target, letters), {Why.Replayed: offsets}))
+    async with broker.partition_writer(boxes.dead, boxes.ledger, 0, "uid-1") as mover:
+        await mover.commit(
+            CommitBatch(tally_of(letters), republish(boxes.target, letters), {SettledAs.Replayed: offsets})
+        )
 
 
 async def test_partitions_only_grow(broker: Broker) -> None:
@@ -96,7 +99,7 @@ async def test_ten_megabytes_come_back_byte_for_byte(broker: Broker) -> None:
     big = Message(b"big", bytes(range(256)) * (40 << 10), (("h", b"\xff"),))
     laid = [*numbered(1), big, *numbered(1, 1)]
     await lay(broker, boxes.source, laid)
-    async with broker.desk(boxes.desk()) as desk:
+    async with broker.subscribe(boxes.desk()) as desk:
         for claim in await claim_some(desk, 3):
             await desk.settle(claim, Buried(boxes.dead, claim.message))
     await replay_all(broker, boxes)
@@ -118,16 +121,18 @@ async def test_a_refused_message_settles_nothing(broker: Broker, known: bool) ->
     await lay(broker, boxes.dead, [*numbered(1), Message(b"k", b"x" * 5_000), *numbered(1, 1)])
     letters = await contents(broker, boxes.dead)
     offsets = [one.place.offset for one in letters]
-    async with broker.mover(boxes.dead, boxes.ledger, 0, "uid-1") as mover:
-        first = Step(tally_of(letters[:1]), republish(boxes.target, letters[:1]), {Why.Replayed: offsets[:1]})
+    async with broker.partition_writer(boxes.dead, boxes.ledger, 0, "uid-1") as mover:
+        first = CommitBatch(
+            tally_of(letters[:1]), republish(boxes.target, letters[:1]), {SettledAs.Replayed: offsets[:1]}
+        )
         await mover.commit(first)
         if not known:
             mover._room.targets._known[boxes.target] = Target(1, 1 << 20)
-        step = Step(tally_of(letters), republish(boxes.target, letters[1:]), {Why.Replayed: offsets[1:]})
+        step = CommitBatch(tally_of(letters), republish(boxes.target, letters[1:]), {SettledAs.Replayed: offsets[1:]})
         with pytest.raises(TooLarge):
             await mover.commit(step)
-    async with broker.mover(boxes.dead, boxes.ledger, 0, "uid-1") as again:
-        assert again.tally == first.tally
+    async with broker.partition_writer(boxes.dead, boxes.ledger, 0, "uid-1") as again:
+        assert again.progress == first.progress
         assert [again.is_open(offset) for offset in offsets] == [False, True, True]
     assert await values(broker, boxes.target) == [b"v0"]
 
@@ -136,13 +141,17 @@ async def test_a_target_deleted_under_our_hands_settles_nothing(broker: Broker) 
     boxes = await make_boxes(broker, fresh_name("deleted"))
     await lay(broker, boxes.dead, numbered(2))
     letters = await contents(broker, boxes.dead)
-    async with broker.mover(boxes.dead, boxes.ledger, 0, "uid-1") as mover:
+    async with broker.partition_writer(boxes.dead, boxes.ledger, 0, "uid-1") as mover:
         offsets = [one.place.offset for one in letters]
-        await mover.commit(Step(tally_of(letters), republish(boxes.target, letters[:1]), {Why.Replayed: offsets[:1]}))
-        await broker.drop([boxes.target])
+        await mover.commit(
+            CommitBatch(tally_of(letters), republish(boxes.target, letters[:1]), {SettledAs.Replayed: offsets[:1]})
+        )
+        await broker.delete([boxes.target])
         with pytest.raises(BrokerError):
-            await mover.commit(Step(tally_of(letters), republish(boxes.target, letters), {Why.Replayed: offsets[1:]}))
-    async with broker.mover(boxes.dead, boxes.ledger, 0, "uid-1") as again:
+            await mover.commit(
+                CommitBatch(tally_of(letters), republish(boxes.target, letters), {SettledAs.Replayed: offsets[1:]})
+            )
+    async with broker.partition_writer(boxes.dead, boxes.ledger, 0, "uid-1") as again:
         assert again.is_open(offsets[1])
 
 
@@ -151,16 +160,16 @@ async def test_a_recreated_box_stops_us_until_a_human_decides(broker: Broker, le
     boxes = await make_boxes(broker, fresh_name("recreated"))
     await lay(broker, boxes.dead, numbered(3))
     await replay_all(broker, boxes)
-    await broker.drop([boxes.dead])
+    await broker.delete([boxes.dead])
     await broker.ensure(BoxSpec(boxes.dead, 1))
     await lay(broker, boxes.dead, numbered(letters_after, 100))
     with pytest.raises(BoxRecreated):
-        async with broker.mover(boxes.dead, boxes.ledger, 0, "uid-2"):
+        async with broker.partition_writer(boxes.dead, boxes.ledger, 0, "uid-2"):
             pass
     await broker.reset_ledger(boxes.dead, boxes.ledger)
-    async with broker.mover(boxes.dead, boxes.ledger, 0, "uid-2") as mover:
+    async with broker.partition_writer(boxes.dead, boxes.ledger, 0, "uid-2") as mover:
         assert mover.is_open(0)
-    registers = broker.registers()
+    registers = broker.monitor()
     try:
         found = (await registers.sweep([boxes.watched], now()))[boxes.dead]
         assert not isinstance(found, BrokerError)
@@ -174,9 +183,9 @@ async def test_a_corrupt_ledger_is_never_an_empty_one(broker: Broker) -> None:
     await lay(broker, boxes.dead, numbered(1))
     await replay_all(broker, boxes)
     garbage = Message(mark_key(boxes.dead, 0), b"\x01garbage")
-    await broker.append([Publication(boxes.ledger, garbage, Place("outside", 0, 0), 0)])
+    await broker.publish([Publication(boxes.ledger, garbage, Place("outside", 0, 0), 0)])
     with pytest.raises(LedgerCorrupt, match="mark/"):
-        async with broker.mover(boxes.dead, boxes.ledger, 0, "uid-2"):
+        async with broker.partition_writer(boxes.dead, boxes.ledger, 0, "uid-2"):
             pass
 
 
@@ -187,13 +196,13 @@ async def test_a_dead_box_that_nobody_can_decode_hides_no_other(broker: Broker, 
     await lay(broker, sound.dead, numbered(2))
     (log,) = (bed.directory / "kafka" / "log").glob(f"{broken.dead}-0/*.log")
     spoil(log, change)
-    registers = broker.registers()
+    registers = broker.monitor()
     try:
         found = await registers.sweep([broken.watched, sound.watched], now())
     finally:
         await registers.close()
     assert isinstance(found[broken.dead], Undecodable)
-    assert isinstance(found[sound.dead], Reading)
+    assert isinstance(found[sound.dead], BoxStats)
     assert found[sound.dead].depth == 2
 
 
@@ -201,13 +210,13 @@ async def test_what_was_produced_is_known_by_its_place(broker: Broker) -> None:
     boxes = await make_boxes(broker, fresh_name("produced"))
     await lay(broker, boxes.dead, numbered(3))
     await replay_all(broker, boxes)
-    produced = await broker.produced(boxes.ledger, "uid-1")
+    produced = await broker.published_positions(boxes.ledger, "uid-1")
     arrived = await contents(broker, boxes.target)
     assert len(produced) == 3
     assert all(produced.holds(boxes.target, 0, one.place.offset) for one in arrived)
     assert not produced.holds(boxes.target, 0, 1_000)
-    await broker.forget(boxes.ledger, "uid-1")
-    assert len(await broker.produced(boxes.ledger, "uid-1")) == 0
+    await broker.delete_replay_records(boxes.ledger, "uid-1")
+    assert len(await broker.published_positions(boxes.ledger, "uid-1")) == 0
 
 
 async def test_partitions_that_publish_to_one_place_hide_nothing_from_each_other(broker: Broker) -> None:
@@ -219,13 +228,13 @@ async def test_partitions_that_publish_to_one_place_hide_nothing_from_each_other
     letters = await contents(broker, boxes.dead)
     async with contextlib.AsyncExitStack() as stack:
         movers = [
-            await stack.enter_async_context(broker.mover(boxes.dead, boxes.ledger, partition, "uid-1"))
+            await stack.enter_async_context(broker.partition_writer(boxes.dead, boxes.ledger, partition, "uid-1"))
             for partition in range(4)
         ]
         for one in sorted(letters, key=lambda one: one.place.offset):
-            step = Step(tally_of([one]), republish(other, [one]), {Why.Replayed: [one.place.offset]})
+            step = CommitBatch(tally_of([one]), republish(other, [one]), {SettledAs.Replayed: [one.place.offset]})
             await movers[one.place.partition].commit(step)
-    produced = await broker.produced(boxes.ledger, "uid-1")
+    produced = await broker.published_positions(boxes.ledger, "uid-1")
     assert all(produced.holds(other, 0, one.place.offset) for one in await contents(broker, other))
     assert len(produced) == 8
 
@@ -235,7 +244,7 @@ async def test_a_sweep_reads_many_queues_with_many_partitions(broker: Broker) ->
     for count, boxes in enumerate(queues):
         for partition in range(3):
             await lay(broker, boxes.dead, numbered(count), partition)
-    registers = broker.registers()
+    registers = broker.monitor()
     try:
         deadline = time.monotonic() + PATIENCE
         while True:
@@ -252,17 +261,17 @@ async def test_a_sweep_reads_many_queues_with_many_partitions(broker: Broker) ->
 
 async def test_a_tally_alone_is_kept_too(broker: Broker) -> None:
     boxes = await make_boxes(broker, fresh_name("tally"))
-    tally = Tally(Span(0, 0, 10), now(), 5, scanned=5, skipped={"LoopCap": 2}, samples=("0-1",))
-    async with broker.mover(boxes.dead, boxes.ledger, 0, "uid-1") as mover:
-        await mover.commit(Step(tally))
-    async with broker.mover(boxes.dead, boxes.ledger, 0, "uid-1") as mover:
-        assert mover.tally == tally
+    tally = PartitionProgress(Span(0, 0, 10), now(), 5, scanned=5, skipped={"LoopCap": 2}, samples=("0-1",))
+    async with broker.partition_writer(boxes.dead, boxes.ledger, 0, "uid-1") as mover:
+        await mover.commit(CommitBatch(tally))
+    async with broker.partition_writer(boxes.dead, boxes.ledger, 0, "uid-1") as mover:
+        assert mover.progress == tally
 
 
 async def test_a_too_large_letter_hinders_no_other(broker: Broker) -> None:
     boxes = await make_limited(broker, fresh_name("toolarge"), 3_000, "dead")
     await lay(broker, boxes.source, numbered(3))
-    async with broker.desk(boxes.desk()) as desk:
+    async with broker.subscribe(boxes.desk()) as desk:
         claims = await claim_some(desk, 3)
         large = Message(b"k", b"x" * 5_000)
         settled = await asyncio.gather(
@@ -284,14 +293,14 @@ async def test_due_letters_of_one_partition_are_not_forgotten_over_another(
         await lay(broker, boxes.source, numbered(1, partition), partition)
     read, asked = RetryPartition._messages, list[int]()
 
-    async def failing(self: RetryPartition, offsets: list[int]) -> list[Taken]:
+    async def failing(self: RetryPartition, offsets: list[int]) -> list[StoredMessage]:
         asked.extend(offsets)
         if len(asked) == 2:
             monkeypatch.undo()
             raise BrokerUnreachable("it went away")
         return await read(self, offsets)
 
-    async with broker.desk(boxes.desk()) as desk:
+    async with broker.subscribe(boxes.desk()) as desk:
         for claim in await claim_some(desk, 2):
             await desk.settle(claim, Parked(claim.message, now() + 3_600_000))
         async with asyncio.timeout(PATIENCE):
@@ -311,14 +320,14 @@ async def test_due_letters_of_one_partition_are_not_forgotten_over_another(
 async def test_a_letter_settled_by_another_is_not_kept(broker: Broker) -> None:
     boxes = await make_boxes(broker, fresh_name("kept"))
     await lay(broker, boxes.source, numbered(1))
-    async with broker.desk(boxes.desk()) as desk:
+    async with broker.subscribe(boxes.desk()) as desk:
         (claim,) = await claim_some(desk, 1)
         await desk.settle(claim, Parked(claim.message, now() + 3_600_000))
         async with asyncio.timeout(PATIENCE):
             while not desk.parked:
                 await desk.claim(1)
         work = desk._works[TopicPartition(boxes.retry, 0)]  # type: ignore[attr-defined]
-        work._settled.add(Why.Delivered, work._open)
+        work._settled.add(SettledAs.Delivered, work._open)
         assert await work.due(now() + 7_200_000, 10, 1 << 20) == []
         assert (work._kept, work._kept_bytes, len(work._open)) == ({}, 0, 0)
 
@@ -328,11 +337,11 @@ async def test_two_desks_share_the_work_and_settle_each_message_once(kafka: str,
     for partition in range(4):
         await lay(broker, boxes.source, numbered(50, partition * 50), partition)
     settled: Counter[bytes | None] = Counter()
-    async with broker.desk(boxes.desk("pod-0")) as first:
+    async with broker.subscribe(boxes.desk("pod-0")) as first:
         held = await claim_some(first, 20)
         async with (
             open_broker(kafka_at(kafka), no_secrets, LOOPBACK) as other,
-            other.desk(boxes.desk("pod-1")) as second,
+            other.subscribe(boxes.desk("pod-1")) as second,
         ):
             await asyncio.gather(work(first, settled), work(second, settled))
         assert not any(first.holds(claim) for claim in held)
@@ -341,7 +350,7 @@ async def test_two_desks_share_the_work_and_settle_each_message_once(kafka: str,
     assert sorted(settled.elements()) == sorted(f"v{n}".encode() for n in range(200))
 
 
-async def work(desk: Desk, settled: Counter[bytes | None]) -> None:
+async def work(desk: Subscription, settled: Counter[bytes | None]) -> None:
     deadline = time.monotonic() + PATIENCE
     while settled.total() < 200:
         assert time.monotonic() < deadline, f"only {len(settled)} of 200"
@@ -355,10 +364,10 @@ async def work(desk: Desk, settled: Counter[bytes | None]) -> None:
 async def test_nobody_answers(broker: Broker) -> None:
     async with open_broker(kafka_at("127.0.0.1:9"), no_secrets, LOOPBACK) as nobody:
         with pytest.raises(BrokerUnreachable):
-            await nobody.server()
+            await nobody.server_info()
 
 
 async def test_the_guard_keeps_us_from_addresses_that_settings_do_not_allow() -> None:
     async with open_broker(kafka_at("127.0.0.1:9"), no_secrets, ()) as guarded:
         with pytest.raises(BrokerUnreachable, match="may dial"):
-            await guarded.server()
+            await guarded.server_info()

@@ -60,7 +60,7 @@ async def broker(forgetful: Forgetful) -> AsyncIterator[Broker]:
 @pytest.mark.parametrize("from_earliest", [False, True])
 async def test_expired_offsets_stop_the_courier(broker: Broker, from_earliest: bool) -> None:
     boxes = await make_boxes(broker, fresh_name("expired"), partitions=2)
-    async with broker.desk(boxes.desk(from_earliest=from_earliest)) as desk:
+    async with broker.subscribe(boxes.desk(from_earliest=from_earliest)) as desk:
         await lay(broker, boxes.source, numbered(10), None)
         await settle_all(desk, await claim_some(desk, 10))
     await lay(broker, boxes.source, numbered(20, 10), None)
@@ -68,18 +68,18 @@ async def test_expired_offsets_stop_the_courier(broker: Broker, from_earliest: b
         while not await broker.is_group_lost(boxes.source, boxes.group):
             await asyncio.sleep(1)
     with pytest.raises(GroupOffsetsLost):
-        async with broker.desk(boxes.desk(from_earliest=from_earliest, has_started=True)):
+        async with broker.subscribe(boxes.desk(from_earliest=from_earliest, has_started=True)):
             pass
     resumed = await broker.resume_group(boxes.source, boxes.group, "Earliest")
     assert resumed is not None
     assert (resumed.passed_over, resumed.ahead) == (0, 30)
-    async with broker.desk(boxes.desk(from_earliest=from_earliest, has_started=True)) as desk:
+    async with broker.subscribe(boxes.desk(from_earliest=from_earliest, has_started=True)) as desk:
         assert len(await claim_some(desk, 30)) == 30
 
 
 async def test_offsets_that_go_under_a_live_courier_stop_it(broker: Broker, forgetful: Forgetful) -> None:
     boxes = await make_boxes(broker, fresh_name("emptied"), partitions=2)
-    async with broker.desk(boxes.desk()) as desk:
+    async with broker.subscribe(boxes.desk()) as desk:
         await lay(broker, boxes.source, numbered(10), None)
         await settle_all(desk, await claim_some(desk, 10))
         await asyncio.to_thread(forgetful.lose_offsets)

@@ -12,9 +12,9 @@ from aiokafka.producer.sender import Sender
 from deadletter.brokers.connect import open_broker
 from deadletter.brokers.contract import Broker
 from deadletter.brokers.errors import BrokerUnreachable
-from deadletter.brokers.types import Publication, Step, Taken
+from deadletter.brokers.types import CommitBatch, Publication, StoredMessage
 from deadletter.core.letters import Message
-from deadletter.core.replay_progress import Why
+from deadletter.core.replay_progress import SettledAs
 from tests.bed import beds, processes
 from tests.bed import kafka as kafka_bed
 from tests.brokers import kills
@@ -62,16 +62,19 @@ def frail(bed: beds.Bed) -> Iterator[Frail]:
 
 
 async def finish(
-    broker: Broker, boxes: Boxes, letters: list[Taken], publish: Callable[[list[Taken]], list[Publication]]
+    broker: Broker,
+    boxes: Boxes,
+    letters: list[StoredMessage],
+    publish: Callable[[list[StoredMessage]], list[Publication]],
 ) -> None:
     """As a replayer does: again from the ledger until the broker is itself again."""
     async with asyncio.timeout(kills.BACK_AT_WORK):
         while True:
             try:
-                async with broker.mover(boxes.dead, boxes.ledger, 0, "uid-1") as mover:
+                async with broker.partition_writer(boxes.dead, boxes.ledger, 0, "uid-1") as mover:
                     left = [one for one in letters if mover.is_open(one.place.offset)]
-                    settled = {Why.Replayed: [one.place.offset for one in left]}
-                    return await mover.commit(Step(tally_of(letters), publish(left), settled))
+                    settled = {SettledAs.Replayed: [one.place.offset for one in left]}
+                    return await mover.commit(CommitBatch(tally_of(letters), publish(left), settled))
             except BrokerUnreachable:
                 await asyncio.sleep(0.2)
 
@@ -82,13 +85,15 @@ async def test_a_broker_that_falls_silent_doubles_and_loses_nothing(frail: Frail
         await lay(broker, boxes.dead, numbered(4))
         letters = await contents(broker, boxes.dead)
         offsets = [one.place.offset for one in letters]
-        async with broker.mover(boxes.dead, boxes.ledger, 0, "uid-1") as mover:
+        async with broker.partition_writer(boxes.dead, boxes.ledger, 0, "uid-1") as mover:
             await mover.commit(
-                Step(tally_of(letters), republish(boxes.target, letters[:1]), {Why.Replayed: offsets[:1]})
+                CommitBatch(tally_of(letters), republish(boxes.target, letters[:1]), {SettledAs.Replayed: offsets[:1]})
             )
             frail.send(signal.SIGSTOP)
             try:
-                rest = Step(tally_of(letters), republish(boxes.target, letters[1:]), {Why.Replayed: offsets[1:]})
+                rest = CommitBatch(
+                    tally_of(letters), republish(boxes.target, letters[1:]), {SettledAs.Replayed: offsets[1:]}
+                )
                 with pytest.raises(BrokerUnreachable):
                     await mover.commit(rest)
             finally:
@@ -112,8 +117,8 @@ async def test_a_broker_that_falls_silent_under_a_large_step_is_given_up(
         await lay(broker, boxes.dead, [Message(b"k", bytes([n]) * 900_000) for n in range(12)])
         letters = await contents(broker, boxes.dead)
         spread = [Publication(boxes.target, one.message, one.place, n) for n, one in enumerate(letters)]
-        step = Step(tally_of(letters), spread, {Why.Replayed: [one.place.offset for one in letters]})
-        async with broker.mover(boxes.dead, boxes.ledger, 0, "uid-1") as mover:
+        step = CommitBatch(tally_of(letters), spread, {SettledAs.Replayed: [one.place.offset for one in letters]})
+        async with broker.partition_writer(boxes.dead, boxes.ledger, 0, "uid-1") as mover:
             monkeypatch.setattr(Sender, "_send_produce_req", silenced)
             try:
                 async with asyncio.timeout(kills.BACK_AT_WORK):
@@ -133,7 +138,7 @@ async def test_a_desk_is_closed_while_its_broker_is_away(frail: Frail, caplog: p
     try:
         async with open_broker(kafka_at(frail.address), no_secrets, LOOPBACK) as broker:
             boxes = await make_boxes(broker, fresh_name("away"), 3)
-            async with broker.desk(boxes.desk()) as desk:
+            async with broker.subscribe(boxes.desk()) as desk:
                 assert await desk.claim(1) == []
                 frail.kill()
                 await until(lambda: "Failed fetch messages" in caplog.text)

@@ -10,7 +10,7 @@ from aiokafka import AIOKafkaConsumer, TopicPartition
 from deadletter.brokers.contract import Broker
 from deadletter.brokers.kafka import reads
 from deadletter.brokers.kafka.subscription import retry_partition
-from deadletter.brokers.kafka.subscription.subscription import KafkaDesk
+from deadletter.brokers.kafka.subscription.subscription import KafkaSubscription
 from deadletter.brokers.types import Parked
 from deadletter.core.letters import Message
 from tests.brokers.opening import fresh_name
@@ -36,7 +36,7 @@ def spans(monkeypatch: pytest.MonkeyPatch) -> list[Span]:
     return seen
 
 
-async def park(desk: KafkaDesk, boxes: Boxes, hours: list[int]) -> retry_partition.RetryPartition:
+async def park(desk: KafkaSubscription, boxes: Boxes, hours: list[int]) -> retry_partition.RetryPartition:
     """A letter each that is due in so many hours."""
     claims = await claim_some(desk, len(hours))
     due = [now() + many * HOUR for many in hours]
@@ -57,7 +57,7 @@ async def due(work: retry_partition.RetryPartition, hours: int, limit: int = 1_0
 async def test_neighbours_that_fall_due_together_are_read_together(broker: Broker, spans: list[Span]) -> None:
     boxes, values = await make_boxes(broker, fresh_name("due")), [b"%d" % number * 1_000 for number in range(300)]
     await lay(broker, boxes.source, [Message(b"k", value) for value in values])
-    async with broker.desk(boxes.desk()) as desk:
+    async with broker.subscribe(boxes.desk()) as desk:
         work = await park(desk, boxes, [1] * 300)
         assert [*await due(work, 1, 200), *await due(work, 1, 200)] == values
         assert len(spans) == 2
@@ -66,7 +66,7 @@ async def test_neighbours_that_fall_due_together_are_read_together(broker: Broke
 async def test_of_what_lies_between_only_the_wanted_are_taken(broker: Broker, spans: list[Span]) -> None:
     boxes, values = await make_boxes(broker, fresh_name("due")), [b"%d" % number * 1_000 for number in range(40)]
     await lay(broker, boxes.source, [Message(b"k", value) for value in values])
-    async with broker.desk(boxes.desk()) as desk:
+    async with broker.subscribe(boxes.desk()) as desk:
         work = await park(desk, boxes, [1, 2, 3, 4] * 10)
         assert [await due(work, hours) for hours in (1, 2, 3, 4)] == [values[first::4] for first in range(4)]
         assert len(spans) == 4
@@ -75,7 +75,7 @@ async def test_of_what_lies_between_only_the_wanted_are_taken(broker: Broker, sp
 async def test_what_lies_far_apart_is_not_read_through(broker: Broker, spans: list[Span]) -> None:
     boxes, values = await make_boxes(broker, fresh_name("due")), [bytes([n]) * 100_000 for n in range(12)]
     await lay(broker, boxes.source, [Message(b"k", value) for value in values])
-    async with broker.desk(boxes.desk()) as desk:
+    async with broker.subscribe(boxes.desk()) as desk:
         work = await park(desk, boxes, [1, *[2] * 10, 1])
         assert await due(work, 1) == [values[0], values[11]]
         assert [end - start for start, end in spans] == [1, 1]

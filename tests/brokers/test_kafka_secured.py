@@ -10,11 +10,12 @@ import pytest
 
 from deadletter.api.broker_connections import BrokerConnectionSpec
 from deadletter.brokers.connect import mounted_secrets, open_broker
-from deadletter.brokers.contract import Broker, Mover, Registers
+from deadletter.brokers.contract import BoxMonitor, Broker, PartitionWriter
 from deadletter.brokers.errors import AuthenticationFailed, BoxRefused, CertificateRefused, NotAuthorised
 from deadletter.brokers.kafka.reassignments import reassign
-from deadletter.brokers.types import BoxSpec, Reading, Step, Taken
-from deadletter.core.replay_progress import Why
+from deadletter.brokers.types import BoxSpec, CommitBatch, StoredMessage
+from deadletter.core.box_stats import BoxStats
+from deadletter.core.replay_progress import SettledAs
 from tests.bed import beds
 from tests.brokers.opening import LOOPBACK, fresh_name
 from tests.brokers.secured import (
@@ -94,7 +95,7 @@ async def test_a_certificate_is_enough(secured: Secured, secrets: Path) -> None:
     tls = {"caSecretRef": {"name": "ca", "key": "ca.crt"}, "clientSecretRef": {"name": "mine"}}
     spec = {"kafka": {"bootstrapServers": [secured.cert], "tls": tls}}
     async with open_broker(BrokerConnectionSpec.model_validate(spec), mounted_secrets(secrets), LOOPBACK) as broker:
-        assert (await broker.server()).brokers == 1
+        assert (await broker.server_info()).brokers == 1
 
 
 @pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-512"])
@@ -104,7 +105,7 @@ async def test_a_wrong_password_is_said_without_the_password(
     login(secrets, "admin", "wrong-canary")
     async with dial(secured, secrets, mechanism) as broker:
         with pytest.raises(AuthenticationFailed) as raised:
-            await broker.server()
+            await broker.server_info()
     assert "wrong-canary" not in caplog.text + str(raised.value) + repr(raised.value.__cause__)
 
 
@@ -112,16 +113,16 @@ async def test_a_rotated_password_is_taken_up(secured: Secured, secrets: Path) -
     login(secrets, "admin", "old")
     async with dial(secured, secrets, "PLAIN") as broker:
         with pytest.raises(AuthenticationFailed):
-            await broker.server()
+            await broker.server_info()
         login(secrets, "admin", PASSWORD)
-        assert (await broker.server()).brokers == 1
+        assert (await broker.server_info()).brokers == 1
 
 
 async def test_a_missing_secret_is_named(secured: Secured, secrets: Path) -> None:
     (secrets / "login" / "password").unlink()
     async with dial(secured, secrets, "PLAIN") as broker:
         with pytest.raises(AuthenticationFailed, match="login has no key password"):
-            await broker.server()
+            await broker.server_info()
 
 
 async def test_an_authority_we_do_not_know_is_refused(secured: Secured, secrets: Path) -> None:
@@ -133,7 +134,7 @@ async def test_an_authority_we_do_not_know_is_refused(secured: Secured, secrets:
     connection = BrokerConnectionSpec.model_validate({"kafka": spec})
     async with open_broker(connection, mounted_secrets(secrets), LOOPBACK) as broker:
         with pytest.raises(CertificateRefused, match="caSecretRef"):
-            await broker.server()
+            await broker.server_info()
 
 
 @pytest.mark.parametrize(("holds", "said"), [
@@ -150,7 +151,7 @@ async def test_a_certificate_of_ours_that_is_refused_is_said_with_what_helps(
     spec = {"kafka": {"bootstrapServers": [secured.cert], "tls": tls}}
     async with open_broker(BrokerConnectionSpec.model_validate(spec), mounted_secrets(secrets), LOOPBACK) as broker:
         with pytest.raises(CertificateRefused, match=said):
-            await broker.server()
+            await broker.server_info()
 
 
 async def test_a_rotated_password_reaches_who_is_at_work(secured: Secured, secrets: Path) -> None:
@@ -158,8 +159,8 @@ async def test_a_rotated_password_reaches_who_is_at_work(secured: Secured, secre
     login(secrets, "rotated", PASSWORD)
     async with dial(secured, secrets, "SCRAM-SHA-256") as broker, contextlib.AsyncExitStack() as stack:
         boxes = await make_boxes(broker, fresh_name("rotated"))
-        desk = await stack.enter_async_context(broker.desk(boxes.desk()))
-        registers = broker.registers()
+        desk = await stack.enter_async_context(broker.subscribe(boxes.desk()))
+        registers = broker.monitor()
         stack.push_async_callback(registers.close)
         await lay(broker, boxes.source, numbered(1))
         await settle_all(desk, await claim_some(desk, 1))
@@ -172,7 +173,7 @@ async def test_a_rotated_password_reaches_who_is_at_work(secured: Secured, secre
             for connection in list(client._conns.values()):
                 connection.close()
         with pytest.raises(AuthenticationFailed):
-            await broker.server()
+            await broker.server_info()
         login(secrets, "rotated", "new")
         await lay(broker, boxes.source, numbered(1, start=1))
         assert [one.message.value for one in await claim_some(desk, 1)] == [b"v1"]
@@ -180,11 +181,11 @@ async def test_a_rotated_password_reaches_who_is_at_work(secured: Secured, secre
         await until_depth(registers, boxes, 2)
 
 
-async def until_depth(registers: Registers, boxes: Boxes, depth: int) -> None:
+async def until_depth(registers: BoxMonitor, boxes: Boxes, depth: int) -> None:
     deadline = time.monotonic() + PATIENCE
     while True:
         found = (await registers.sweep([boxes.watched], now()))[boxes.dead]
-        if isinstance(found, Reading) and found.depth == depth:
+        if isinstance(found, BoxStats) and found.depth == depth:
             return
         assert time.monotonic() < deadline, found
         await asyncio.sleep(0.1)
@@ -236,24 +237,24 @@ async def test_a_right_lost_in_the_middle_of_a_replay_settles_nothing_more(secur
         boxes = await until_allowed(guest, name)
         await lay(guest, boxes.dead, numbered(300))
         letters = await contents(guest, boxes.dead)
-        async with guest.mover(boxes.dead, boxes.ledger, 0, "uid-1") as mover:
+        async with guest.partition_writer(boxes.dead, boxes.ledger, 0, "uid-1") as mover:
             await replay_one(mover, boxes, letters[0])
             await rights(secured, DENY, WRITE, (TOPIC, boxes.target))
             replayed = await replay_until_refused(mover, boxes, letters)
-        async with guest.mover(boxes.dead, boxes.ledger, 0, "uid-1") as again:
+        async with guest.partition_writer(boxes.dead, boxes.ledger, 0, "uid-1") as again:
             still_open = [one for one in letters if again.is_open(one.place.offset)]
-            assert again.tally is not None
-            assert again.tally.next == letters[replayed - 1].place.offset + 1
+            assert again.progress is not None
+            assert again.progress.next == letters[replayed - 1].place.offset + 1
         assert replayed == len(letters) - len(still_open)
         assert await values(guest, boxes.target) == [one.message.value for one in letters[:replayed]]
 
 
-async def replay_one(mover: Mover, boxes: Boxes, one: Taken) -> None:
-    settled = {Why.Replayed: [one.place.offset]}
-    await mover.commit(Step(tally_of([one]), republish(boxes.target, [one]), settled))
+async def replay_one(mover: PartitionWriter, boxes: Boxes, one: StoredMessage) -> None:
+    settled = {SettledAs.Replayed: [one.place.offset]}
+    await mover.commit(CommitBatch(tally_of([one]), republish(boxes.target, [one]), settled))
 
 
-async def replay_until_refused(mover: Mover, boxes: Boxes, letters: list[Taken]) -> int:
+async def replay_until_refused(mover: PartitionWriter, boxes: Boxes, letters: list[StoredMessage]) -> int:
     """How many were replayed in all; a right is gone a moment after it was taken."""
     for replayed, one in enumerate(letters[1:], 1):
         try:

@@ -11,7 +11,8 @@ from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 from deadletter.brokers.contract import Broker
 from deadletter.brokers.kafka import topics
 from deadletter.brokers.kafka.reassignments import extended
-from deadletter.brokers.types import BoxSpec, CourierWord
+from deadletter.brokers.types import BoxSpec
+from deadletter.core.heartbeats import WorkerStatus
 from tests.bed.kafka_cluster import KafkaCluster
 from tests.brokers.opening import fresh_name
 from tests.brokers.staging import PATIENCE, Boxes, make_boxes, now
@@ -37,17 +38,17 @@ async def until(ask: Callable[[], bool]) -> None:
 
 
 async def courier(broker: Broker, boxes: Boxes) -> None:
-    async with broker.desk(boxes.desk()):
+    async with broker.subscribe(boxes.desk()):
         pass
 
 
 async def replayer(broker: Broker, boxes: Boxes) -> None:
-    async with broker.mover(boxes.dead, boxes.ledger, 0, "uid-1"):
+    async with broker.partition_writer(boxes.dead, boxes.ledger, 0, "uid-1"):
         pass
 
 
 async def redriver(broker: Broker, boxes: Boxes) -> None:
-    await broker.say(boxes.dead, boxes.ledger, "redrive-0", CourierWord("redrive-0", at=now()))
+    await broker.report_status(boxes.dead, boxes.ledger, "redrive-0", WorkerStatus("redrive-0", at=now()))
 
 
 @pytest.mark.parametrize("writer", [courier, replayer, redriver])
@@ -66,11 +67,11 @@ async def test_an_old_ledger_is_raised_while_its_leaders_stay(broker: Broker, ka
     await broker.ensure(BoxSpec(boxes.dead, config={"min.insync.replicas": "3"}))
     await broker.ensure(BoxSpec(boxes.ledger, 3, 1, config=topics.LEDGER_CONFIG))  # as 0.2.0 created it
     leaders = [one.leader for one in kafka_cluster.partitions(boxes.ledger)]
-    assert await broker.match_ledger(boxes.dead, boxes.ledger) == ""
+    assert await broker.match_ledger_replication(boxes.dead, boxes.ledger) == ""
     await until(lambda: all(len(one.in_sync) == 3 for one in kafka_cluster.partitions(boxes.ledger)))
     assert [one.leader for one in kafka_cluster.partitions(boxes.ledger)] == leaders
     assert "min.insync.replicas" not in await config(broker, boxes.ledger), "not before the replicas are in sync"
-    assert await broker.match_ledger(boxes.dead, boxes.ledger) == ""
+    assert await broker.match_ledger_replication(boxes.dead, boxes.ledger) == ""
     assert await config(broker, boxes.ledger) == topics.LEDGER_CONFIG | {"min.insync.replicas": "3"}
 
 
@@ -80,17 +81,17 @@ async def test_a_ledger_that_the_broker_refuses_to_raise_is_reported(
     boxes = await make_boxes(broker, fresh_name("refused"))
     await broker.ensure(BoxSpec(boxes.ledger, 3, 1, config=topics.LEDGER_CONFIG))
     monkeypatch.setattr(topics, "extended", lambda current, _: {0: [*current[0], 99]})  # there is no broker 99
-    found = await broker.match_ledger(boxes.dead, boxes.ledger)
+    found = await broker.match_ledger_replication(boxes.dead, boxes.ledger)
     assert found == f"{boxes.ledger} has 1 of 3 replicas, and the broker refuses to raise it (BoxRefused)"
     assert [len(one.replicas) for one in kafka_cluster.partitions(boxes.ledger)] == [1, 1, 1]
 
 
 async def test_a_topic_that_is_not_a_ledger_is_left_alone(broker: Broker, kafka_cluster: KafkaCluster) -> None:
     boxes = await make_boxes(broker, fresh_name("anothers"))
-    assert await broker.match_ledger(boxes.dead, boxes.ledger) == "", "there is none, and none is created"
+    assert await broker.match_ledger_replication(boxes.dead, boxes.ledger) == "", "there is none, and none is created"
     assert kafka_cluster.partitions(boxes.ledger) == []
     await broker.ensure(BoxSpec(boxes.ledger, 3, 1))
-    assert await broker.match_ledger(boxes.dead, boxes.ledger) == ""
+    assert await broker.match_ledger_replication(boxes.dead, boxes.ledger) == ""
     assert [len(one.replicas) for one in kafka_cluster.partitions(boxes.ledger)] == [1, 1, 1]
 
 

@@ -5,8 +5,8 @@ import pytest
 from deadletter.brokers.contract import Broker
 from deadletter.brokers.errors import BoxConflict, BoxRecreated, BoxRefused, BrokerUnreachable, Fenced, TooLarge
 from deadletter.brokers.memory import MemoryBroker, MemoryServer
-from deadletter.brokers.types import BoxSpec, Buried, Delivered, Parked, Step
-from deadletter.core.replay_progress import Why
+from deadletter.brokers.types import BoxSpec, Buried, CommitBatch, Delivered, Parked
+from deadletter.core.replay_progress import SettledAs
 from tests.brokers.contract import BrokerContract
 from tests.brokers.staging import contents, lay, make_boxes, numbered, republish, tally_of, values
 
@@ -35,7 +35,7 @@ async def test_a_refusing_box_leaves_everything_as_it_was(server: MemoryServer, 
     boxes = await make_boxes(broker, "orders")
     await lay(broker, boxes.source, numbered(1))
     server.refuse[boxes.dead] = BoxRefused("full")
-    async with broker.desk(boxes.desk()) as desk:
+    async with broker.subscribe(boxes.desk()) as desk:
         (claim,) = await desk.claim(1)
         with pytest.raises(BoxRefused):
             await desk.settle(claim, Buried(boxes.dead, claim.message))
@@ -47,16 +47,16 @@ async def test_a_refusing_box_leaves_everything_as_it_was(server: MemoryServer, 
 async def test_a_server_that_is_down_answers_nothing(server: MemoryServer, broker: Broker) -> None:
     server.down = BrokerUnreachable("down")
     with pytest.raises(BrokerUnreachable):
-        await broker.server()
+        await broker.server_info()
     server.down = None
-    assert (await broker.server()).kind == "Memory"
+    assert (await broker.server_info()).kind == "Memory"
 
 
 async def test_a_second_desk_of_the_same_pod_takes_over(server: MemoryServer) -> None:
     broker = MemoryBroker(server)
     boxes = await make_boxes(broker, "orders")
     await lay(broker, boxes.source, numbered(1))
-    async with broker.desk(boxes.desk()) as killed, broker.desk(boxes.desk()) as again:
+    async with broker.subscribe(boxes.desk()) as killed, broker.subscribe(boxes.desk()) as again:
         with pytest.raises(Fenced):
             await killed.claim(1)
         (claim,) = await again.claim(1)
@@ -67,7 +67,7 @@ async def test_a_second_desk_of_the_same_pod_takes_over(server: MemoryServer) ->
 async def test_an_expelled_desk_holds_nothing(server: MemoryServer, broker: Broker) -> None:
     boxes = await make_boxes(broker, "orders")
     await lay(broker, boxes.source, numbered(1))
-    async with broker.desk(boxes.desk("pod-0")) as first, broker.desk(boxes.desk("pod-1")) as second:
+    async with broker.subscribe(boxes.desk("pod-0")) as first, broker.subscribe(boxes.desk("pod-1")) as second:
         (claim,) = await first.claim(1)
         assert await second.claim(1) == []
         server.expel(boxes.source, boxes.group, "pod-0")
@@ -82,16 +82,18 @@ async def test_a_recreated_box_stops_the_mover_until_a_human_decides(broker: Bro
     boxes = await make_boxes(broker, "orders")
     await lay(broker, boxes.dead, numbered(1))
     letters = await contents(broker, boxes.dead)
-    step = Step(tally_of(letters), republish(boxes.target, letters), {Why.Replayed: [letters[0].place.offset]})
-    async with broker.mover(boxes.dead, boxes.ledger, 0, "uid-1") as mover:
+    step = CommitBatch(
+        tally_of(letters), republish(boxes.target, letters), {SettledAs.Replayed: [letters[0].place.offset]}
+    )
+    async with broker.partition_writer(boxes.dead, boxes.ledger, 0, "uid-1") as mover:
         await mover.commit(step)
-    await broker.drop([boxes.dead])
+    await broker.delete([boxes.dead])
     await broker.ensure(BoxSpec(boxes.dead, 1))
     with pytest.raises(BoxRecreated):
-        async with broker.mover(boxes.dead, boxes.ledger, 0, "uid-2"):
+        async with broker.partition_writer(boxes.dead, boxes.ledger, 0, "uid-2"):
             pass
     await broker.reset_ledger(boxes.dead, boxes.ledger)
-    async with broker.mover(boxes.dead, boxes.ledger, 0, "uid-2") as mover:
+    async with broker.partition_writer(boxes.dead, boxes.ledger, 0, "uid-2") as mover:
         assert mover.is_open(0)
 
 
@@ -100,10 +102,10 @@ async def test_a_step_that_is_too_large_does_nothing_and_spends_the_mover(server
     await lay(broker, boxes.dead, numbered(1))
     letters = await contents(broker, boxes.dead)
     server.boxes[boxes.target].max_message_bytes = 1
-    async with broker.mover(boxes.dead, boxes.ledger, 0, "uid-1") as mover:
+    async with broker.partition_writer(boxes.dead, boxes.ledger, 0, "uid-1") as mover:
         for expected in (TooLarge, Fenced):
             with pytest.raises(expected):
-                await mover.commit(Step(tally_of(letters), republish(boxes.target, letters)))
+                await mover.commit(CommitBatch(tally_of(letters), republish(boxes.target, letters)))
     assert await values(broker, boxes.target) == []
 
 

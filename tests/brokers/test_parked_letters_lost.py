@@ -11,11 +11,12 @@ from aiokafka.admin import RecordsToDelete
 from structlog.testing import capture_logs
 
 from deadletter.brokers.connect import open_broker
-from deadletter.brokers.contract import Broker, Registers
+from deadletter.brokers.contract import BoxMonitor, Broker
 from deadletter.brokers.kafka.ledger import ledger_partition
 from deadletter.brokers.kafka.subscription import retry_partition
-from deadletter.brokers.kafka.subscription.subscription import KafkaDesk
-from deadletter.brokers.types import BoxSpec, Delivered, Parked, Reading
+from deadletter.brokers.kafka.subscription.subscription import KafkaSubscription
+from deadletter.brokers.types import BoxSpec, Delivered, Parked
+from deadletter.core.box_stats import BoxStats
 from deadletter.core.letters import Message
 from deadletter.plan.boxes import plan_boxes
 from tests.bed import beds, processes
@@ -50,7 +51,7 @@ def small(bed: beds.Bed) -> Iterator[str]:
     processes.stop(processes.of_bed(bed.directory, PART.name))
 
 
-async def park(desk: KafkaDesk, count: int, due_at: int) -> None:
+async def park(desk: KafkaSubscription, count: int, due_at: int) -> None:
     """Park as many messages of the source, and wait until the desk has read them from the retry topic."""
     claims = await claim_some(desk, count)
     await asyncio.gather(*(desk.settle(one, Parked(one.message, due_at)) for one in claims))
@@ -88,7 +89,7 @@ async def test_a_brokers_retention_by_size_deletes_no_letter(small: str) -> None
         for first in range(0, 40, 4):
             await lay(broker, name, messages[first : first + 4])
             await lay(broker, boxes.dead, messages[first : first + 4])
-        async with broker.desk(boxes.desk()) as desk:
+        async with broker.subscribe(boxes.desk()) as desk:
             claims, due_at = await claim_some(desk, 40), now() + HOUR
             await asyncio.gather(*(desk.settle(one, Parked(one.message, due_at)) for one in claims))
         await see_retention_run(broker)
@@ -106,8 +107,8 @@ async def test_the_courier_counts_and_logs_letters_that_are_gone_and_goes_on(
     monkeypatch.setattr(retry_partition, "KEPT_BYTES", 0)
     boxes = await make_boxes(broker, fresh_name("gone"))
     await lay(broker, boxes.source, numbered(5))
-    async with broker.desk(boxes.desk()) as desk:
-        assert isinstance(desk, KafkaDesk)
+    async with broker.subscribe(boxes.desk()) as desk:
+        assert isinstance(desk, KafkaSubscription)
         await park(desk, 5, now() + HOUR)
         work = desk._works[TopicPartition(boxes.retry, 0)]
         assert isinstance(work, retry_partition.RetryPartition)
@@ -129,11 +130,11 @@ async def test_letters_that_a_successor_settled_and_trimmed_are_not_lost(
     monkeypatch.setattr(retry_partition, "KEPT_BYTES", 0)
     boxes = await make_boxes(broker, fresh_name("taken"))
     await lay(broker, boxes.source, numbered(3))
-    async with broker.desk(boxes.desk()) as first:
-        assert isinstance(first, KafkaDesk)
+    async with broker.subscribe(boxes.desk()) as first:
+        assert isinstance(first, KafkaSubscription)
         await park(first, 3, now() + 5_000)
         work = first._works[TopicPartition(boxes.retry, 0)]
-    async with broker.desk(boxes.desk("pod-1")) as second:
+    async with broker.subscribe(boxes.desk("pod-1")) as second:
         await settle_all(second, await claim_some(second, 3))
         await delete(broker, boxes.retry, 3)
     assert isinstance(work, retry_partition.RetryPartition)
@@ -141,26 +142,26 @@ async def test_letters_that_a_successor_settled_and_trimmed_are_not_lost(
     assert first.lost == 0
 
 
-async def readings(registers: Registers, boxes: Boxes, parked: int) -> list[Reading]:
+async def readings(registers: BoxMonitor, boxes: Boxes, parked: int) -> list[BoxStats]:
     """Sweep until so many letters are parked, and three times more."""
-    found: list[Reading] = []
+    found: list[BoxStats] = []
     async with asyncio.timeout(PATIENCE):
         while not found or not (found[-1].caught_up and found[-1].parked == parked):
             one = (await registers.sweep([boxes.watched], now()))[boxes.dead]
-            assert isinstance(one, Reading), one
+            assert isinstance(one, BoxStats), one
             found.append(one)
     for _ in range(3):
         one = (await registers.sweep([boxes.watched], now()))[boxes.dead]
-        assert isinstance(one, Reading), one
+        assert isinstance(one, BoxStats), one
         found.append(one)
     return found
 
 
 async def test_the_sweep_counts_letters_that_vanish_between_two_couriers(broker: Broker) -> None:
-    boxes, registers = await make_boxes(broker, fresh_name("swept")), broker.registers()
+    boxes, registers = await make_boxes(broker, fresh_name("swept")), broker.monitor()
     await lay(broker, boxes.source, numbered(6))
-    async with broker.desk(boxes.desk()) as desk:
-        assert isinstance(desk, KafkaDesk)
+    async with broker.subscribe(boxes.desk()) as desk:
+        assert isinstance(desk, KafkaSubscription)
         await park(desk, 6, now() + HOUR)
     assert [one.lost for one in await readings(registers, boxes, 6)][-1] == 0
     await delete(broker, boxes.retry, 4)
@@ -170,10 +171,10 @@ async def test_the_sweep_counts_letters_that_vanish_between_two_couriers(broker:
 
 
 async def test_settled_letters_are_not_lost_while_another_transaction_hides_their_settlement(broker: Broker) -> None:
-    boxes, registers = await make_boxes(broker, fresh_name("hidden")), broker.registers()
+    boxes, registers = await make_boxes(broker, fresh_name("hidden")), broker.monitor()
     await lay(broker, boxes.source, numbered(3))
-    async with broker.desk(boxes.desk()) as desk:
-        assert isinstance(desk, KafkaDesk)
+    async with broker.subscribe(boxes.desk()) as desk:
+        assert isinstance(desk, KafkaSubscription)
         await park(desk, 3, now() + 2_000)
         await readings(registers, boxes, 3)
         other = await broker._line.producer(fresh_name("other"))  # type: ignore[attr-defined]

@@ -26,19 +26,19 @@ async def test_an_acl_user_sees_what_it_may(tmp_path: Path) -> None:
         login = {"username": b"reader", "password": b"secret\n"}
         spec = BrokerConnectionSpec.model_validate({"redis": {"url": url_of(port), "secretRef": {"name": "user"}}})
         async with open_broker(spec, lambda _, key: login[key], LOOPBACK) as broker:
-            assert (await broker.server()).id == f"{HERE}:{port}/0"
+            assert (await broker.server_info()).id == f"{HERE}:{port}/0"
             with pytest.raises(NotAuthorised):
                 await broker.ensure(BoxSpec("orders"))
         login["password"] = b"wrong"
         async with open_broker(spec, lambda _, key: login[key], LOOPBACK) as broker:
             with pytest.raises(AuthenticationFailed) as refused:
-                await broker.server()
+                await broker.server_info()
             assert "wrong" not in str(refused.value)
             login["password"] = b"secret"
-            assert (await broker.server()).kind == "Redis"  # read again at the next connection
+            assert (await broker.server_info()).kind == "Redis"  # read again at the next connection
         async with open_broker(redis_at(url_of(port)), no_secrets, LOOPBACK) as broker:
             with pytest.raises(AuthenticationFailed):
-                await broker.server()
+                await broker.server_info()
         await admin.aclose()
 
 
@@ -46,7 +46,7 @@ async def test_a_cluster_is_not_supported_yet(tmp_path: Path) -> None:
     with own_redis(tmp_path, "--cluster-enabled", "yes") as port:
         async with open_broker(redis_at(url_of(port)), no_secrets, LOOPBACK) as broker:
             with pytest.raises(NotSupported):
-                await broker.server()
+                await broker.server_info()
     cluster = {"redis": {"url": "redis://nowhere:6379", "mode": "Cluster"}}
     with pytest.raises(NotSupported):
         async with open_broker(BrokerConnectionSpec.model_validate(cluster), no_secrets):
@@ -57,4 +57,4 @@ async def test_a_forbidden_address_is_never_dialled(tmp_path: Path) -> None:
     with own_redis(tmp_path) as port:
         async with open_broker(redis_at(url_of(port)), no_secrets) as broker:
             with pytest.raises(BrokerUnreachable):
-                await broker.server()
+                await broker.server_info()

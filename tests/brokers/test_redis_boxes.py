@@ -8,9 +8,9 @@ from deadletter.brokers.contract import Broker
 from deadletter.brokers.errors import (
     BoxConflict,
 )
-from deadletter.brokers.types import BoxSpec, Buried, Publication, Step
+from deadletter.brokers.types import BoxSpec, Buried, CommitBatch, Publication
 from deadletter.core.letters import Message, Place
-from deadletter.core.replay_progress import Why
+from deadletter.core.replay_progress import SettledAs
 from tests.brokers.opening import fresh_name
 from tests.brokers.staging import (
     claim_some,
@@ -32,7 +32,7 @@ async def test_appending_the_same_letter_again_does_nothing(broker: Broker) -> N
     await broker.ensure(BoxSpec(name))
     publication = Publication(name, Message(None, b"x"), Place("elsewhere", 3, 17))
     for _ in range(2):
-        await broker.append([publication])
+        await broker.publish([publication])
     assert await values(broker, name) == [b"x"]
 
 
@@ -49,11 +49,11 @@ async def test_a_dropped_queue_leaves_no_key(broker: Broker, client: Redis) -> N
     await lay(broker, boxes.dead, numbered(4))
     letters = await contents(broker, boxes.dead)
     offsets = [one.place.offset for one in letters]
-    async with broker.mover(boxes.dead, boxes.ledger, 0, "uid-1") as mover:
+    async with broker.partition_writer(boxes.dead, boxes.ledger, 0, "uid-1") as mover:
         parks = [Publication(boxes.retry, one.message, one.place, due_at=0) for one in letters[:1]]
-        settled = {Why.Replayed: offsets[:1], Why.Archived: offsets[1:2]}
-        await mover.commit(Step(tally_of(letters), parks, settled, selected=offsets))
-    await broker.drop([boxes.source, boxes.dead, boxes.retry, boxes.ledger, boxes.target])
+        settled = {SettledAs.Replayed: offsets[:1], SettledAs.Archived: offsets[1:2]}
+        await mover.commit(CommitBatch(tally_of(letters), parks, settled, selected=offsets))
+    await broker.delete([boxes.source, boxes.dead, boxes.retry, boxes.ledger, boxes.target])
     assert [key async for key in client.scan_iter(f"*{source}*")] == []
 
 
@@ -73,13 +73,13 @@ async def test_ten_megabytes_come_back_byte_for_byte(broker: Broker) -> None:
     boxes = await make_boxes(broker, fresh_name("large"))
     big = Message(b"\xff", bytes(range(256)) * (40 << 10), (("h", b"\xfe"),))
     await lay(broker, boxes.source, [big])
-    async with broker.desk(boxes.desk()) as desk:
+    async with broker.subscribe(boxes.desk()) as desk:
         (claim,) = await claim_some(desk, 1)
         await desk.settle(claim, Buried(boxes.dead, claim.message))
     letters = await contents(broker, boxes.dead)
-    async with broker.mover(boxes.dead, boxes.ledger, 0, "uid-1") as mover:
-        settled = {Why.Replayed: [letters[0].place.offset]}
-        await mover.commit(Step(tally_of(letters), republish(boxes.target, letters), settled))
+    async with broker.partition_writer(boxes.dead, boxes.ledger, 0, "uid-1") as mover:
+        settled = {SettledAs.Replayed: [letters[0].place.offset]}
+        await mover.commit(CommitBatch(tally_of(letters), republish(boxes.target, letters), settled))
     (found,) = await contents(broker, boxes.target)
     assert content(letters[0].message) == content(found.message) == content(big)
-    await broker.drop([boxes.target])
+    await broker.delete([boxes.target])

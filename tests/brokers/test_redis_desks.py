@@ -8,14 +8,15 @@ from redis.asyncio import Redis
 from structlog.testing import capture_logs
 
 from deadletter.brokers.connect import open_broker
-from deadletter.brokers.contract import Broker, Registers
+from deadletter.brokers.contract import BoxMonitor, Broker
 from deadletter.brokers.errors import (
     Fenced,
     GroupOffsetsLost,
 )
 from deadletter.brokers.redis import committer, leases
 from deadletter.brokers.redis.publish import publish
-from deadletter.brokers.types import Buried, Claim, Delivered, Parked, Reading
+from deadletter.brokers.types import Buried, Claim, Delivered, Parked
+from deadletter.core.box_stats import BoxStats
 from deadletter.core.letters import Message
 from tests.brokers.opening import LOOPBACK, fresh_name, no_secrets, redis_at
 from tests.brokers.staging import (
@@ -35,7 +36,7 @@ BROKER = "redis"
 async def test_an_abandoned_message_is_taken_over_and_the_sleeper_is_fenced(broker: Broker, client: Redis) -> None:
     boxes = await make_boxes(broker, fresh_name("lease"))
     await lay(broker, boxes.source, numbered(2))
-    async with broker.desk(boxes.desk("pod-0")) as sleeper:
+    async with broker.subscribe(boxes.desk("pod-0")) as sleeper:
         first, second = await claim_some(sleeper, 2)
         await sleeper.settle(second, Parked(second.message, 0))
         (parked,) = await claim_some(sleeper, 1)
@@ -43,7 +44,7 @@ async def test_an_abandoned_message_is_taken_over_and_the_sleeper_is_fenced(brok
         sleeper._beating.cancel()  # type: ignore[attr-defined]  # it sleeps: its leases are not prolonged
         await client.xclaim(boxes.source, boxes.group, "pod-0", 0, [first.place.id], idle=leases.LEASE + 1, justid=True)
         await client.zadd(f"{{{boxes.retry}}}.due", {parked.place.id: 0})  # its lease ran out
-        async with broker.desk(boxes.desk("pod-1")) as heir:
+        async with broker.subscribe(boxes.desk("pod-1")) as heir:
             taken = await claim_some(heir, 2)
             assert {claim.message.value for claim in taken} == {b"v0", b"v1"}
             for claim in (first, parked):
@@ -59,24 +60,24 @@ async def test_what_a_killed_courier_held_comes_back_to_its_name_at_once(redis: 
     boxes = await make_boxes(broker, fresh_name("again"))
     await lay(broker, boxes.source, numbered(3))
     async with open_broker(redis_at(redis), no_secrets, LOOPBACK) as killed:
-        desk = killed.desk(boxes.desk())
+        desk = killed.subscribe(boxes.desk())
         opened = await desk.__aenter__()
         claims = await claim_some(opened, 3)
         await opened.settle(claims[0], Parked(claims[0].message, 0))
         assert len(await claim_some(opened, 1)) == 1
-        async with broker.desk(boxes.desk()) as again:
+        async with broker.subscribe(boxes.desk()) as again:
             found = await claim_some(again, 3)
             assert {claim.message.value for claim in found} == {b"v0", b"v1", b"v2"}
             for claim in found:
                 await again.settle(claim, Delivered())
         await desk.__aexit__(None, None, None)
-    async with broker.desk(boxes.desk()) as again:
+    async with broker.subscribe(boxes.desk()) as again:
         assert await again.claim(1) == []
 
 
 async def test_a_source_deleted_under_the_desk_is_read_again_when_it_comes_back(broker: Broker, client: Redis) -> None:
     boxes = await make_boxes(broker, fresh_name("gone"))
-    async with broker.desk(boxes.desk()) as desk:
+    async with broker.subscribe(boxes.desk()) as desk:
         await client.delete(boxes.source)
         deadline = time.monotonic() + PATIENCE
         while not await client.exists(boxes.source):
@@ -90,7 +91,7 @@ async def test_a_source_deleted_under_the_desk_is_read_again_when_it_comes_back(
 async def test_a_group_destroyed_under_the_desk_stops_it(broker: Broker, client: Redis) -> None:
     boxes = await make_boxes(broker, fresh_name("destroyed"))
     await lay(broker, boxes.source, numbered(2))
-    async with broker.desk(boxes.desk()) as desk:
+    async with broker.subscribe(boxes.desk()) as desk:
         for claim in await claim_some(desk, 2):
             await desk.settle(claim, Delivered())
         await lay(broker, boxes.source, numbered(1, 2))
@@ -105,7 +106,7 @@ async def test_a_group_destroyed_under_the_desk_stops_it(broker: Broker, client:
 async def test_a_source_made_anew_under_the_desk_is_read_from_its_beginning(broker: Broker, client: Redis) -> None:
     boxes = await make_boxes(broker, fresh_name("anew"))
     await lay(broker, boxes.source, numbered(2))
-    async with broker.desk(boxes.desk(from_earliest=False)) as desk:
+    async with broker.subscribe(boxes.desk(from_earliest=False)) as desk:
         await lay(broker, boxes.source, numbered(1, 2))
         await settle_all(desk, await claim_some(desk, 1))
         async with client.pipeline() as together:
@@ -118,7 +119,7 @@ async def test_a_source_made_anew_under_the_desk_is_read_from_its_beginning(brok
 
 async def test_a_cancelled_wait_ends(broker: Broker) -> None:
     boxes = await make_boxes(broker, fresh_name("cancel"))
-    async with broker.desk(boxes.desk()) as desk:
+    async with broker.subscribe(boxes.desk()) as desk:
         for pause in (0.0, 0.01, 0.2):
             waiting = asyncio.create_task(desk.claim(1))
             await asyncio.sleep(pause)
@@ -133,7 +134,7 @@ async def test_a_cancelled_wait_ends(broker: Broker) -> None:
 async def test_large_messages_are_read_a_few_at_a_time(broker: Broker) -> None:
     boxes = await make_boxes(broker, fresh_name("{large}"))
     await lay(broker, boxes.source, [Message(None, bytes(2 << 20)) for _ in range(30)])
-    async with broker.desk(boxes.desk()) as desk:
+    async with broker.subscribe(boxes.desk()) as desk:
         claims, waiting = list[Claim](), list[int]()
         async with asyncio.timeout(PATIENCE):
             while len(claims) < 30:
@@ -157,7 +158,7 @@ async def test_a_letter_in_its_box_is_settled_although_nobody_waits_for_it_any_m
     monkeypatch.setattr(committer, "publish", publish_slowly)
     boxes = await make_boxes(broker, fresh_name("{leaving}"))
     await lay(broker, boxes.source, numbered(1))
-    async with broker.desk(boxes.desk()) as desk:
+    async with broker.subscribe(boxes.desk()) as desk:
         (claim,) = await claim_some(desk, 1)
         settling = asyncio.ensure_future(desk.settle(claim, Buried(boxes.dead, claim.message)))
         await published.wait()
@@ -171,9 +172,9 @@ async def test_a_letter_in_its_box_is_settled_although_nobody_waits_for_it_any_m
 async def test_parked_letters_that_others_deleted_are_counted_and_nothing_waits_for_them(
     broker: Broker, client: Redis
 ) -> None:
-    boxes, registers = await make_boxes(broker, fresh_name("gone")), broker.registers()
+    boxes, registers = await make_boxes(broker, fresh_name("gone")), broker.monitor()
     await lay(broker, boxes.source, numbered(3))
-    async with broker.desk(boxes.desk()) as desk:
+    async with broker.subscribe(boxes.desk()) as desk:
         first, second, third = await claim_some(desk, 3)
         for claim in (first, second, third):
             await desk.settle(claim, Parked(claim.message, int(time.time() * 1000) + 2_000))
@@ -187,12 +188,12 @@ async def test_parked_letters_that_others_deleted_are_counted_and_nothing_waits_
         assert ({one["box"] for one in said}, sum(one["letters"] for one in said)) == ({boxes.retry}, 2)
         await desk.settle(left, Delivered())
     assert [await lost(registers, boxes), await lost(registers, boxes)] == [2, 0]
-    assert await lost(broker.registers(), boxes) == 0, "a new sweep knows only what comes after it"
-    await broker.drop([boxes.retry])
+    assert await lost(broker.monitor(), boxes) == 0, "a new sweep knows only what comes after it"
+    await broker.delete([boxes.retry])
     assert await client.keys(f"*{boxes.retry}*") == []
 
 
-async def lost(registers: Registers, boxes: Boxes) -> int:
+async def lost(registers: BoxMonitor, boxes: Boxes) -> int:
     found = (await registers.sweep([boxes.watched], int(time.time() * 1000)))[boxes.dead]
-    assert isinstance(found, Reading), found
+    assert isinstance(found, BoxStats), found
     return found.lost

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from deadletter.brokers.redis.entries import SHAPE, fields_of, message_of, pack_letter, unpack_letter
-from deadletter.core.headers import read_ours, stamp
+from deadletter.core.headers import add_headers, read_ours
 from deadletter.core.letters import Envelope, Message, Origin
 
 values = st.none() | st.binary(max_size=20)
@@ -51,7 +51,7 @@ def test_without_a_known_field_the_value_is_json_of_all() -> None:
 
 def test_our_headers_are_fields_beside_those_of_the_application() -> None:
     message = message_of([b"order", b"17"], 7)
-    letter = stamp(message, Envelope(origin=Origin("orders", 0, 1), attempts=3))
+    letter = add_headers(message, Envelope(origin=Origin("orders", 0, 1), attempts=3))
     fields = fields_of(letter)
     assert fields[:2] == [b"order", b"17"]
     assert b"dlq-attempts" in fields

@@ -15,9 +15,9 @@ from deadletter.brokers.errors import (
     Fenced,
     LedgerCorrupt,
 )
-from deadletter.brokers.types import Buried, Delivered, Step
+from deadletter.brokers.types import Buried, CommitBatch, Delivered
 from deadletter.core.letters import Message
-from deadletter.core.replay_progress import Why
+from deadletter.core.replay_progress import SettledAs
 from tests.brokers.opening import LOOPBACK, fresh_name, no_secrets, redis_at
 from tests.brokers.servers import HERE, own_redis, url_of, wired
 from tests.brokers.staging import (
@@ -41,12 +41,12 @@ async def test_a_lost_reply_to_a_publication_doubles_nothing(redis: str, broker:
     await lay(broker, boxes.dead, numbered(20))
     letters = await contents(broker, boxes.dead)
     offsets = [one.place.offset for one in letters]
-    step = Step(tally_of(letters, replayed=20), republish(boxes.target, letters), {Why.Replayed: offsets})
+    step = CommitBatch(tally_of(letters, replayed=20), republish(boxes.target, letters), {SettledAs.Replayed: offsets})
     async with (
         wired(urlsplit(redis).netloc) as wire,
         open_broker(redis_at(url_of(wire.port)), no_secrets, LOOPBACK) as shaky,
     ):
-        async with shaky.mover(boxes.dead, boxes.ledger, 0, "uid-1") as mover:
+        async with shaky.partition_writer(boxes.dead, boxes.ledger, 0, "uid-1") as mover:
             wire.lose(b"fence")
             with pytest.raises(BrokerUnreachable):
                 await mover.commit(step)
@@ -54,12 +54,12 @@ async def test_a_lost_reply_to_a_publication_doubles_nothing(redis: str, broker:
             with pytest.raises(Fenced):
                 await mover.commit(step)  # it is spent
         assert len(await contents(broker, boxes.target)) == 20  # the letters went through, the reply did not
-        async with shaky.mover(boxes.dead, boxes.ledger, 0, "uid-1") as mover:
-            assert mover.tally is None
+        async with shaky.partition_writer(boxes.dead, boxes.ledger, 0, "uid-1") as mover:
+            assert mover.progress is None
             await mover.commit(step)
     assert await values(broker, boxes.target) == [m.value for m in numbered(20)]
     assert await contents(broker, boxes.dead) == []
-    assert len(await broker.produced(boxes.ledger, "uid-1")) == 20
+    assert len(await broker.published_positions(boxes.ledger, "uid-1")) == 20
 
 
 async def test_a_lost_reply_to_a_burial_doubles_nothing(redis: str, broker: Broker) -> None:
@@ -68,7 +68,7 @@ async def test_a_lost_reply_to_a_burial_doubles_nothing(redis: str, broker: Brok
     async with (
         wired(urlsplit(redis).netloc) as wire,
         open_broker(redis_at(url_of(wire.port)), no_secrets, LOOPBACK) as shaky,
-        shaky.desk(boxes.desk()) as desk,
+        shaky.subscribe(boxes.desk()) as desk,
     ):
         (claim,) = await claim_some(desk, 1)
         wire.lose(b"claim")
@@ -85,7 +85,7 @@ async def test_a_server_out_of_memory_takes_nothing_and_loses_nothing(tmp_path: 
         async with open_broker(redis_at(url_of(port)), no_secrets, LOOPBACK) as broker:
             boxes = await make_boxes(broker, "orders")
             await lay(broker, boxes.source, numbered(1))
-            async with broker.desk(boxes.desk()) as desk:
+            async with broker.subscribe(boxes.desk()) as desk:
                 (claim,) = await claim_some(desk, 1)
                 await admin.config_set("maxmemory", "1")
                 with pytest.raises(BoxRefused):
@@ -100,10 +100,10 @@ async def test_a_server_out_of_memory_takes_nothing_and_loses_nothing(tmp_path: 
 async def test_trimmed_messages_are_acknowledged_and_counted(broker: Broker, client: Redis) -> None:
     boxes = await make_boxes(broker, fresh_name("trim"))
     await lay(broker, boxes.source, numbered(3))
-    async with broker.desk(boxes.desk()) as desk:
+    async with broker.subscribe(boxes.desk()) as desk:
         assert len(await claim_some(desk, 3)) == 3
     await client.xtrim(boxes.source, maxlen=1, approximate=False)
-    async with broker.desk(boxes.desk()) as desk:
+    async with broker.subscribe(boxes.desk()) as desk:
         (left,) = await claim_some(desk, 1)
         assert left.message.value == b"v2"
         assert desk.trimmed == 2  # type: ignore[attr-defined]
@@ -116,26 +116,26 @@ async def test_a_silent_server_is_unreachable_and_a_wait_in_it_can_be_cancelled(
         wired(urlsplit(redis).netloc) as wire,
         open_broker(redis_at(url_of(wire.port)), no_secrets, LOOPBACK) as broker,
     ):
-        await broker.server()
+        await broker.server_info()
         wire.silent = True
-        waiting = asyncio.create_task(broker.server())
+        waiting = asyncio.create_task(broker.server_info())
         await asyncio.sleep(0.1)
         waiting.cancel()
         await asyncio.wait({waiting}, timeout=PATIENCE)
         assert waiting.cancelled()
         with pytest.raises(BrokerUnreachable):
-            await broker.server()
+            await broker.server_info()
         wire.silent = False
-        assert (await broker.server()).kind == "Redis"
+        assert (await broker.server_info()).kind == "Redis"
 
 
 async def test_a_corrupt_ledger_is_said_and_never_taken_for_an_empty_one(broker: Broker, client: Redis) -> None:
     boxes = await make_boxes(broker, fresh_name("corrupt"))
     await client.hset(boxes.ledger, "tally/uid-1/0", b"\x01nonsense")
     with pytest.raises(LedgerCorrupt):
-        async with broker.mover(boxes.dead, boxes.ledger, 0, "uid-1"):
+        async with broker.partition_writer(boxes.dead, boxes.ledger, 0, "uid-1"):
             pass
-    registers = broker.registers()
+    registers = broker.monitor()
     assert isinstance((await registers.sweep([boxes.watched], now()))[boxes.dead], LedgerCorrupt)
 
 
@@ -150,9 +150,9 @@ async def test_a_large_step_is_archived_without_being_in_memory_twice(tmp_path: 
             await lay(broker, boxes.dead, [Message(None, n.to_bytes(size)) for n in range(count)])
             letters = await contents(broker, boxes.dead)
             used = (await admin.info("memory"))["used_memory"]
-            async with broker.mover(boxes.dead, boxes.ledger, 0, "uid-1") as mover:
-                settled = {Why.Archived: [one.place.offset for one in letters]}
-                await mover.commit(Step(tally_of(letters, archived=count), settled=settled))
+            async with broker.partition_writer(boxes.dead, boxes.ledger, 0, "uid-1") as mover:
+                settled = {SettledAs.Archived: [one.place.offset for one in letters]}
+                await mover.commit(CommitBatch(tally_of(letters, archived=count), settled=settled))
             assert (await admin.info("memory"))["used_memory_peak"] < used + count * size // 2
             assert await contents(broker, boxes.dead) == []
             spans = await broker.window(boxes.dead, archived=True)

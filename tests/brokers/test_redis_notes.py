@@ -27,7 +27,7 @@ async def test_a_note_that_could_not_be_written_is_kept_only_while_its_message_i
     boxes = await make_boxes(broker, fresh_name("notes"))
     key = keys.notes(boxes.source, boxes.group)
     await lay(broker, boxes.source, numbered(2))
-    async with broker.desk(boxes.desk()) as desk:
+    async with broker.subscribe(boxes.desk()) as desk:
         done, left = await claim_some(desk, 2)
         desk._beating.cancel()  # type: ignore[attr-defined]  # we write notes when it suits us
 
@@ -36,7 +36,7 @@ async def test_a_note_that_could_not_be_written_is_kept_only_while_its_message_i
             raise BrokerUnreachable("the line was cut while notes were written")
 
         for claim in (done, left):
-            desk.note(claim, 1, 1_700_000_000_000)
+            desk.record_attempt(claim, 1, 1_700_000_000_000)
         line, desk._line = desk._line, SimpleNamespace(call=cut, run=cut)  # type: ignore[attr-defined]
         with pytest.raises(BrokerUnreachable):
             await desk._flush_notes()  # type: ignore[attr-defined]
@@ -52,14 +52,14 @@ async def test_a_sleeper_writes_no_note_of_what_another_took_over(broker: Broker
     boxes = await make_boxes(broker, fresh_name("notes"))
     key = keys.notes(boxes.source, boxes.group)
     await lay(broker, boxes.source, numbered(1))
-    async with broker.desk(boxes.desk("pod-0")) as sleeper:
+    async with broker.subscribe(boxes.desk("pod-0")) as sleeper:
         (claim,) = await claim_some(sleeper, 1)
         sleeper._beating.cancel()  # type: ignore[attr-defined]
-        sleeper.note(claim, 1, 1_700_000_000_000)
+        sleeper.record_attempt(claim, 1, 1_700_000_000_000)
         await client.xclaim(boxes.source, boxes.group, "pod-0", 0, [claim.place.id], idle=leases.LEASE + 1, justid=True)
-        async with broker.desk(boxes.desk("pod-1")) as heir:
+        async with broker.subscribe(boxes.desk("pod-1")) as heir:
             (taken,) = await claim_some(heir, 1)
-            heir.note(taken, 5, 1_700_000_000_000)
+            heir.record_attempt(taken, 5, 1_700_000_000_000)
             await heir._flush_notes()  # type: ignore[attr-defined]
             await sleeper._flush_notes()  # type: ignore[attr-defined]
             assert await client.hvals(key) == [b"5 1700000000000"]
@@ -71,11 +71,11 @@ async def test_a_sleeper_writes_no_note_of_what_another_took_over(broker: Broker
 async def test_notes_of_a_trimmed_message_go_with_it(broker: Broker, client: Redis, heir: str) -> None:
     boxes = await make_boxes(broker, fresh_name("notes"))
     await lay(broker, boxes.source, numbered(2))
-    async with broker.desk(boxes.desk("pod-0")) as desk:
+    async with broker.subscribe(boxes.desk("pod-0")) as desk:
         for claim in await claim_some(desk, 2):
-            desk.note(claim, 1, 1_700_000_000_000)
+            desk.record_attempt(claim, 1, 1_700_000_000_000)
     await client.xtrim(boxes.source, maxlen=1, approximate=False)
-    async with broker.desk(boxes.desk(heir)) as desk:
+    async with broker.subscribe(boxes.desk(heir)) as desk:
         (left,) = await claim_some(desk, 1)
         assert (left.message.value, left.attempts) == (b"v1", 1)
         await desk.settle(left, Delivered())
@@ -94,10 +94,10 @@ async def test_a_lease_is_prolonged_although_notes_cannot_be_written(
         ):
             boxes = await make_boxes(own, "orders")
             await lay(own, boxes.source, numbered(1))
-            async with own.desk(boxes.desk()) as desk:
+            async with own.subscribe(boxes.desk()) as desk:
                 (claim,) = await claim_some(desk, 1)
                 await admin.config_set("maxmemory", "1")
-                desk.note(claim, 1, 1_700_000_000_000)
+                desk.record_attempt(claim, 1, 1_700_000_000_000)
                 await admin.xclaim(boxes.source, boxes.group, "pod-0", 0, [claim.place.id], idle=LONG_AGO, justid=True)
                 async with asyncio.timeout(PATIENCE):
                     while await admin.xpending_range(boxes.source, boxes.group, "-", "+", 1, idle=LONG_AGO):

@@ -2,10 +2,12 @@
 
 from redis.asyncio import Redis
 
-from deadletter.brokers.contract import Broker, Registers
+from deadletter.brokers.contract import BoxMonitor, Broker
 from deadletter.brokers.errors import BrokerError
-from deadletter.brokers.types import Buried, CourierWord, Parked, Reading
-from deadletter.core.headers import stamp
+from deadletter.brokers.types import Buried, Parked
+from deadletter.core.box_stats import BoxStats
+from deadletter.core.headers import add_headers
+from deadletter.core.heartbeats import WorkerStatus
 from deadletter.core.letters import Category, Envelope, Failure, Message
 from tests.brokers.opening import fresh_name
 from tests.brokers.staging import Boxes, claim_some, contents, lay, make_boxes, now, numbered
@@ -15,10 +17,10 @@ BROKER = "redis"
 
 def failed(kind: str, failed_at: int) -> Message:
     failure = Failure(kind, f"{kind} at 17", Category.Network)
-    return stamp(Message(None, b"{}"), Envelope(attempts=3, failed_at=failed_at, failure=failure))
+    return add_headers(Message(None, b"{}"), Envelope(attempts=3, failed_at=failed_at, failure=failure))
 
 
-async def read(registers: Registers, boxes: Boxes) -> Reading:
+async def read(registers: BoxMonitor, boxes: Boxes) -> BoxStats:
     found = (await registers.sweep([boxes.watched], now()))[boxes.dead]
     assert not isinstance(found, BrokerError), found
     return found
@@ -26,7 +28,7 @@ async def read(registers: Registers, boxes: Boxes) -> Reading:
 
 async def test_groups_follow_what_is_added_and_deleted(broker: Broker, client: Redis) -> None:
     boxes = await make_boxes(broker, fresh_name("groups"))
-    registers = broker.registers()
+    registers = broker.monitor()
     await lay(broker, boxes.dead, [failed("Timeout", 1_000), failed("Reset", 2_000)])
     reading = await read(registers, boxes)
     assert (reading.depth, reading.oldest) == (2, 1_000)
@@ -42,28 +44,28 @@ async def test_groups_follow_what_is_added_and_deleted(broker: Broker, client: R
     assert (reading.depth, reading.oldest) == (2, 2_000)
     assert await read(registers, boxes) == reading
     await client.xtrim(boxes.dead, maxlen=0, approximate=False)
-    assert await read(registers, boxes) == Reading(0, None)
+    assert await read(registers, boxes) == BoxStats(0, None)
 
 
 async def test_more_groups_than_are_kept_are_other(broker: Broker) -> None:
     boxes = await make_boxes(broker, fresh_name("many"))
     kinds = [f"Error{chr(65 + n // 26)}{chr(65 + n % 26)}" for n in range(130)]
     await lay(broker, boxes.dead, [failed(kind, 1_000) for kind in kinds])
-    groups = (await read(broker.registers(), boxes)).groups
+    groups = (await read(broker.monitor(), boxes)).groups
     assert len(groups) == 101
     assert (groups[-1].fingerprint, groups[-1].letters) == ("other", 30)
 
 
 async def test_parked_letters_and_recent_words_are_told(broker: Broker) -> None:
     boxes = await make_boxes(broker, fresh_name("words"))
-    registers = broker.registers()
+    registers = broker.monitor()
     await lay(broker, boxes.source, numbered(2))
-    async with broker.desk(boxes.desk()) as desk:
+    async with broker.subscribe(boxes.desk()) as desk:
         first, second = await claim_some(desk, 2)
         await desk.settle(first, Parked(first.message, now() + 3_600_000))
         await desk.settle(second, Buried(boxes.dead, second.message))
-        await desk.say(CourierWord("pod-0", at=now()))
-        await desk.say(CourierWord("pod-1", at=now() - 91_000))
+        await desk.report_status(WorkerStatus("pod-0", at=now()))
+        await desk.report_status(WorkerStatus("pod-1", at=now() - 91_000))
         reading = await read(registers, boxes)
         assert (reading.parked, reading.depth) == (1, 1)
         assert [word.pod for word in reading.couriers] == ["pod-0"]
@@ -72,8 +74,8 @@ async def test_parked_letters_and_recent_words_are_told(broker: Broker) -> None:
 
 async def test_many_boxes_are_swept_in_a_few_requests(broker: Broker, client: Redis) -> None:
     made = [await make_boxes(broker, fresh_name("sweep")) for _ in range(5)]
-    registers = broker.registers()
+    registers = broker.monitor()
     await registers.sweep([boxes.watched for boxes in made], now())
     readings = await registers.sweep([boxes.watched for boxes in made], now())
     assert {boxes.dead for boxes in made} == set(readings)
-    assert all(isinstance(reading, Reading) for reading in readings.values())
+    assert all(isinstance(reading, BoxStats) for reading in readings.values())

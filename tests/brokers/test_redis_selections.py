@@ -10,26 +10,26 @@ from redis.asyncio import Redis
 from deadletter.brokers.contract import Broker
 from deadletter.brokers.redis import keys
 from deadletter.brokers.redis.packed_selection import Selection, packed
-from deadletter.brokers.types import Step
+from deadletter.brokers.types import CommitBatch
 from deadletter.core.letters import Place
-from deadletter.core.replay_progress import Span, Tally
+from deadletter.core.replay_progress import PartitionProgress, Span
 from tests.brokers.opening import fresh_name
 from tests.brokers.staging import make_boxes
 
 BROKER = "redis"
 COUNT, STEP, MOST_BYTES = 100_000, 10_000, 64
-OFFSETS = [Place.of_entry("", f"{1_700_000_000_000 + n // 3}-{n % 3}").offset for n in range(COUNT)]
+OFFSETS = [Place.from_entry_id("", f"{1_700_000_000_000 + n // 3}-{n % 3}").offset for n in range(COUNT)]
 
 
 async def test_a_selection_comes_back_in_order_and_takes_a_few_bytes_a_letter(broker: Broker) -> None:
     boxes = await make_boxes(broker, fresh_name("selection"))
-    async with broker.mover(boxes.dead, boxes.ledger, 0, "uid-1") as mover:
+    async with broker.partition_writer(boxes.dead, boxes.ledger, 0, "uid-1") as mover:
         for at in range(0, COUNT, STEP):
-            tally = Tally(Span(0, OFFSETS[0], OFFSETS[-1] + 1), 0, OFFSETS[at])
-            await mover.commit(Step(tally, selected=OFFSETS[at : at + STEP]))
+            tally = PartitionProgress(Span(0, OFFSETS[0], OFFSETS[-1] + 1), 0, OFFSETS[at])
+            await mover.commit(CommitBatch(tally, selected=OFFSETS[at : at + STEP]))
     tracemalloc.start()
     try:
-        found = (await broker.selected(boxes.ledger, "uid-1"))[0]
+        found = (await broker.selected_offsets(boxes.ledger, "uid-1"))[0]
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
@@ -46,7 +46,7 @@ async def test_a_selection_that_lies_out_of_order_or_twice_is_put_in_order(broke
     Random(7).shuffle(mixed)
     for one in mixed:
         await client.rpush(keys.selected(boxes.ledger, "uid-1"), pack(">QQ", one >> 64, one & ((1 << 64) - 1)))
-    found = (await broker.selected(boxes.ledger, "uid-1"))[0]
+    found = (await broker.selected_offsets(boxes.ledger, "uid-1"))[0]
     assert list(found) == OFFSETS[:200]
     assert OFFSETS[150] in found
 
@@ -62,4 +62,4 @@ def test_a_selection_is_cut_like_a_list() -> None:
 
 
 async def test_a_preview_that_selected_nothing_has_no_selection(broker: Broker) -> None:
-    assert await broker.selected(fresh_name("ledger"), "uid-1") == {}
+    assert await broker.selected_offsets(fresh_name("ledger"), "uid-1") == {}

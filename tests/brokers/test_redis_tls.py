@@ -18,7 +18,7 @@ MINE = {"clientSecretRef": {"name": "mine"}}
 async def knock(port: int, secrets: Path, **tls: object) -> str:
     spec = BrokerConnectionSpec.model_validate({"redis": {"url": f"rediss://{HERE}:{port}/0", "tls": tls}})
     async with open_broker(spec, mounted_secrets(secrets), LOOPBACK) as broker:
-        return (await broker.server()).kind
+        return (await broker.server_info()).kind
 
 
 def served(authority: Authority, name: str) -> list[str]:
@@ -69,7 +69,7 @@ async def test_an_address_that_must_not_be_dialled_is_said() -> None:
     spec = BrokerConnectionSpec.model_validate({"redis": {"url": f"redis://{HERE}:6379/0"}})
     async with open_broker(spec, no_secrets) as broker:
         with pytest.raises(AddressForbidden, match="allowAddresses"):
-            await broker.server()
+            await broker.server_info()
 
 
 async def test_a_certificate_for_another_address_is_said(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import pytest
 from redis.asyncio import Redis
 
 from deadletter.brokers.connect import open_broker
-from deadletter.brokers.contract import Broker, Desk
+from deadletter.brokers.contract import Broker, Subscription
 from deadletter.brokers.errors import BrokerUnreachable
 from deadletter.brokers.redis import leases
 from deadletter.brokers.redis.keys import due, identity
@@ -30,10 +30,10 @@ COUNT = 8
 
 
 @asynccontextmanager
-async def dying(redis: str, boxes: Boxes) -> AsyncIterator[Desk]:
+async def dying(redis: str, boxes: Boxes) -> AsyncIterator[Subscription]:
     """A desk whose process ends before any claim is settled."""
     async with open_broker(redis_at(redis), no_secrets, LOOPBACK) as broker:
-        opened = broker.desk(boxes.desk("pod-0"))  # never left: nothing is given back
+        opened = broker.subscribe(boxes.desk("pod-0"))  # never left: nothing is given back
         desk = await opened.__aenter__()
 
         async def end(_: Sequence[object]) -> list[int]:
@@ -44,7 +44,7 @@ async def dying(redis: str, boxes: Boxes) -> AsyncIterator[Desk]:
         desk._beating.cancel()  # type: ignore[attr-defined]
 
 
-async def settle_in_vain(desk: Desk, boxes: Boxes, claims: list[Claim], verdict: str) -> None:
+async def settle_in_vain(desk: Subscription, boxes: Boxes, claims: list[Claim], verdict: str) -> None:
     wishes = (desk.settle(claim, VERDICTS[verdict](boxes, claim)) for claim in claims)
     outcomes = await asyncio.gather(*wishes, return_exceptions=True)
     assert {type(outcome) for outcome in outcomes} == {BrokerUnreachable}
@@ -53,7 +53,7 @@ async def settle_in_vain(desk: Desk, boxes: Boxes, claims: list[Claim], verdict:
 async def go_on(broker: Broker, boxes: Boxes, pod: str, verdict: str) -> list[bytes | None]:
     """What the next courier was given, and settled in its own way."""
     given: list[Claim] = []
-    async with broker.desk(boxes.desk(pod)) as desk:
+    async with broker.subscribe(boxes.desk(pod)) as desk:
         while some := await desk.claim(COUNT):
             given += some
             await asyncio.gather(*(desk.settle(claim, VERDICTS[verdict](boxes, claim)) for claim in some))
@@ -94,7 +94,7 @@ async def test_a_message_taken_over_is_not_delivered_when_its_letter_lies_in_a_b
     await lay(broker, boxes.source, numbered(COUNT))
     async with dying(redis, boxes) as desk:
         claims = await claim_some(desk, COUNT)
-        desk.note(claims[0], 2, now())
+        desk.record_attempt(claims[0], 2, now())
         await desk._flush_notes()  # type: ignore[attr-defined]
         await settle_in_vain(desk, boxes, claims, "parked")
     ids = [claim.place.id for claim in claims]
@@ -112,7 +112,7 @@ async def test_what_was_published_of_a_waiting_letter_before_a_kill_is_all_that_
 ) -> None:
     boxes = await make_boxes(broker, fresh_name("{verdict}"))
     await lay(broker, boxes.source, numbered(COUNT))
-    async with broker.desk(boxes.desk("pod-0")) as desk:
+    async with broker.subscribe(boxes.desk("pod-0")) as desk:
         claims = await claim_some(desk, COUNT)
         await asyncio.gather(*(desk.settle(claim, Parked(claim.message, 0)) for claim in claims))
     async with dying(redis, boxes) as desk:
@@ -131,7 +131,7 @@ async def test_a_letter_whose_publication_was_not_heard_of_is_not_laid_back(
 ) -> None:
     boxes = await make_boxes(broker, fresh_name("{unheard}"))
     await lay(broker, boxes.source, numbered(1))
-    async with dying(redis, boxes) as dead_desk, broker.desk(boxes.desk("pod-0")) as desk:
+    async with dying(redis, boxes) as dead_desk, broker.subscribe(boxes.desk("pod-0")) as desk:
         (claim,) = await claim_some(desk, 1)
         await desk.settle(claim, Parked(claim.message, 0))
         (waiting,) = await claim_some(desk, 1)

@@ -9,8 +9,8 @@ from deadletter.brokers.connect import open_broker
 from deadletter.brokers.contract import Broker
 from deadletter.brokers.errors import BoxRefused
 from deadletter.brokers.redis import keys
-from deadletter.brokers.types import Buried, Claim, Delivered, Parked, Step, Taken
-from deadletter.core.replay_progress import Why
+from deadletter.brokers.types import Buried, Claim, CommitBatch, Delivered, Parked, StoredMessage
+from deadletter.core.replay_progress import SettledAs
 from tests.brokers.opening import LOOPBACK, fresh_name, no_secrets, redis_at
 from tests.brokers.staging import (
     Boxes,
@@ -58,15 +58,19 @@ def pairs(fields: Fields) -> list[tuple[bytes, bytes]]:
 
 
 async def bury_all(broker: Broker, boxes: Boxes, count: int) -> None:
-    async with broker.desk(boxes.desk()) as desk:
+    async with broker.subscribe(boxes.desk()) as desk:
         claims = await claim_some(desk, count)
         await asyncio.gather(*(desk.settle(claim, Buried(boxes.dead, claim.message)) for claim in claims))
 
 
-async def settle(broker: Broker, boxes: Boxes, why: Why, letters: list[Taken], to: str, archived: bool = False) -> None:
-    async with broker.mover(boxes.dead, boxes.ledger, 0, f"uid-{to}-{why}-{archived}", archived=archived) as mover:
+async def settle(
+    broker: Broker, boxes: Boxes, why: SettledAs, letters: list[StoredMessage], to: str, archived: bool = False
+) -> None:
+    async with broker.partition_writer(
+        boxes.dead, boxes.ledger, 0, f"uid-{to}-{why}-{archived}", archived=archived
+    ) as mover:
         publications = republish(to, letters) if to else []
-        await mover.commit(Step(tally_of(letters), publications, {why: [one.place.offset for one in letters]}))
+        await mover.commit(CommitBatch(tally_of(letters), publications, {why: [one.place.offset for one in letters]}))
 
 
 @SHAPES
@@ -83,7 +87,7 @@ async def test_a_wide_entry_is_buried_and_its_neighbours_are_buried_once(
     assert len(found) == 9
     assert pairs((await entries(client, boxes.dead))[5]) == pairs(fields)
     await lay(broker, boxes.source, numbered(1, 8))
-    async with broker.desk(boxes.desk()) as desk:
+    async with broker.subscribe(boxes.desk()) as desk:
         (later,) = await claim_some(desk, 1)
         assert later.message.value == b"v8"
         await desk.settle(later, Delivered())
@@ -96,15 +100,15 @@ async def test_a_wide_entry_is_parked_buried_archived_and_restored_with_its_fiel
 ) -> None:
     boxes = await make_boxes(broker, fresh_name("{wide}"))
     await add(client, boxes.source, fields)
-    async with broker.desk(boxes.desk()) as desk:
+    async with broker.subscribe(boxes.desk()) as desk:
         (claim,) = await claim_some(desk, 1)
         await desk.settle(claim, Parked(claim.message, now()))
         (due,) = await claim_some(desk, 1)
         await desk.settle(due, Buried(boxes.dead, claim.message))
-    await settle(broker, boxes, Why.Archived, await contents(broker, boxes.dead), "")
+    await settle(broker, boxes, SettledAs.Archived, await contents(broker, boxes.dead), "")
     assert await contents(broker, boxes.dead) == []
     shelf = [one async for b in broker.read(boxes.dead, await broker.window(boxes.dead, True), True) for one in b]
-    await settle(broker, boxes, Why.Replayed, shelf, boxes.target, archived=True)
+    await settle(broker, boxes, SettledAs.Replayed, shelf, boxes.target, archived=True)
     (found,) = await entries(client, boxes.target)
     assert pairs(found) == pairs(fields)
 
@@ -117,7 +121,7 @@ async def test_a_wide_letter_of_an_application_is_replayed_with_its_fields(
     await lay(broker, boxes.dead, numbered(2))
     await add(client, boxes.dead, fields)
     letters = await contents(broker, boxes.dead)
-    await settle(broker, boxes, Why.Replayed, letters, boxes.target)
+    await settle(broker, boxes, SettledAs.Replayed, letters, boxes.target)
     assert len(await contents(broker, boxes.target)) == 3
     assert pairs((await entries(client, boxes.target))[2]) == pairs(fields)
 
@@ -139,7 +143,7 @@ async def test_an_entry_beyond_the_bound_is_packed_without_losing_a_byte(
     (sent,) = await contents(broker, boxes.source)
     await bury_all(broker, boxes, 1)
     letters = await contents(broker, boxes.dead)
-    await settle(broker, boxes, Why.Replayed, letters, boxes.target)
+    await settle(broker, boxes, SettledAs.Replayed, letters, boxes.target)
     (found,) = await contents(broker, boxes.target)
     assert (found.message.value, found.message.headers) == (sent.message.value, sent.message.headers)
     assert (await entries(client, boxes.target))[0][0] == b"dlq-headers"
@@ -153,7 +157,7 @@ async def test_fields_without_a_byte_do_not_make_a_request_that_redis_cannot_rea
     for _ in range(30):
         await add(client, boxes.source, [b""] * 50_000)
     claims: list[Claim] = []
-    async with broker.desk(boxes.desk()) as desk:
+    async with broker.subscribe(boxes.desk()) as desk:
         claims = await claim_some(desk, 30)
         await asyncio.gather(*(desk.settle(claim, Buried(boxes.dead, claim.message)) for claim in claims))
     assert await entries(client, boxes.dead) == [[b""] * 50_000] * 30
@@ -168,18 +172,20 @@ async def test_a_script_that_fails_half_way_leaves_no_letter_without_its_mark(re
         await client.execute_command("XSETID", boxes.target, LAST_ID)
         for _ in range(2):
             with pytest.raises(BoxRefused):
-                await settle(broker, boxes, Why.Replayed, letters, boxes.target)
+                await settle(broker, boxes, SettledAs.Replayed, letters, boxes.target)
         assert await values(broker, boxes.target) == [b"v0"]
-        assert len(await broker.produced(boxes.ledger, f"uid-{boxes.target}-{Why.Replayed}-False")) == 1
+        assert (
+            len(await broker.published_positions(boxes.ledger, f"uid-{boxes.target}-{SettledAs.Replayed}-False")) == 1
+        )
         assert await client.zrange(keys.marks(boxes.target), 0, -1) == [f"{boxes.dead}/{letters[0].place.id}".encode()]
         await settle_later(broker, client, boxes, letters)
 
 
-async def settle_later(broker: Broker, client: Redis, boxes: Boxes, letters: list[Taken]) -> None:
+async def settle_later(broker: Broker, client: Redis, boxes: Boxes, letters: list[StoredMessage]) -> None:
     """The stream takes entries again: only what is missing is published."""
     await client.delete(boxes.target)
     await client.execute_command("XGROUP", "CREATE", boxes.target, "maker", "$", "MKSTREAM")
-    await settle(broker, boxes, Why.Replayed, letters, boxes.target)
+    await settle(broker, boxes, SettledAs.Replayed, letters, boxes.target)
     assert await values(broker, boxes.target) == [b"v1"]
     assert await contents(broker, boxes.dead) == []
 
@@ -188,7 +194,7 @@ async def test_a_desk_that_fails_half_way_buries_each_letter_once(broker: Broker
     boxes = await make_boxes(broker, fresh_name("{half}"))
     await lay(broker, boxes.source, numbered(3))
     await client.execute_command("XSETID", boxes.dead, LAST_ID)
-    async with broker.desk(boxes.desk()) as desk:
+    async with broker.subscribe(boxes.desk()) as desk:
         claims = await claim_some(desk, 3)
         told = await asyncio.gather(
             *(desk.settle(claim, Buried(boxes.dead, claim.message)) for claim in claims), return_exceptions=True

@@ -10,7 +10,7 @@ import pytest
 
 from deadletter.__main__ import main as run
 from deadletter.cli import decode
-from deadletter.core.dialects.reader import NAMES
+from deadletter.core.dialects.reader import DIALECT_NAMES
 from tests.core.fixtures import SAMPLES
 from tests.core.fixtures.base import Sample, i32, i64
 
@@ -104,4 +104,4 @@ def test_the_role_reads_standard_input(monkeypatch, capsys):
 
 def test_the_dialects_are_listed(capsys):
     assert run(["decode", "--list"]) == 0
-    assert tuple(capsys.readouterr().out.split()) == NAMES
+    assert tuple(capsys.readouterr().out.split()) == DIALECT_NAMES

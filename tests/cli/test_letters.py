@@ -145,7 +145,7 @@ async def test_a_letter_of_a_redis_stream_is_shown_with_the_entry_it_came_from(r
     async with open_broker(scene.assignment().broker, lambda *_: b"", ANYWHERE) as broker:
         scene.broker = broker
         await scene.build()
-        await scene.bury(letter(Place.of_entry("", "1794990614608-5").offset, scene.name))
+        await scene.bury(letter(Place.from_entry_id("", "1794990614608-5").offset, scene.name))
     write(tmp_path, scene, told)
     _, out, _ = await ask(capsys, "list", "--assignment", tmp_path, "-o", "json")
     code, out, _ = await ask(capsys, "show", json.loads(out)[0]["id"], "--assignment", tmp_path)

@@ -20,7 +20,7 @@ async def park(kafka: str, boxes: Boxes, count: int) -> None:
     """Park as many letters, as a courier does; there is no node that runs one."""
     async with open_broker(kafka_at(kafka), no_secrets, LOOPBACK) as broker:
         await lay(broker, boxes.source, numbered(count))
-        async with broker.desk(boxes.desk()) as desk:
+        async with broker.subscribe(boxes.desk()) as desk:
             claims = await claim_some(desk, count)
             await asyncio.gather(*(desk.settle(one, Parked(one.message, now() + 3_600_000)) for one in claims))
 

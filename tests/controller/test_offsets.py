@@ -12,8 +12,9 @@ from deadletter.api.broker_connections import BrokerConnectionSpec
 from deadletter.brokers.connect import open_broker
 from deadletter.brokers.contract import Broker
 from deadletter.brokers.group_offsets import RESUME_FROM
-from deadletter.brokers.types import BoxSpec, CourierWord, DeskSpec
-from deadletter.core.names import dead_box, ledger, retry_box
+from deadletter.brokers.types import BoxSpec, SubscriptionSpec
+from deadletter.core.heartbeats import WorkerStatus
+from deadletter.core.names import dead_box_name, ledger_name, retry_box_name
 from tests.brokers.groups import delete_group
 from tests.brokers.opening import LOOPBACK, fresh_name, kafka_at, no_secrets, redis_at
 from tests.brokers.staging import claim_some, lay, now, numbered, settle_all
@@ -42,19 +43,21 @@ class Queue:
         self.place.apply("DeadLetterQueue", "orders", {"brokerRef": {"name": "broker"}} | spec)
         until("courier", lambda: self.place.get("deployment", "orders-courier"))
 
-    def desk(self, has_started: bool = False) -> DeskSpec:
-        dead = dead_box(self.source, self.group, self.spec.is_redis)
-        return DeskSpec(self.source, self.group, dead, retry_box(dead), ledger(dead), "pod-0", True, has_started)
+    def desk(self, has_started: bool = False) -> SubscriptionSpec:
+        dead = dead_box_name(self.source, self.group, self.spec.is_redis)
+        return SubscriptionSpec(
+            self.source, self.group, dead, retry_box_name(dead), ledger_name(dead), "pod-0", True, has_started
+        )
 
     def work(self) -> None:
         """A courier delivers three messages and is heard by the operator; three more come when it is gone."""
 
         async def work(broker: Broker) -> None:
             await lay(broker, self.source, numbered(3))
-            async with broker.desk(self.desk()) as desk:
+            async with broker.subscribe(self.desk()) as desk:
                 await settle_all(desk, await claim_some(desk, 3))
                 while not self.status().get("consumerGroup"):
-                    await desk.say(CourierWord("pod-0", at=now()))
+                    await desk.report_status(WorkerStatus("pod-0", at=now()))
                     await asyncio.sleep(0.2)
             await lay(broker, self.source, numbered(3, 3))
 
@@ -88,7 +91,7 @@ class Queue:
         """What a courier that starts now is given first."""
 
         async def work(broker: Broker) -> list[bytes | None]:
-            async with broker.desk(self.desk(has_started=True)) as desk:
+            async with broker.subscribe(self.desk(has_started=True)) as desk:
                 return [claim.message.value for claim in await claim_some(desk, count)]
 
         return self.ask(work)

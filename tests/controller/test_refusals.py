@@ -33,7 +33,7 @@ from tests.controller.operators import Operator, Place, until
 )
 def test_a_brokers_objection_in_our_words(error: errors.BrokerError, reason: Reason) -> None:
     found = finding(error)
-    assert (found.reason, found.message, found.heals) == (reason, str(error), error.heals)
+    assert (found.reason, found.message, found.heals) == (reason, str(error), error.is_transient)
 
 
 def test_of_a_broker_that_is_away_only_that_it_is() -> None:
@@ -75,7 +75,7 @@ def test_a_box_that_was_made_anew_waits_for_a_human(place: Place, operator: Oper
             await broker.ensure(BoxSpec(boxes.target, 1))
             await lay(broker, boxes.dead, numbered(3))
             await replay_all(broker, boxes)
-            await broker.drop([boxes.dead])
+            await broker.delete([boxes.dead])
 
     asyncio.run(settle_and_drop())
     found = place.until_condition("dlq", "orders", "BoxesReady", "False", "BoxRecreated")

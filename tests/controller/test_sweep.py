@@ -13,12 +13,14 @@ from deadletter import metrics
 from deadletter.api.broker_connections import BrokerConnection
 from deadletter.api.dead_letter_queues import DeadLetterQueue
 from deadletter.brokers import errors
-from deadletter.brokers.types import BoxState, CourierWord, Reading, Server
+from deadletter.brokers.types import BoxState, ServerInfo
 from deadletter.controller import health, sweep
 from deadletter.controller.context import Operation, Survey, Thing
 from deadletter.controller.reconcile import boxes, loop, queue
 from deadletter.controller.reconcile.facts import gather_queue
 from deadletter.controller.state.broker_pool import Line
+from deadletter.core.box_stats import BoxStats
+from deadletter.core.heartbeats import WorkerStatus
 from deadletter.kube import CONNECTIONS, QUEUES
 from deadletter.plan.queue_status import queue_status
 from deadletter.settings import Settings
@@ -65,7 +67,7 @@ def _nothing_is_shown() -> None:
     metrics.forget_queue(*KEY)
 
 
-@pytest.mark.parametrize("answer", [Reading(3, NOW), errors.BrokerUnreachable("away"), errors.LedgerCorrupt("bad")])
+@pytest.mark.parametrize("answer", [BoxStats(3, NOW), errors.BrokerUnreachable("away"), errors.LedgerCorrupt("bad")])
 async def test_a_queue_that_went_during_a_sweep_leaves_nothing_behind(answer: Any) -> None:
     operation = operating()
 
@@ -80,7 +82,7 @@ async def test_a_queue_that_went_during_a_sweep_leaves_nothing_behind(answer: An
 
 async def test_a_new_queue_of_an_old_name_begins_with_nothing() -> None:
     operation = operating(capacity={"maxLetters": 3})
-    await swept(operation, Reading(3, NOW))
+    await swept(operation, BoxStats(3, NOW))
     body = operation.snapshots[QUEUES].get(*KEY) or {}
     operation.snapshots[QUEUES].take({**body, "metadata": meta("orders", resourceVersion="2", uid="another")})
     assert (operation.readings, operation.surveys) == ({}, {})
@@ -90,7 +92,7 @@ async def test_an_age_grows_while_nothing_happens(monkeypatch: pytest.MonkeyPatc
     operation = operating()
     for later in (1_000, 61_000):
         monkeypatch.setattr(sweep, "now_ms", lambda later=later: NOW + later)
-        await swept(operation, Reading(1, NOW))
+        await swept(operation, BoxStats(1, NOW))
         assert shown()["dlq_oldest_letter_age_seconds"] == later / 1000
         assert shown()["dlq_oldest_letter_timestamp_seconds"] == NOW / 1000
 
@@ -100,7 +102,7 @@ async def test_no_reading_is_not_nought() -> None:
         source={"name": "orders", "group": "billing"}, delivery={"http": {"url": "http://billing.example/"}}
     )
     for circuit, is_open in (("Closed", 0), ("Open", 1), ("HalfOpen", 1)):
-        await swept(operation, Reading(2, NOW, couriers=(CourierWord("pod", circuit=circuit, at=NOW),)))
+        await swept(operation, BoxStats(2, NOW, couriers=(WorkerStatus("pod", circuit=circuit, at=NOW),)))
         assert (shown()["dlq_letters"], shown()["dlq_queue_circuit_open"]) == (2, is_open)
     await swept(operation, errors.BrokerUnreachable("away"))
     assert shown() == {"dlq_sweeps_failed_total": 1}
@@ -109,7 +111,7 @@ async def test_no_reading_is_not_nought() -> None:
 async def test_skipped_ledger_records_are_counted() -> None:
     operation = operating()
     for skipped in (0, 2, 0, 3):
-        await swept(operation, Reading(1, NOW, skipped=skipped))
+        await swept(operation, BoxStats(1, NOW, skipped=skipped))
     assert shown()["dlq_ledger_records_skipped_total"] == 5
     metrics.forget_queue(*KEY)
     assert shown() == {}
@@ -117,22 +119,22 @@ async def test_skipped_ledger_records_are_counted() -> None:
 
 async def test_letters_of_another_age_of_the_world_are_counted() -> None:
     operation = operating()
-    await swept(operation, Reading(1, 2**64))
+    await swept(operation, BoxStats(1, 2**64))
     assert shown()["dlq_letters"] == 1
-    status = queue_status(plain(), sweep.facts_of(operation, plain(), Reading(1, 2**64)), None)
+    status = queue_status(plain(), sweep.facts_of(operation, plain(), BoxStats(1, 2**64)), None)
     assert status["oldestLetterTime"].startswith("9999-12-31")
 
 
 @pytest.mark.parametrize(("spec", "at_once"), [({}, False), ({"alerts": {"depth": 1}}, True)])
 async def test_numbers_wait_for_their_time_and_a_condition_does_not(spec: dict[str, Any], at_once: bool) -> None:
     operation = operating(**spec)
-    told = queue_status(plain(**spec), sweep.facts_of(operation, plain(**spec), Reading(0, None)), None)
+    told = queue_status(plain(**spec), sweep.facts_of(operation, plain(**spec), BoxStats(0, None)), None)
     body = operation.snapshots[QUEUES].get(*KEY) or {}
     operation.snapshots[QUEUES].take({**body, "metadata": meta("orders", resourceVersion="2"), "status": told})
-    operation.readings[KEY] = Reading(0, None)
+    operation.readings[KEY] = BoxStats(0, None)
     operation.work = type(operation.work)()
     operation.written_at[ORDERS] = time.monotonic()
-    await swept(operation, Reading(2, NOW))
+    await swept(operation, BoxStats(2, NOW))
     assert (len(operation.work) == 1) is at_once
     assert (ORDERS in operation.work._timers) is not at_once
 
@@ -146,7 +148,7 @@ async def test_what_only_a_reading_shows_stands_until_a_reading_succeeds() -> No
     operation.work = type(operation.work)()
     await swept(operation, errors.BoxRecreated("orders.dead: partition 0 was made anew"))
     assert len(operation.work) == 0, "it was told already"
-    await swept(operation, Reading(0, None))
+    await swept(operation, BoxStats(0, None))
     assert boxes.objection(operation, plain()) is None
     assert len(operation.work) == 1
 
@@ -218,7 +220,7 @@ async def test_an_owner_whose_broker_was_not_met_yet_is_met_before_a_younger_is_
         operation.snapshots[QUEUES].take({"metadata": meta("orders", **head), "spec": plain().spec.to_wire()})
         cluster = its if place == "bank" else "one-cluster"
         opened = await operation.pool.line(BrokerConnection.from_body(broker))
-        opened.broker = SimpleNamespace(server=partial(answers, Server("Kafka", "4", 1, True, cluster)))
+        opened.broker = SimpleNamespace(server=partial(answers, ServerInfo("Kafka", "4", 1, True, cluster)))
     younger = DeadLetterQueue.from_body(operation.snapshots[QUEUES].get(*KEY) or {})
     _, found = await queue._judge(operation, younger, await gather_queue(operation, younger))
     assert (found.message if found else "") == (
@@ -247,15 +249,15 @@ async def test_lost_letters_add_up_over_restarts_and_are_told_at_once() -> None:
     operation = operating(
         source={"name": "orders", "group": "billing"}, delivery={"http": {"url": "http://b.example/"}}
     )
-    operation.readings[KEY] = Reading(0, None)
+    operation.readings[KEY] = BoxStats(0, None)
     status = {"lostParkedLetters": 4, "lostParkedLettersTime": "2026-11-15T00:00:00Z"}  # of another life
     body = operation.snapshots[QUEUES].get(*KEY) or {}
     operation.snapshots[QUEUES].take({**body, "metadata": meta("orders", resourceVersion="2"), "status": status})
-    await swept(operation, Reading(0, None))
+    await swept(operation, BoxStats(0, None))
     assert shown()["dlq_queue_parked_letters_lost"] == 4
     operation.work = type(operation.work)()
-    await swept(operation, Reading(0, None, lost=3))
-    await swept(operation, Reading(0, None, lost=1))
+    await swept(operation, BoxStats(0, None, lost=3))
+    await swept(operation, BoxStats(0, None, lost=1))
     assert (operation.losses[KEY].letters, len(operation.work)) == (8, 1)
     assert shown()["dlq_queue_parked_letters_lost"] == 8
     assert shown()["dlq_queue_parked_letters_lost_timestamp_seconds"] == operation.losses[KEY].at / 1000

@@ -186,7 +186,7 @@ async def test_traces_of_a_replay_go_only_when_it_is_gone(
     async def forget(_: str, uid: str) -> None:
         forgot.append(uid)
 
-    broker: Any = SimpleNamespace(forget=forget)
+    broker: Any = SimpleNamespace(delete_replay_records=forget)
     operation.pool._lines["shop", "broker"] = Line(connection().spec, None, broker, None)  # type: ignore[arg-type]
     operation.snapshots[REPLAYS].take(replay() | {"metadata": meta("back", uid="uid-back", resourceVersion="2")})
     operation.snapshots[REPLAYS].drop(replay())

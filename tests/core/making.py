@@ -1,6 +1,6 @@
 """Letters and policies for tests, short."""
 
-from deadletter.core.failures import failure_of, failure_of_status
+from deadletter.core.failures import failure_from_error, failure_from_status
 from deadletter.core.letters import Envelope, Failure, Letter, Message, Place
 
 NOW = 1_700_000_000_000
@@ -18,6 +18,6 @@ def letter(
 ) -> Letter:
     """A letter that has just failed; `failure` may be a status or a kind."""
     if not isinstance(failure, Failure):
-        failure = failure_of_status(failure) if isinstance(failure, int) else failure_of(failure or "Timeout")
+        failure = failure_from_status(failure) if isinstance(failure, int) else failure_from_error(failure or "Timeout")
     told = Envelope(attempts=attempts, first_failed_at=first_failed_at, failed_at=NOW, failure=failure, **envelope)
     return Letter(Message(key, value, headers, NOW - 1_000), place or Place("orders.dlq", 2, 7), told)

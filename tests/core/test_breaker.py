@@ -4,27 +4,29 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deadletter.core.circuit_breaker import PROBES, Breaker, ErrorBudget, Sign
+from deadletter.core.circuit_breaker import PROBES, CircuitBreaker, ErrorBudget, ServiceHealth
 from deadletter.core.policy import BreakerSettings, BudgetSettings
 
-Up, Failed, Down = Sign.Up, Sign.Failed, Sign.Down
+Up, Failed, Down = ServiceHealth.Up, ServiceHealth.Failed, ServiceHealth.Down
 
 
-def fed(breaker: Breaker, *signs: Sign, is_first: bool = True, now: int = 0, start: int = 0) -> Breaker:
+def fed(
+    breaker: CircuitBreaker, *signs: ServiceHealth, is_first: bool = True, now: int = 0, start: int = 0
+) -> CircuitBreaker:
     """The same breaker after deliveries of different messages."""
     for number, sign in enumerate(signs, start):
         breaker.record(sign, number, now, is_first=is_first)
     return breaker
 
 
-def opened(**settings: int) -> Breaker:
+def opened(**settings: int) -> CircuitBreaker:
     """Open since 0, by messages that did not reach the service."""
-    breaker = fed(Breaker(BreakerSettings(**settings)), *[Down] * 5)
+    breaker = fed(CircuitBreaker(BreakerSettings(**settings)), *[Down] * 5)
     assert breaker.state == "Open"
     return breaker
 
 
-def probed(breaker: Breaker, now: int, *, is_fresh: bool = True) -> int:
+def probed(breaker: CircuitBreaker, now: int, *, is_fresh: bool = True) -> int:
     """How many probes go out now."""
     count = 0
     while breaker.may_probe(now, is_fresh=is_fresh):
@@ -34,14 +36,14 @@ def probed(breaker: Breaker, now: int, *, is_fresh: bool = True) -> int:
 
 
 def test_five_messages_in_a_row_that_do_not_reach_the_service_open_it():
-    breaker = fed(Breaker(BreakerSettings()), *[Down] * 4)
+    breaker = fed(CircuitBreaker(BreakerSettings()), *[Down] * 4)
     assert (breaker.state, breaker.may_deliver(), breaker.may_probe(0, is_fresh=True)) == ("Closed", True, False)
     fed(breaker, Down, is_first=False, start=4)
     assert (breaker.state, breaker.may_deliver(), breaker.opens_until) == ("Open", False, 30_000)
 
 
 def test_the_same_message_counts_once_however_often_it_does_not_reach_the_service():
-    breaker = Breaker(BreakerSettings(window=100))
+    breaker = CircuitBreaker(BreakerSettings(window=100))
     for _ in range(10):
         breaker.record(Down, "one", 0, is_first=False)
     assert fed(breaker, *[Down] * 3).state == "Closed"
@@ -49,25 +51,25 @@ def test_the_same_message_counts_once_however_often_it_does_not_reach_the_servic
 
 
 @pytest.mark.parametrize("sign", [Up, Failed])
-def test_any_answer_of_the_service_starts_the_row_again(sign: Sign):
-    breaker = fed(Breaker(BreakerSettings(window=100)), *[Down] * 4, sign, *[Down] * 4)
+def test_any_answer_of_the_service_starts_the_row_again(sign: ServiceHealth):
+    breaker = fed(CircuitBreaker(BreakerSettings(window=100)), *[Down] * 4, sign, *[Down] * 4)
     assert breaker.state == "Closed"
 
 
 def test_the_share_counts_only_over_a_full_window():
-    breaker = fed(Breaker(BreakerSettings(window=4, failure_share=50)), Failed, Up, Up)
+    breaker = fed(CircuitBreaker(BreakerSettings(window=4, failure_share=50)), Failed, Up, Up)
     assert breaker.state == "Closed"
     assert fed(breaker, Failed).state == "Open"
 
 
 def test_the_share_is_of_the_last_ones():
-    breaker = fed(Breaker(BreakerSettings(window=4, failure_share=75)), Failed, Failed, Up, Up, Failed, Failed)
+    breaker = fed(CircuitBreaker(BreakerSettings(window=4, failure_share=75)), Failed, Failed, Up, Up, Failed, Failed)
     assert breaker.state == "Closed"
     assert fed(breaker, Failed).state == "Open"
 
 
 def test_retries_do_not_count_for_the_share():
-    breaker = Breaker(BreakerSettings(window=4, failure_share=50))
+    breaker = CircuitBreaker(BreakerSettings(window=4, failure_share=50))
     for _ in range(50):
         fed(breaker, Up)
         fed(breaker, *[Failed] * 3, is_first=False)
@@ -76,7 +78,7 @@ def test_retries_do_not_count_for_the_share():
 
 @pytest.mark.parametrize("share", [50, 95, 100])
 def test_it_opens_when_the_last_attempts_of_any_kind_had_no_success(share: int):
-    breaker = fed(Breaker(BreakerSettings(failure_share=share)), Up)
+    breaker = fed(CircuitBreaker(BreakerSettings(failure_share=share)), Up)
     assert fed(breaker, *[Failed] * 19, is_first=False).state == "Closed"
     assert fed(breaker, Failed, is_first=False).state == "Open"
 
@@ -123,8 +125,8 @@ def test_what_was_under_way_when_it_opened_does_not_count():
     assert (breaker.state, breaker.opens_until) == ("Open", 30_000)
 
 
-def opened_by_retries() -> Breaker:
-    return fed(Breaker(BreakerSettings()), *[Failed] * 20, is_first=False)
+def opened_by_retries() -> CircuitBreaker:
+    return fed(CircuitBreaker(BreakerSettings()), *[Failed] * 20, is_first=False)
 
 
 def test_where_only_retries_fail_a_fresh_message_is_a_probe_at_once():
@@ -166,10 +168,10 @@ def test_probes_with_retries_leave_fresh_messages_their_turn():
 
 
 def test_switched_off_it_stays_closed():
-    assert fed(Breaker(BreakerSettings(enabled=False)), *[Down] * 100).state == "Closed"
+    assert fed(CircuitBreaker(BreakerSettings(enabled=False)), *[Down] * 100).state == "Closed"
 
 
-deliveries = st.tuples(st.sampled_from(Sign), st.integers(0, 6), st.booleans())
+deliveries = st.tuples(st.sampled_from(ServiceHealth), st.integers(0, 6), st.booleans())
 settings = st.builds(
     BreakerSettings,
     consecutive=st.integers(1, 6),
@@ -181,7 +183,7 @@ settings = st.builds(
 
 @given(settings, st.lists(deliveries))
 def test_it_opens_exactly_when_one_of_the_three_rules_is_fulfilled(told: BreakerSettings, seen: list):
-    breaker = Breaker(told)
+    breaker = CircuitBreaker(told)
     for count in range(1, len(seen) + 1):
         sign, message, is_first = seen[count - 1]
         breaker.record(sign, message, 0, is_first=is_first)
@@ -200,11 +202,14 @@ def _is_bad(told: BreakerSettings, past: list) -> bool:
     return len(row) >= told.consecutive or is_share or (len(last) == told.window and Up not in last)
 
 
-@given(settings, st.lists(st.tuples(st.integers(0, 60), st.booleans(), st.sampled_from([*Sign, None])), max_size=80))
+@given(
+    settings,
+    st.lists(st.tuples(st.integers(0, 60), st.booleans(), st.sampled_from([*ServiceHealth, None])), max_size=80),
+)
 def test_however_probes_end_one_success_closes_it_and_one_more_is_always_sent_in_the_end(
     told: BreakerSettings, steps: list
 ):
-    breaker = fed(Breaker(told), *[Down] * 8)
+    breaker = fed(CircuitBreaker(told), *[Down] * 8)
     now, out = 0, 0
     for wait, is_fresh, sign in steps:
         now += wait

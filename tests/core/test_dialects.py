@@ -7,15 +7,15 @@ from operator import attrgetter
 
 import pytest
 
-from deadletter.core.dialects.base import Fields
+from deadletter.core.dialects.base import HeaderFields
 from deadletter.core.dialects.reader import (
-    NAMES,
+    DIALECT_NAMES,
     DialectError,
-    glance,
     is_pointer,
-    original,
     read_envelope,
     read_letter,
+    read_letter_summary,
+    restore_message,
 )
 from deadletter.core.dialects.registry import TABLE, VALUE_DIALECTS
 from deadletter.core.fingerprint import fingerprint
@@ -33,8 +33,8 @@ def _read(sample: Sample, **options: object):
 
 def test_every_dialect_has_three_samples():
     counts = Counter(sample.dialect for sample in SAMPLES)
-    assert {name: counts[name] for name in NAMES if counts[name] < 3} == {}
-    assert set(counts) == set(NAMES)
+    assert {name: counts[name] for name in DIALECT_NAMES if counts[name] < 3} == {}
+    assert set(counts) == set(DIALECT_NAMES)
 
 
 @pytest.mark.parametrize("sample", SAMPLES, ids=str)
@@ -69,13 +69,15 @@ OVERLAPS = {
 
 
 def _claimers(sample: Sample) -> list[str]:
-    fields = Fields(sample.message, sample.place)
+    fields = HeaderFields(sample.message, sample.place)
     marked = [
         dialect.name
         for dialect in TABLE
-        if any(marker in fields.last for marker in dialect.markers) and dialect.is_written_in(fields)
+        if any(marker in fields.last for marker in dialect.markers) and dialect.matches(fields)
     ]
-    return marked + [dialect.name for dialect in VALUE_DIALECTS if dialect.name not in marked and dialect.sniff(fields)]
+    return marked + [
+        dialect.name for dialect in VALUE_DIALECTS if dialect.name not in marked and dialect.read_value(fields)
+    ]
 
 
 @pytest.mark.parametrize("sample", [sample for sample in SAMPLES if sample.dialect != "none"], ids=str)
@@ -96,7 +98,7 @@ def test_a_glance_sees_the_same_as_a_reading(sample, pin):
     added = (("dlq-replays", b"2"), *sample.headers)
     for more, origin in itertools.product(((), added), ("fallback", None)):
         message = replace(sample.message, headers=(*more, *sample.headers))
-        seen = glance(message, sample.place, dialect, True, origin).envelope
+        seen = read_letter_summary(message, sample.place, dialect, True, origin).envelope
         read = read_envelope(message, sample.place, dialect, True, origin)
         assert (seen.dialect, seen.confidence) == (read.dialect, read.confidence)
         assert fingerprint(seen.failure) == fingerprint(read.failure)
@@ -110,7 +112,7 @@ def test_what_is_only_counted_is_counted_as_if_it_were_read(sample):
     dialect = sample.dialect if sample.pinned else "Auto"
     for more, origin in itertools.product(((), (("dlq-replays", b"2"),)), ("fallback", None)):
         message = replace(sample.message, headers=(*sample.headers, *more))
-        seen = glance(message, sample.place, dialect, True, origin, to_send=False).envelope
+        seen = read_letter_summary(message, sample.place, dialect, True, origin, to_send=False).envelope
         read = read_envelope(message, sample.place, dialect, True, origin)
         assert (seen.dialect, seen.replays, seen.origin.topic) == (read.dialect, read.replays, read.origin.topic)
         assert fingerprint(seen.failure) == fingerprint(read.failure)
@@ -118,7 +120,7 @@ def test_what_is_only_counted_is_counted_as_if_it_were_read(sample):
 
 @pytest.mark.parametrize("sample", SAMPLES, ids=str)
 def test_every_reader_takes_every_letter_without_raising(sample):
-    for name in NAMES:
+    for name in DIALECT_NAMES:
         read_letter(sample.message, sample.place, name, read_values=True, origin="fallback")
 
 
@@ -126,7 +128,7 @@ def test_every_reader_takes_every_letter_without_raising(sample):
 def test_replay_strips_the_envelope_and_keeps_the_users_headers(sample):
     envelope = _read(sample)
     try:
-        message = original(sample.message, envelope)
+        message = restore_message(sample.message, envelope)
     except DialectError:
         return
     kept = [header for header in message.headers if header in USER_HEADERS]
@@ -156,7 +158,7 @@ def test_replay_strips_the_envelope_and_keeps_the_users_headers(sample):
 )
 def test_replay_restores_the_original_bytes(label, key, value):
     sample = next(sample for sample in SAMPLES if str(sample) == label)
-    message = original(sample.message, _read(sample))
+    message = restore_message(sample.message, _read(sample))
     assert (message.key, message.value, message.timestamp) == (key, value, sample.message.timestamp)
 
 
@@ -164,7 +166,7 @@ def test_replay_restores_the_original_bytes(label, key, value):
 def test_what_a_letter_does_not_hold_cannot_be_restored(label):
     sample = next(sample for sample in SAMPLES if str(sample) == label)
     with pytest.raises(DialectError):
-        original(sample.message, _read(sample))
+        restore_message(sample.message, _read(sample))
 
 
 @pytest.mark.parametrize("name", ["uber-protobuf-key", "pipestream", "kstreamplify", "json-envelope"])
@@ -173,7 +175,7 @@ def test_a_pinned_value_dialect_that_is_not_there_is_said(name):
     envelope = read_envelope(message, PLACE, name)
     assert (envelope.dialect, envelope.confidence) == (name, Confidence.Unknown)
     with pytest.raises(DialectError):
-        original(message, envelope)
+        restore_message(message, envelope)
 
 
 def test_a_kafka_error_without_the_original_bytes_is_not_restored():
@@ -181,13 +183,13 @@ def test_a_kafka_error_without_the_original_bytes_is_not_restored():
 
     message = Message(None, kafka_error("x.E: no", None, "orders", "app", None, None, None, None))
     with pytest.raises(DialectError, match="original bytes"):
-        original(message, read_envelope(message, PLACE, read_values=True))
+        restore_message(message, read_envelope(message, PLACE, read_values=True))
 
 
 def test_a_value_that_a_rule_rewrote_is_not_replayed():
     message = Message(None, b'{"a": 1}', texts("__rule.", name="r", topic="t"))
     with pytest.raises(DialectError, match="serialised anew"):
-        original(message, read_envelope(message, PLACE))
+        restore_message(message, read_envelope(message, PLACE))
 
 
 def test_a_pointer_is_not_a_tombstone():
@@ -195,7 +197,7 @@ def test_a_pointer_is_not_a_tombstone():
     pointer, tombstone = Message(None, None, headers), Message(b"key", None, headers)
     assert is_pointer(pointer, read_envelope(pointer, PLACE))
     assert not is_pointer(tombstone, read_envelope(tombstone, PLACE))
-    assert original(tombstone, read_envelope(tombstone, PLACE)).value is None
+    assert restore_message(tombstone, read_envelope(tombstone, PLACE)).value is None
 
 
 def test_values_are_not_looked_into_unless_the_queue_allows_it():
@@ -240,4 +242,4 @@ def test_an_unknown_dialect_is_refused():
 def test_an_unknown_dialect_of_an_envelope_strips_what_is_ours():
     envelope = replace(read_envelope(Message(None, None), PLACE), dialect="later")
     message = Message(b"k", b"v", (*texts("dlq-", attempts=1), ("x-death", b"1"), ("mine", None)))
-    assert original(message, envelope).headers == (("mine", None),)
+    assert restore_message(message, envelope).headers == (("mine", None),)

@@ -2,9 +2,9 @@
 
 import pytest
 
-from deadletter.core.failures import classify_error, classify_status, failure_of, failure_of_status
+from deadletter.core.failures import classify_error, classify_status, failure_from_error, failure_from_status
 from deadletter.core.letters import Category, Failure
-from deadletter.core.truncate import clip, clip_bytes
+from deadletter.core.truncate import truncate, truncate_bytes
 
 T, N, R, P, V, X = Category
 
@@ -43,18 +43,18 @@ def test_kinds(kinds, category):
 
 
 def test_failures_are_bounded():
-    failure = failure_of("x" * 999, "m" * 9_999, "s" * 99_999)
+    failure = failure_from_error("x" * 999, "m" * 9_999, "s" * 99_999)
     assert (len(failure.type), len(failure.message), len(failure.stack)) == (256, 2_048, 8_192)
-    assert len(failure_of_status(500, "m" * 9_999).message) == 2_048
+    assert len(failure_from_status(500, "m" * 9_999).message) == 2_048
 
 
 def test_a_status_is_told_in_the_type():
-    assert failure_of_status(503, "busy") == Failure("Http503", "busy", T, 503)
+    assert failure_from_status(503, "busy") == Failure("Http503", "busy", T, 503)
 
 
 def test_texts_are_cut_between_characters_and_marked():
-    assert clip("abcdef", 6) == "abcdef"
-    assert clip("abcdefg", 6) == "abcde…"
-    assert clip_bytes("äöü", 6) == "äöü".encode()
-    assert clip_bytes("äöüß", 6) == "ä…".encode()
-    assert clip_bytes("\ud800", 6) == b"?"
+    assert truncate("abcdef", 6) == "abcdef"
+    assert truncate("abcdefg", 6) == "abcde…"
+    assert truncate_bytes("äöü", 6) == "äöü".encode()
+    assert truncate_bytes("äöüß", 6) == "ä…".encode()
+    assert truncate_bytes("\ud800", 6) == b"?"

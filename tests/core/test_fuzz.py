@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from deadletter.core.dialects.reader import NAMES, DialectError, original, read_envelope
+from deadletter.core.dialects.reader import DIALECT_NAMES, DialectError, read_envelope, restore_message
 from deadletter.core.dialects.registry import MARKED
 from deadletter.core.fingerprint import fingerprint
-from deadletter.core.headers import OUR_HEADERS, stamp, unforge
+from deadletter.core.headers import OUR_HEADERS, add_headers, rename_spoofed
 from deadletter.core.letters import Letter, Message, Place
 from deadletter.core.policy import DEFAULT_POLICY, decide
 from deadletter.core.times import render
@@ -70,22 +70,22 @@ def _random_header(random: Random) -> tuple[str, bytes | None]:
 def _read(message: Message, read_values: bool) -> None:
     envelope = read_envelope(message, PLACE, read_values=read_values, origin="fallback")
     failure = envelope.failure
-    assert envelope.dialect in NAMES
+    assert envelope.dialect in DIALECT_NAMES
     assert (envelope.attempts >= 0, envelope.replays >= 0) == (True, True)
     assert (len(failure.type) <= 256, len(failure.message) <= 2_048, len(failure.stack) <= 8_192) == (True,) * 3
     for when in (envelope.failed_at, envelope.first_failed_at, envelope.origin.timestamp, envelope.due_at):
         assert when is None or render(when)
     assert len(fingerprint(failure)) == 8
     decide(Letter(message, PLACE, envelope), DEFAULT_POLICY, 0, 0.5)
-    stamp(unforge(message), envelope, ("KafkaConnect", "Spring"))
+    add_headers(rename_spoofed(message), envelope, ("KafkaConnect", "Spring"))
 
 
 @settings(max_examples=500)
-@given(MESSAGES, st.sampled_from(NAMES))
+@given(MESSAGES, st.sampled_from(DIALECT_NAMES))
 def test_the_way_back_only_takes_away(message, name):
     envelope = read_envelope(message, PLACE, name)
     try:
-        back = original(message, envelope)
+        back = restore_message(message, envelope)
     except DialectError:
         return
     assert set(back.headers) <= set(message.headers)

@@ -7,13 +7,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from deadletter.core import headers, times
-from deadletter.core.dialects.reader import original, read_envelope
-from deadletter.core.headers import OUR_HEADERS, read_ours, stamp, stamp_replay, unforge
+from deadletter.core.dialects.reader import read_envelope, restore_message
+from deadletter.core.headers import OUR_HEADERS, add_headers, add_replay_headers, read_ours, rename_spoofed
 from deadletter.core.letters import Category, Confidence, Envelope, Failure, Message, Origin, Place
 from tests.core.fixtures.base import texts
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=60)
-WHEN = st.integers(0, times.LAST)
+WHEN = st.integers(0, times.MAX_MS)
 NAMES = st.one_of(st.sampled_from(OUR_HEADERS), TEXT)
 MESSAGES = st.builds(
     Message,
@@ -51,14 +51,14 @@ def envelopes(draw):
 
 @given(MESSAGES, envelopes())
 def test_writing_then_reading_is_the_identity(message, envelope):
-    stamped = stamp(message, envelope)
+    stamped = add_headers(message, envelope)
     assert read_ours(stamped) == envelope
     assert read_envelope(stamped, Place("d", 0, 0)) == envelope
 
 
 @given(MESSAGES, envelopes())
 def test_everything_else_keeps_its_bytes_and_order(message, envelope):
-    stamped = stamp(message, envelope)
+    stamped = add_headers(message, envelope)
     foreign = tuple(header for header in message.headers if header[0] not in OUR_HEADERS)
     assert (stamped.key, stamped.value, stamped.timestamp) == (message.key, message.value, message.timestamp)
     assert stamped.headers[: len(foreign)] == foreign
@@ -67,7 +67,7 @@ def test_everything_else_keeps_its_bytes_and_order(message, envelope):
 
 @given(MESSAGES, envelopes())
 def test_stamping_twice_is_stamping_once(message, envelope):
-    assert stamp(stamp(message, envelope), envelope) == stamp(message, envelope)
+    assert add_headers(add_headers(message, envelope), envelope) == add_headers(message, envelope)
 
 
 def test_a_hundred_rounds_do_not_grow_a_message():
@@ -75,31 +75,31 @@ def test_a_hundred_rounds_do_not_grow_a_message():
     envelope = Envelope(origin=Origin("t", 1, 2), failure=Failure("T", "m" * 5_000))
     sizes = set()
     for attempts in range(100, 200):
-        message = stamp(message, replace(envelope, attempts=attempts), ("KafkaConnect", "Spring"))
+        message = add_headers(message, replace(envelope, attempts=attempts), ("KafkaConnect", "Spring"))
         sizes.add(message.size)
     assert len(sizes) == 1
 
 
 def test_all_together_stay_under_8_kib():
     long = "ä" * 10_000
-    origin = Origin(long, 2**31, 2**127, times.LAST * 99)
-    envelope = Envelope("d", Confidence.Certain, origin, origin, long, 10**30, times.LAST, times.LAST)
+    origin = Origin(long, 2**31, 2**127, times.MAX_MS * 99)
+    envelope = Envelope("d", Confidence.Certain, origin, origin, long, 10**30, times.MAX_MS, times.MAX_MS)
     envelope = replace(envelope, failure=Failure(long, long, Category.Validation, 599, long), reason=long)
     envelope = replace(envelope, due_at=-(10**20), replays=10**18, replay=long, id=long)
-    written = stamp(Message(None, None), envelope)
+    written = add_headers(Message(None, None), envelope)
     assert len(written.headers) == len(OUR_HEADERS)
     assert written.size <= headers.TOTAL_LIMIT
 
 
 def test_a_redis_origin_is_written_as_its_entry_id():
     offset = 1_700_000_000_000 << 64 | 5
-    stamped = stamp(Message(None, None), Envelope(origin=Origin("s", 0, offset)))
+    stamped = add_headers(Message(None, None), Envelope(origin=Origin("s", 0, offset)))
     assert dict(stamped.headers)["dlq-origin-offset"] == b"1700000000000-5"
     assert read_ours(stamped).origin.offset == offset
 
 
 def test_the_least_envelope_is_recognised_as_ours():
-    assert read_ours(stamp(Message(None, None), Envelope())) is not None
+    assert read_ours(add_headers(Message(None, None), Envelope())) is not None
     assert read_ours(Message(None, None, (("dlq-replays", b"1"),))) is None
 
 
@@ -107,31 +107,31 @@ def test_compat_headers_are_what_the_other_tools_read():
     envelope = Envelope(
         origin=Origin("orders", 3, 9, 1_700_000_000_000), group="billing", failure=Failure("x.E", "boom", stack="at x")
     )
-    written = dict(stamp(Message(None, b"v"), envelope, ("KafkaConnect", "Spring")).headers)
+    written = dict(add_headers(Message(None, b"v"), envelope, ("KafkaConnect", "Spring")).headers)
     foreign = Message(None, b"v", tuple((name, value) for name, value in written.items() if name not in OUR_HEADERS))
     for dialect in ("kafka-connect", "spring-dlt"):
         read = read_envelope(foreign, Place("d", 0, 0), dialect)
         assert (read.origin.topic, read.origin.partition, read.origin.offset) == ("orders", 3, 9)
         assert (read.group, read.failure.type, read.failure.message) == ("billing", "x.E", "boom")
-    ours = stamp(Message(None, b"v"), envelope, ("KafkaConnect", "Spring"))
-    assert original(ours, read_envelope(ours, Place("d", 0, 0))).headers == ()
+    ours = add_headers(Message(None, b"v"), envelope, ("KafkaConnect", "Spring"))
+    assert restore_message(ours, read_envelope(ours, Place("d", 0, 0))).headers == ()
 
 
 def test_compat_headers_leave_out_what_is_not_known_or_does_not_fit():
-    written = stamp(Message(None, None), Envelope(origin=Origin(None, 2**31, 2**63)), ("Spring",))
+    written = add_headers(Message(None, None), Envelope(origin=Origin(None, 2**31, 2**63)), ("Spring",))
     assert {name for name, _ in written.headers if name.startswith("kafka_dlt-original")} == set()
-    connect = stamp(Message(None, None), Envelope(), ("KafkaConnect",))
+    connect = add_headers(Message(None, None), Envelope(), ("KafkaConnect",))
     assert "__connect.errors.topic" not in dict(connect.headers)
 
 
 def test_an_unknown_compat_form_is_refused():
     with pytest.raises(ValueError, match="KafkaConnect, Spring"):
-        stamp(Message(None, None), Envelope(), ("Pulsar",))
+        add_headers(Message(None, None), Envelope(), ("Pulsar",))
 
 
 def test_forged_headers_are_moved_aside_and_the_replay_count_stays():
     forged = texts("dlq-", attempts=9, id="x") + texts("dlq-", replays=2, replay="uid") + (("user", None),)
-    message = unforge(Message(None, None, forged))
+    message = rename_spoofed(Message(None, None, forged))
     assert message.headers == (
         ("x-orig-dlq-attempts", b"9"),
         ("x-orig-dlq-id", b"x"),
@@ -139,10 +139,10 @@ def test_forged_headers_are_moved_aside_and_the_replay_count_stays():
         ("dlq-replay", b"uid"),
         ("user", None),
     )
-    assert unforge(message) is message
+    assert rename_spoofed(message) is message
 
 
 def test_a_replay_is_stamped_once():
     message = Message(b"k", b"v", (("dlq-replays", b"1"), ("user", b"x"), ("dlq-replay", b"old")))
     sent = (("dlq-id", b"name"), ("dlq-replays", b"2"), ("dlq-replay", b"new"))
-    assert stamp_replay(message, "name", "new", 2).headers == (("user", b"x"), *sent)
+    assert add_replay_headers(message, "name", "new", 2).headers == (("user", b"x"), *sent)

@@ -78,7 +78,7 @@ def _compiles(text: str) -> bool:
 
 def judge_all() -> dict[str, bool | None]:
     """How each payload is judged."""
-    return {name: Predicate(text).judge(letter(1, value=value), 0) for name, (text, value) in PAYLOADS.items()}
+    return {name: Predicate(text).matches(letter(1, value=value), 0) for name, (text, value) in PAYLOADS.items()}
 
 
 def run(what: str) -> dict[str, bool | None]:

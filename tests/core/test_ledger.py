@@ -10,7 +10,7 @@ from pyroaring import BitMap
 
 from deadletter.core.ledger import settlements
 from deadletter.core.ledger.settlements import LedgerError, Settlements, UnknownRecord
-from deadletter.core.replay_progress import Span, Tally, Why
+from deadletter.core.replay_progress import PartitionProgress, SettledAs, Span
 
 OFFSETS = st.lists(st.integers(0, 300_000) | st.integers(0, 2**62), max_size=30)
 
@@ -18,13 +18,16 @@ OFFSETS = st.lists(st.integers(0, 300_000) | st.integers(0, 2**62), max_size=30)
 @pytest.mark.parametrize(
     ("key", "parsed"),
     [
-        (settlements.settled_key("o.dlq", 3, Why.Replayed, 2), settlements.Key("settled", "o.dlq", 3, 2, Why.Replayed)),
+        (
+            settlements.settled_key("o.dlq", 3, SettledAs.Replayed, 2),
+            settlements.Key("settled", "o.dlq", 3, 2, SettledAs.Replayed),
+        ),
         (settlements.selected_key("uid", 3, 2), settlements.Key("selected", "uid", 3, 2)),
         (settlements.produced_key("uid", 7, "o", 3, 2), settlements.Key("produced", "uid", 3, 2, topic="o", settler=7)),
         (b"produced/uid/orders/3/2", settlements.Key("produced", "uid", 3, 2, topic="orders")),
-        (settlements.tally_key("uid", 3), settlements.Key("tally", "uid", 3)),
+        (settlements.progress_key("uid", 3), settlements.Key("tally", "uid", 3)),
         (settlements.mark_key("o.dlq", 3), settlements.Key("mark", "o.dlq", 3)),
-        (settlements.courier_key("pod-1"), settlements.Key("courier", "pod-1")),
+        (settlements.worker_key("pod-1"), settlements.Key("courier", "pod-1")),
     ],
 )
 def test_a_key_is_read_as_it_was_written(key, parsed):
@@ -43,11 +46,11 @@ def test_a_letter_settled_for_an_unknown_reason_is_settled_and_its_record_left_a
     key = b"settled/o/1/quarantined/0"
     settled = Settlements("o", 1)
     assert settled.load(key, settlements.encode_chunk(key, BitMap([3, 4]))) == [3, 4]
-    settled.add(Why.Replayed, [4, 5])
-    settled.remove(Why.Archived, [3])
+    settled.add(SettledAs.Replayed, [4, 5])
+    settled.remove(SettledAs.Archived, [3])
     assert list(settled) == [3, 4, 5]
-    assert settled.of("quarantined") == [3, 4]
-    assert [written for written, _ in settled.changed()] == [b"settled/o/1/replayed/0"]
+    assert settled.offsets_settled_as("quarantined") == [3, 4]
+    assert [written for written, _ in settled.take_changed_records()] == [b"settled/o/1/replayed/0"]
     settled.drop_below(65_536)  # retention deleted the letters themselves
     assert list(settled) == []
 
@@ -63,19 +66,19 @@ class Word:
 
 def test_fields_of_a_later_release_are_ignored_and_missing_ones_have_their_default():
     key = b"courier/p"
-    assert settlements.decode_word(key, settlements.encode_word(key, {"pod": "p", "zone": "b", "at": 7}), Word) == Word(
-        "p", 7
-    )
-    tally = Tally(Span(0, 1, 9), 5, 3, skipped={"Throttled": 2}, phase="Cooling")
-    content = msgspec.json.decode(settlements.encode_tally(key, tally)[5:])
+    assert settlements.decode_worker_status(
+        key, settlements.encode_worker_status(key, {"pod": "p", "zone": "b", "at": 7}), Word
+    ) == Word("p", 7)
+    tally = PartitionProgress(Span(0, 1, 9), 5, 3, skipped={"Throttled": 2}, phase="Cooling")
+    content = msgspec.json.decode(settlements.encode_progress(key, tally)[5:])
     content = {name: value for name, value in content.items() if name != "bytes"} | {"cooled": 1}
-    assert settlements.decode_tally(key, settlements.seal(key, msgspec.json.encode(content))) == tally
+    assert settlements.decode_progress(key, settlements.seal(key, msgspec.json.encode(content))) == tally
 
 
 @pytest.mark.parametrize("content", [b"{}", b'{"pod": 3}', b'{"pod": "p", "at": "noon"}', b"[]"])
 def test_intact_content_of_another_shape_is_of_a_later_release(content):
     with pytest.raises(UnknownRecord, match="courier/p.*Upgrade"):
-        settlements.decode_word(b"courier/p", settlements.seal(b"courier/p", content), Word)
+        settlements.decode_worker_status(b"courier/p", settlements.seal(b"courier/p", content), Word)
 
 
 @pytest.mark.parametrize("value", [b"\x02", b"\x02rest"])
@@ -86,27 +89,31 @@ def test_another_version_is_of_a_later_release_whatever_its_layout(value):
 
 
 def test_a_broken_record_is_never_taken_for_one_of_a_later_release():
-    good = settlements.encode_word(b"courier/p", {"pod": "p"})
+    good = settlements.encode_worker_status(b"courier/p", {"pod": "p"})
     for value in (b"", good[:3], good[:-1], good[:-1] + b"x", settlements.seal(b"courier/p", b"{")):
         with pytest.raises(LedgerError) as refused:
-            settlements.decode_word(b"courier/p", value, Word)
+            settlements.decode_worker_status(b"courier/p", value, Word)
         assert not isinstance(refused.value, UnknownRecord)
 
 
 def test_values_survive_writing():
     key = b"tally/u/0"
-    tally = Tally(Span(0, 1, 9), 5, 3, skipped={"LoopCap": 1}, groups={"ab": 2}, samples=("0-1",), reason="Running")
-    assert settlements.decode_tally(key, settlements.encode_tally(key, tally)) == tally
+    tally = PartitionProgress(
+        Span(0, 1, 9), 5, 3, skipped={"LoopCap": 1}, groups={"ab": 2}, samples=("0-1",), reason="Running"
+    )
+    assert settlements.decode_progress(key, settlements.encode_progress(key, tally)) == tally
     assert settlements.decode_mark(key, settlements.encode_mark(key, 7, 8)) == (7, 8)
-    assert settlements.decode_word(key, settlements.encode_word(key, {"pod": "p", "at": 1}), Word) == Word("p", 1)
+    assert settlements.decode_worker_status(
+        key, settlements.encode_worker_status(key, {"pod": "p", "at": 1}), Word
+    ) == Word("p", 1)
     chunk = BitMap([1, 65_535])
     assert settlements.decode_chunk(key, settlements.encode_chunk(key, chunk)) == chunk
 
 
 def test_the_highest_offset_of_a_chunk():
     key = settlements.parse_key(b"produced/uid@0/orders/0/3")
-    assert settlements.highest(key, BitMap([1, 9])) == 3 * 65_536 + 9
-    assert settlements.highest(key, BitMap()) == -1
+    assert settlements.highest_offset(key, BitMap([1, 9])) == 3 * 65_536 + 9
+    assert settlements.highest_offset(key, BitMap()) == -1
 
 
 @given(st.binary(max_size=40), st.integers(0, 100), st.integers(1, 255))
@@ -133,15 +140,15 @@ def test_a_corrupt_chunk_is_an_error_never_an_empty_set():
     with pytest.raises(LedgerError, match="checksum"):
         settlements.decode_chunk(b"settled/o/1/replayed/0", good)
     with pytest.raises(LedgerError, match="content cannot be read"):
-        settlements.decode_tally(key, settlements.seal(key, b"{}"))
+        settlements.decode_progress(key, settlements.seal(key, b"{}"))
 
 
-@given(st.lists(st.tuples(st.sampled_from(Why), OFFSETS), max_size=8))
+@given(st.lists(st.tuples(st.sampled_from(SettledAs), OFFSETS), max_size=8))
 def test_settlements_are_the_union_of_all_reasons(history):
     settled, written = Settlements("o", 1), {}
     for why, offsets in history:
         settled.add(why, offsets)
-        written.update(settled.changed())
+        written.update(settled.take_changed_records())
     read = Settlements("o", 1)
     for key, value in written.items():
         read.load(key, value)
@@ -150,33 +157,39 @@ def test_settlements_are_the_union_of_all_reasons(history):
         assert sorted(everything) == list(found)
         assert len(found) == len(everything)
         assert all(offset in found for offset in everything)
-        for why in Why:
-            assert found.of(why) == sorted({o for reason, offsets in history if reason is why for o in offsets})
-    assert read.changed() == []
+        for why in SettledAs:
+            assert found.offsets_settled_as(why) == sorted(
+                {o for reason, offsets in history if reason is why for o in offsets}
+            )
+    assert read.take_changed_records() == []
 
 
 def test_reasons_stay_apart_and_add_up():
     settled, read = Settlements("o", 1), Settlements("o", 1)
-    settled.add(Why.Replayed, [1, 70_000])
-    settled.add(Why.Archived, [1, 2])
-    fresh = [read.load(key, value) for key, value in settled.changed()]
+    settled.add(SettledAs.Replayed, [1, 70_000])
+    settled.add(SettledAs.Archived, [1, 2])
+    fresh = [read.load(key, value) for key, value in settled.take_changed_records()]
     assert sorted(offset for some in fresh for offset in some) == [1, 2, 70_000]  # each is new once
-    assert (read.of(Why.Replayed), read.of(Why.Archived), read.of(Why.Buried)) == ([1, 70_000], [1, 2], [])
+    assert (
+        read.offsets_settled_as(SettledAs.Replayed),
+        read.offsets_settled_as(SettledAs.Archived),
+        read.offsets_settled_as(SettledAs.Buried),
+    ) == ([1, 70_000], [1, 2], [])
     assert (list(read), len(read)) == ([1, 2, 70_000], 3)
 
 
 def test_the_first_open_offset_lies_behind_whole_chunks():
     settled = Settlements("o", 1)
-    assert settled.first_open(7) == 7
-    settled.add(Why.Replayed, range(10, 131_072 + 5))
-    assert [settled.first_open(start) for start in (9, 10, 70_000, 131_072, 131_077)] == [9, *[131_077] * 4]
-    settled.add(Why.Discarded, [131_078])
-    assert settled.first_open(131_078) == 131_079
+    assert settled.first_unsettled(7) == 7
+    settled.add(SettledAs.Replayed, range(10, 131_072 + 5))
+    assert [settled.first_unsettled(start) for start in (9, 10, 70_000, 131_072, 131_077)] == [9, *[131_077] * 4]
+    settled.add(SettledAs.Discarded, [131_078])
+    assert settled.first_unsettled(131_078) == 131_079
 
 
 def test_contains_asks_for_offsets_only():
     settled = Settlements("o", 1)
-    settled.add(Why.Replayed, [5])
+    settled.add(SettledAs.Replayed, [5])
     assert 5 in settled
     assert "5" not in settled
     assert 65_541 not in settled
@@ -184,7 +197,10 @@ def test_contains_asks_for_offsets_only():
 
 def test_records_of_other_boxes_and_kinds_are_passed_over():
     settled = Settlements("o", 1)
-    others = settlements.settled_key("o", 2, Why.Replayed, 0), settlements.settled_key("p", 1, Why.Replayed, 0)
+    others = (
+        settlements.settled_key("o", 2, SettledAs.Replayed, 0),
+        settlements.settled_key("p", 1, SettledAs.Replayed, 0),
+    )
     for key in (*others, b"tally/u/1", b"lease/o/1"):
         settled.load(key, settlements.encode_chunk(key, BitMap([1])))
     assert len(settled) == 0
@@ -192,30 +208,34 @@ def test_records_of_other_boxes_and_kinds_are_passed_over():
 
 def test_a_tombstone_empties_its_chunk_alone():
     settled = Settlements("o", 1)
-    settled.add(Why.Replayed, [1, 2])
-    settled.add(Why.Archived, [2])
-    settled.load(settlements.settled_key("o", 1, Why.Replayed, 0), None)
+    settled.add(SettledAs.Replayed, [1, 2])
+    settled.add(SettledAs.Archived, [2])
+    settled.load(settlements.settled_key("o", 1, SettledAs.Replayed, 0), None)
     assert list(settled) == [2]
-    settled.load(settlements.settled_key("o", 1, Why.Archived, 0), None)
+    settled.load(settlements.settled_key("o", 1, SettledAs.Archived, 0), None)
     assert list(settled) == []
 
 
 def test_a_restored_letter_is_open_again():
     settled = Settlements("o", 1)
-    settled.add(Why.Archived, [1, 2])
-    settled.changed()
-    settled.remove(Why.Archived, [2, 70_000])
-    assert (settled.holds(Why.Archived, 1), settled.holds(Why.Archived, 2), list(settled)) == (True, False, [1])
-    ((key, value),) = settled.changed()
+    settled.add(SettledAs.Archived, [1, 2])
+    settled.take_changed_records()
+    settled.remove(SettledAs.Archived, [2, 70_000])
+    assert (
+        settled.is_settled_as(SettledAs.Archived, 1),
+        settled.is_settled_as(SettledAs.Archived, 2),
+        list(settled),
+    ) == (True, False, [1])
+    ((key, value),) = settled.take_changed_records()
     assert settlements.decode_chunk(key, value) == BitMap([1])
 
 
 def test_chunks_below_the_start_are_forgotten_with_tombstones():
     settled = Settlements("o", 1)
-    settled.add(Why.Replayed, [1, 65_536, 140_000])
+    settled.add(SettledAs.Replayed, [1, 65_536, 140_000])
     assert settled.drop_below(131_072) == [
         (b"settled/o/1/replayed/0", None),
         (b"settled/o/1/replayed/1", None),
     ]
     assert list(settled) == [140_000]
-    assert [key for key, _ in settled.changed()] == [b"settled/o/1/replayed/2"]
+    assert [key for key, _ in settled.take_changed_records()] == [b"settled/o/1/replayed/2"]

@@ -2,7 +2,7 @@
 
 import pytest
 
-from deadletter.core.header_values import epoch, moment, number, position
+from deadletter.core.header_values import epoch_to_ms, parse_number, parse_position, parse_time
 from tests.core.fixtures.base import big, i32, i64
 
 WHEN = 1_700_000_000_123
@@ -31,13 +31,13 @@ WHEN = 1_700_000_000_123
     ],
 )
 def test_numbers(raw, value):
-    assert number(raw) == value
+    assert parse_number(raw) == value
 
 
 def test_a_position_is_not_negative():
-    assert position(b"-1") is None
-    assert position(b"5") == 5
-    assert position(None) is None
+    assert parse_position(b"-1") is None
+    assert parse_position(b"5") == 5
+    assert parse_position(None) is None
 
 
 @pytest.mark.parametrize(
@@ -55,16 +55,16 @@ def test_a_position_is_not_negative():
     ],
 )
 def test_times(raw):
-    assert moment(raw) == WHEN
+    assert parse_time(raw) == WHEN
 
 
 @pytest.mark.parametrize(
     "raw", [None, b"", b"0", b"-5", b"soon, I think", b"\xff" * 30, b"99999999999999.9", b"2023-99-99T00:00:00Z"]
 )
 def test_what_is_no_time(raw):
-    assert moment(raw) is None
+    assert parse_time(raw) is None
 
 
 def test_the_size_of_an_epoch_tells_its_unit():
-    assert epoch(1_700_000_000) == 1_700_000_000_000
-    assert epoch(None) is None
+    assert epoch_to_ms(1_700_000_000) == 1_700_000_000_000
+    assert epoch_to_ms(None) is None

@@ -3,7 +3,7 @@
 import pytest
 
 from deadletter.core.dialects.origins import names_offset, names_topic
-from deadletter.core.dialects.reader import NAMES, read_envelope
+from deadletter.core.dialects.reader import DIALECT_NAMES, read_envelope
 from tests.core.fixtures import SAMPLES
 
 
@@ -12,12 +12,12 @@ def _origins(dialect):
     return [read_envelope(sample.message, sample.place, dialect).origin for sample in letters]
 
 
-@pytest.mark.parametrize("dialect", NAMES)
+@pytest.mark.parametrize("dialect", DIALECT_NAMES)
 def test_a_dialect_names_a_topic_when_its_letters_do(dialect):
     assert names_topic(dialect) == any(origin.topic is not None for origin in _origins(dialect))
 
 
-@pytest.mark.parametrize("dialect", NAMES)
+@pytest.mark.parametrize("dialect", DIALECT_NAMES)
 def test_no_letter_names_an_offset_that_its_dialect_does_not(dialect):
     assert names_offset(dialect) or all(origin.offset is None for origin in _origins(dialect))
 

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from deadletter.core.letters import Category
-from deadletter.core.policy import DEFAULT_POLICY, Backoff, Policy, RetryAfter, Rule, decide, schedule
+from deadletter.core.policy import DEFAULT_POLICY, Backoff, Policy, PolicyRule, RetryAfter, decide, schedule
 from deadletter.core.selection import PredicateError
 from deadletter.core.verdicts import Bury, Discard, Retry
 from tests.core.making import NOW, letter
@@ -73,11 +73,11 @@ def test_an_endless_exponent_ends_at_the_cap():
     ],
 )
 def test_the_service_may_ask(asked, verdict):
-    assert decide(letter(1, 400), DEFAULT_POLICY, NOW, 0.0, asked=asked) == verdict
+    assert decide(letter(1, 400), DEFAULT_POLICY, NOW, 0.0, requested_action=asked) == verdict
 
 
 def test_asking_for_a_retry_does_not_add_attempts():
-    assert decide(letter(5, 400), DEFAULT_POLICY, NOW, 0.0, asked="retry") == Bury("AttemptsExhausted")
+    assert decide(letter(5, 400), DEFAULT_POLICY, NOW, 0.0, requested_action="retry") == Bury("AttemptsExhausted")
 
 
 @pytest.mark.parametrize(
@@ -99,12 +99,12 @@ def test_retry_after_is_honoured_up_to_its_cap(retry_after, settings, wait):
 def test_the_first_rule_that_matches_decides():
     policy = Policy(
         rules=(
-            Rule("payload.nothing.here == 1", "broken", action="Discard"),
-            Rule(
+            PolicyRule("payload.nothing.here == 1", "broken", action="Discard"),
+            PolicyRule(
                 "error.status == 429", "rate", Category.Resource, "Retry", 10, Backoff("Linear", 300_000, max=3_600_000)
             ),
-            Rule("error.status == 429", "never reached", action="Bury"),
-            Rule("true", "rest", action="Discard"),
+            PolicyRule("error.status == 429", "never reached", action="Bury"),
+            PolicyRule("true", "rest", action="Discard"),
         )
     )
     assert decide(letter(3, 429), policy, NOW, 0.0) == Retry(NOW + 900_000)
@@ -113,12 +113,12 @@ def test_the_first_rule_that_matches_decides():
 
 
 def test_rules_override_the_service_and_the_category():
-    policy = Policy(rules=(Rule("error.status == 400", action="Retry"),))
-    assert decide(letter(1, 400), policy, NOW, 0.0, asked="discard") == Retry(NOW + 1_000)
+    policy = Policy(rules=(PolicyRule("error.status == 400", action="Retry"),))
+    assert decide(letter(1, 400), policy, NOW, 0.0, requested_action="discard") == Retry(NOW + 1_000)
 
 
 def test_a_rule_that_renames_the_category_uses_its_default_backoff():
-    policy = Policy(rules=(Rule("true", category=Category.Resource),))
+    policy = Policy(rules=(PolicyRule("true", category=Category.Resource),))
     assert decide(letter(2, 503), policy, NOW, 0.0) == Retry(NOW + 10_000)
 
 
@@ -127,7 +127,7 @@ def test_resource_failures_follow_a_policy_that_is_not_exponential():
 
 
 def test_forever_ends_only_by_age():
-    policy = Policy(max_age=1_000, rules=(Rule("true", action="RetryForever"),))
+    policy = Policy(max_age=1_000, rules=(PolicyRule("true", action="RetryForever"),))
     assert decide(letter(900), policy, NOW, 0.0) == Retry(NOW + 30_000)
     assert decide(letter(900, first_failed_at=0), policy, NOW, 0.0) == Bury("Expired")
 
@@ -138,4 +138,4 @@ def test_a_letter_without_a_first_failure_is_not_expired():
 
 def test_a_rule_that_is_no_cel_is_refused_at_once():
     with pytest.raises(PredicateError):
-        Rule("error.status ==")
+        PolicyRule("error.status ==")

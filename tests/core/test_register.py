@@ -4,8 +4,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from deadletter.core.letter_index import OTHER, Group, Register
-from deadletter.core.times import bounded
+from deadletter.core.box_stats import FailureGroup
+from deadletter.core.letter_index import OTHER, LetterIndex
+from deadletter.core.times import clamp
 
 SMALL = st.integers(0, 200_000)
 
@@ -15,14 +16,14 @@ class RegisterModel(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.register = Register()
+        self.register = LetterIndex()
         self.letters: dict[int, tuple[str, int]] = {}
         self.settled: set[int] = set()
 
     @rule(offset=SMALL, group=st.sampled_from("abcd"), when=st.integers(-(2**63), 2**64))
     def add(self, offset, group, when):
         self.register.add(offset, group, f"T{group}", "Transient", when)
-        self.letters.setdefault(offset, (group, bounded(when)))
+        self.letters.setdefault(offset, (group, clamp(when)))
 
     @rule(offsets=st.lists(SMALL, max_size=5))
     def settle(self, offsets):
@@ -55,19 +56,19 @@ TestRegisterModel.settings = settings(max_examples=60, stateful_step_count=30)
 
 
 def test_groups_tell_type_category_and_times():
-    register = Register()
+    register = LetterIndex()
     for offset, when in enumerate((500, 100, 900)):
         register.add(offset, "ab", "Timeout", "Network", when)
     register.add(3, "cd", "Http500", "Transient", 7)
     assert register.groups() == (
-        Group("ab", "Timeout", "Network", 3, 100, 900),
-        Group("cd", "Http500", "Transient", 1, 7, 7),
+        FailureGroup("ab", "Timeout", "Network", 3, 100, 900),
+        FailureGroup("cd", "Http500", "Transient", 1, 7, 7),
     )
     assert (2 in register, 9 in register, "2" in register) == (True, False, False)
 
 
 def test_more_groups_than_slots_are_counted_as_other():
-    register = Register(max_groups=2)
+    register = LetterIndex(max_groups=2)
     for offset, name in enumerate("aabcd"):
         register.add(offset, name, name, "Transient", offset)
     counts = [(group.fingerprint, group.letters) for group in register.groups()]
@@ -75,7 +76,7 @@ def test_more_groups_than_slots_are_counted_as_other():
 
 
 def test_an_empty_group_frees_its_slot():
-    register = Register(max_groups=2)
+    register = LetterIndex(max_groups=2)
     register.add(0, "a", "A", "Transient", 0)
     register.add(1, "b", "B", "Transient", 0)
     register.settle([0])
@@ -84,7 +85,7 @@ def test_an_empty_group_frees_its_slot():
 
 
 def test_only_the_newest_letters_are_grouped_and_all_are_counted():
-    register = Register(max_grouped=3)
+    register = LetterIndex(max_grouped=3)
     for offset in (1, 2, 65_537, 65_538, 131_073):
         register.add(offset, "a", "A", "Transient", 1_000 + offset)
     assert register.depth == 5
@@ -95,14 +96,14 @@ def test_only_the_newest_letters_are_grouped_and_all_are_counted():
 
 
 def test_a_letter_that_is_seen_twice_counts_once():
-    register = Register()
+    register = LetterIndex()
     register.add(5, "a", "A", "Transient", 1)
     register.add(5, "b", "B", "Network", 2)
     assert (register.depth, [group.fingerprint for group in register.groups()]) == (1, ["a"])
 
 
 def test_times_far_apart_and_out_of_order_are_kept_exactly():
-    register = Register()
+    register = LetterIndex()
     for offset, when in ((3, 1_000), (1, 2**45), (2, 5)):
         register.add(offset, "a", "A", "Transient", when)
     seen = []
@@ -113,7 +114,7 @@ def test_times_far_apart_and_out_of_order_are_kept_exactly():
 
 
 def test_retention_takes_letters_from_the_bottom():
-    register = Register()
+    register = LetterIndex()
     for offset in (1, 2, 65_540, 65_541):
         register.add(offset, "a", "A", "Transient", offset)
     register.drop_below(2)
@@ -123,7 +124,7 @@ def test_retention_takes_letters_from_the_bottom():
 
 
 def test_letters_settled_before_they_are_seen_are_never_open():
-    register = Register()
+    register = LetterIndex()
     register.settle([5])
     register.add(5, "a", "A", "Transient", 1)
     assert (register.depth, register.oldest, register.groups()) == (0, None, ())
@@ -131,7 +132,7 @@ def test_letters_settled_before_they_are_seen_are_never_open():
 
 @given(st.lists(st.integers(0, 2**60), unique=True, max_size=20))
 def test_offsets_may_be_as_large_as_kafka_has_them(offsets):
-    register = Register()
+    register = LetterIndex()
     for offset in offsets:
         register.add(offset, "a", "A", "Transient", offset % 1_000)
     assert register.depth == len(offsets)

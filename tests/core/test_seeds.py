@@ -2,11 +2,11 @@
 
 import pytest
 
-from deadletter.core.circuit_breaker import Breaker, ErrorBudget, Sign
-from deadletter.core.dialects.reader import original, read_envelope
-from deadletter.core.failures import classify_error, failure_of
+from deadletter.core.circuit_breaker import CircuitBreaker, ErrorBudget, ServiceHealth
+from deadletter.core.dialects.reader import read_envelope, restore_message
+from deadletter.core.failures import classify_error, failure_from_error
 from deadletter.core.letters import Category, Message, Place
-from deadletter.core.policy import Backoff, BreakerSettings, BudgetSettings, Policy, Rule, decide, schedule
+from deadletter.core.policy import Backoff, BreakerSettings, BudgetSettings, Policy, PolicyRule, decide, schedule
 from deadletter.core.verdicts import Bury, Discard, Retry
 from tests.core.fixtures.base import texts
 from tests.core.fixtures.wires import proto
@@ -32,7 +32,7 @@ class TestSeed000:
         message = Message(b"doc", value)
         envelope = read_envelope(message, Place("dlq.prod.node", 0, 1), read_values=True)
         assert (envelope.origin.topic, envelope.failure.type) == ("input", "TIMEOUT")
-        assert original(message, envelope) == Message(b"doc", b"stream")
+        assert restore_message(message, envelope) == Message(b"doc", b"stream")
 
 
 class TestSeed001:
@@ -100,7 +100,7 @@ class TestSeed002:
         envelope = read_envelope(Message(b"k", b"v", headers), Place("t.dlq", 0, 0))
         assert (envelope.dialect, envelope.attempts, envelope.failure.message) == ("retry-dlq-design", 3, "boom")
         assert (envelope.origin.topic, envelope.origin.partition, envelope.origin.offset) == ("t", 1, 2)
-        assert original(Message(b"k", b"v", headers), envelope) == Message(b"k", b"v", ())
+        assert restore_message(Message(b"k", b"v", headers), envelope) == Message(b"k", b"v", ())
 
 
 class TestSeed003:
@@ -126,8 +126,8 @@ class TestSeed004:
     """min(60 x n, 900) s; five deliveries; include and exclude lists; the error budget."""
 
     BACKOFF = Backoff("Linear", 60_000, max=900_000)
-    INCLUDED = Rule('error.type in ["ValidationError", "ContentPolicyViolation"]', "include", action="Bury")
-    EXCLUDED = Rule(
+    INCLUDED = PolicyRule('error.type in ["ValidationError", "ContentPolicyViolation"]', "include", action="Bury")
+    EXCLUDED = PolicyRule(
         'error.type in ["MailboxConnectionError", "RateLimitError", "TimeoutError"]', "exclude", action="RetryForever"
     )
     POLICY = Policy(max_attempts=5, backoff=BACKOFF, rules=(EXCLUDED, INCLUDED))
@@ -150,14 +150,14 @@ class TestSeed004:
             )
 
     def test_exclude_comes_before_include(self):
-        both = Rule('error.type == "TimeoutError"', "include", action="Bury")
+        both = PolicyRule('error.type == "TimeoutError"', "include", action="Bury")
         policy = Policy(rules=(self.EXCLUDED, both))
         assert decide(letter(9, "TimeoutError"), policy, NOW, 0.0) == Retry(NOW + 30_000)
 
     def test_an_error_rate_over_the_budget_pauses_instead_of_draining(self):
-        breaker = Breaker(BreakerSettings(failure_share=30, window=10))
+        breaker = CircuitBreaker(BreakerSettings(failure_share=30, window=10))
         for count in range(10):
-            breaker.record(Sign.Up if count >= 3 else Sign.Failed, count, NOW, is_first=True)
+            breaker.record(ServiceHealth.Up if count >= 3 else ServiceHealth.Failed, count, NOW, is_first=True)
         assert breaker.state == "Open"
         assert not breaker.may_deliver()
 
@@ -184,4 +184,4 @@ class TestSeed004:
         ],
     )
     def test_its_error_classes_find_their_category(self, kind, category):
-        assert failure_of(kind).category is category
+        assert failure_from_error(kind).category is category

@@ -41,8 +41,8 @@ HASH = fingerprint(FAILED)
     ],
 )
 def test_every_variable_of_the_api(source):
-    assert Predicate(source).judge(LETTER, NOW + 5_000) is True
-    assert Predicate(f"!({source})").judge(LETTER, NOW + 5_000) is False
+    assert Predicate(source).matches(LETTER, NOW + 5_000) is True
+    assert Predicate(f"!({source})").matches(LETTER, NOW + 5_000) is False
 
 
 @pytest.mark.parametrize(
@@ -57,40 +57,40 @@ def test_every_variable_of_the_api(source):
     ],
 )
 def test_an_evaluation_error_never_selects(source):
-    assert Predicate(source).judge(LETTER, NOW) is None
+    assert Predicate(source).matches(LETTER, NOW) is None
 
 
 @pytest.mark.parametrize("value", [b"{", b"\xff\xfe", b"", b"[" * 100_000])
 def test_a_payload_that_is_no_json_is_an_evaluation_error(value):
-    assert Predicate("payload.a == 1").judge(letter(value=value), NOW) is None
-    assert Predicate("attempts == 1").judge(letter(value=value), NOW) is True
+    assert Predicate("payload.a == 1").matches(letter(value=value), NOW) is None
+    assert Predicate("attempts == 1").matches(letter(value=value), NOW) is True
 
 
 def test_numbers_beyond_int64_are_an_evaluation_error():
-    assert Predicate("payload.n == 1").judge(letter(value=b'{"n": 123456789012345678901234567890}'), NOW) is None
+    assert Predicate("payload.n == 1").matches(letter(value=b'{"n": 123456789012345678901234567890}'), NOW) is None
 
 
 def test_a_tombstone_has_a_null_payload():
-    assert Predicate("payload == null").judge(letter(value=None, key=None), NOW) is True
-    assert Predicate('key == ""').judge(letter(key=None), NOW) is True
+    assert Predicate("payload == null").matches(letter(value=None, key=None), NOW) is True
+    assert Predicate('key == ""').matches(letter(key=None), NOW) is True
 
 
 def test_a_redis_offset_is_its_millisecond():
-    there = letter(place=Place.of_entry("s", "1700000000000-3"), origin=Origin("s", 0, 1_700_000_000_000 << 64))
-    assert Predicate('offset == 1700000000000 && id == "1700000000000-3"').judge(there, NOW) is True
-    assert Predicate("origin.offset == 1700000000000").judge(there, NOW) is True
+    there = letter(place=Place.from_entry_id("s", "1700000000000-3"), origin=Origin("s", 0, 1_700_000_000_000 << 64))
+    assert Predicate('offset == 1700000000000 && id == "1700000000000-3"').matches(there, NOW) is True
+    assert Predicate("origin.offset == 1700000000000").matches(there, NOW) is True
 
 
 def test_a_cost_guard_ends_endless_expressions():
     endless = "payload.exists(x, payload.exists(y, payload.exists(z, x + y + z == -1)))"
-    assert Predicate(endless).judge(letter(value=b"[" + b"1," * 999 + b"1]"), NOW) is None
+    assert Predicate(endless).matches(letter(value=b"[" + b"1," * 999 + b"1]"), NOW) is None
 
 
 def test_times_out_of_range_are_bounded():
     odd = letter()
     odd.message.timestamp, odd.envelope.failed_at = -(10**18), None
-    assert Predicate("timestamp == failedAt").judge(odd, NOW) is True
-    assert Predicate('age > duration("1s")').judge(odd, 10**30) is None
+    assert Predicate("timestamp == failedAt").matches(odd, NOW) is True
+    assert Predicate('age > duration("1s")').matches(odd, 10**30) is None
 
 
 @pytest.mark.parametrize(
@@ -118,7 +118,7 @@ def test_an_objection_without_a_position_is_still_a_sentence():
 
 
 def test_the_same_text_is_compiled_once():
-    assert Predicate.of("attempts < 5") is Predicate.of("attempts < 5")
+    assert Predicate.cached("attempts < 5") is Predicate.cached("attempts < 5")
 
 
 @pytest.mark.parametrize(

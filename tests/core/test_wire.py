@@ -2,7 +2,17 @@
 
 import pytest
 
-from deadletter.core.dialects.binary import FIXED32, FIXED64, LENGTH, VARINT, Reader, WireError, protobuf, signed, utf8
+from deadletter.core.dialects.binary import (
+    FIXED32,
+    FIXED64,
+    LENGTH,
+    VARINT,
+    BinaryFormatError,
+    ByteReader,
+    read_protobuf,
+    to_signed,
+    utf8,
+)
 from deadletter.core.dialects.reader import read_envelope
 from deadletter.core.letters import Message, Place
 from tests.core.fixtures.wires import MAGIC, dead_letter, kafka_error, long, proto, some, text, varint
@@ -12,34 +22,34 @@ PLACE = Place("d", 0, 0)
 
 @pytest.mark.parametrize("value", [0, 1, 127, 128, 300, 2**63 - 1, -1, -(2**63)])
 def test_numbers_survive_their_encoding(value):
-    assert signed(Reader(varint(value)).varint()) == value
-    assert Reader(long(value)).zigzag() == value
+    assert to_signed(ByteReader(varint(value)).varint()) == value
+    assert ByteReader(long(value)).zigzag() == value
 
 
 @pytest.mark.parametrize(
     "read",
     [
-        lambda: Reader(b"\xff" * 11).varint(),
-        lambda: Reader(b"\xff").varint(),
-        lambda: Reader(b"ab").take(3),
-        lambda: Reader(long(-1)).chunk(),
-        lambda: Reader(long(2)).is_some(),
-        lambda: Reader(text(b"\xff")).text(),
+        lambda: ByteReader(b"\xff" * 11).varint(),
+        lambda: ByteReader(b"\xff").varint(),
+        lambda: ByteReader(b"ab").take(3),
+        lambda: ByteReader(long(-1)).chunk(),
+        lambda: ByteReader(long(2)).is_some(),
+        lambda: ByteReader(text(b"\xff")).text(),
         lambda: utf8(b"\xff"),
-        lambda: protobuf(proto(f9=1), {1: VARINT}),
-        lambda: protobuf(proto(f1=1), {1: LENGTH}),
-        lambda: protobuf(b"\x0b", {1: VARINT}),
+        lambda: read_protobuf(proto(f9=1), {1: VARINT}),
+        lambda: read_protobuf(proto(f1=1), {1: LENGTH}),
+        lambda: read_protobuf(b"\x0b", {1: VARINT}),
     ],
 )
 def test_what_does_not_fit_is_an_error(read):
-    with pytest.raises(WireError):
+    with pytest.raises(BinaryFormatError):
         read()
 
 
 def test_fixed_fields_are_read_as_bytes():
     raw = varint(1 << 3 | FIXED64) + b"12345678" + varint(2 << 3 | FIXED32) + b"1234"
-    assert protobuf(raw, {1: FIXED64, 2: FIXED32}) == {1: b"12345678", 2: b"1234"}
-    assert signed(b"1") is None
+    assert read_protobuf(raw, {1: FIXED64, 2: FIXED32}) == {1: b"12345678", 2: b"1234"}
+    assert to_signed(b"1") is None
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from deadletter.core import durations, names, times
 from deadletter.core.reasons import Reason
-from deadletter.core.replay_progress import Skip, Span, Tally
+from deadletter.core.replay_progress import PartitionProgress, Skip, Span
 
 
 @pytest.mark.parametrize(
@@ -47,12 +47,12 @@ def test_durations_are_written_in_the_largest_units(ms, text):
     assert durations.render(ms) == text
 
 
-@given(st.integers(0, durations.LONGEST))
+@given(st.integers(0, durations.MAX_MS))
 def test_a_duration_survives_writing(ms):
     assert durations.parse(durations.render(ms)) == ms
 
 
-@pytest.mark.parametrize("ms", [-1, durations.LONGEST + 1])
+@pytest.mark.parametrize("ms", [-1, durations.MAX_MS + 1])
 def test_a_duration_out_of_range_is_refused(ms):
     with pytest.raises(ValueError, match="lies between"):
         durations.render(ms)
@@ -72,7 +72,7 @@ def test_times(text, ms):
     assert times.parse(text) == ms
 
 
-@given(st.integers(times.FIRST, times.LAST))
+@given(st.integers(times.MIN_MS, times.MAX_MS))
 def test_a_time_survives_writing(ms):
     assert times.parse(times.render(ms)) == ms
 
@@ -96,10 +96,10 @@ def test_a_time_that_nobody_lives_to_see_is_written_as_the_nearest(ms, text):
 
 
 def test_boxes_are_named_after_their_source():
-    assert names.dead_box("orders", "billing") == "orders.billing.dlq"
-    assert names.dead_box("orders", "billing", redis=True) == "{orders}.billing.dlq"
+    assert names.dead_box_name("orders", "billing") == "orders.billing.dlq"
+    assert names.dead_box_name("orders", "billing", redis=True) == "{orders}.billing.dlq"
     dead = "orders.dlq"
-    assert (names.retry_box(dead), names.ledger(dead), names.archive(dead)) == (
+    assert (names.retry_box_name(dead), names.ledger_name(dead), names.archive_name(dead)) == (
         "orders.dlq.retry",
         "orders.dlq.ledger",
         "orders.dlq.archive",
@@ -107,9 +107,9 @@ def test_boxes_are_named_after_their_source():
 
 
 def test_children_fit_into_63_characters_and_stay_apart():
-    assert names.child("orders", "courier") == "orders-courier"
-    assert names.child("orders.eu", "courier").startswith("orders-eu-courier-")
-    long = [names.child("q" * 200 + end, "courier") for end in "ab"]
+    assert names.child_name("orders", "courier") == "orders-courier"
+    assert names.child_name("orders.eu", "courier").startswith("orders-eu-courier-")
+    long = [names.child_name("q" * 200 + end, "courier") for end in "ab"]
     assert [len(name) for name in long] == [63, 63]
     assert long[0] != long[1]
 
@@ -130,6 +130,6 @@ def test_every_reason_is_its_own_name_and_has_a_meaning():
 
 
 def test_a_tally_evolves():
-    tally = Tally(Span(0, 0, 10), 5, 0)
+    tally = PartitionProgress(Span(0, 0, 10), 5, 0)
     assert tally.evolve(next=3).next == 3
     assert tally.next == 0

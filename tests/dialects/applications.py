@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from deadletter.brokers.types import Publication, Taken
+from deadletter.brokers.types import Publication, StoredMessage
 from deadletter.core.letters import Headers, Message, Place
 from tests.dialects import libraries
 from tests.workers.replaying import Scene
@@ -64,14 +64,14 @@ class Application:
     async def send(self, *words: str) -> None:
         """Orders, all into one partition, so that the last one fails after all others were seen."""
         self.sent = [order(number, text) for number, text in enumerate(words)]
-        await self.scene.broker.append(
+        await self.scene.broker.publish(
             [
                 Publication(self.scene.name, message, Place("shop", 0, number), PARTITION)
                 for number, message in enumerate(self.sent)
             ]
         )
 
-    async def buried(self, count: int) -> list[Taken]:
+    async def buried(self, count: int) -> list[StoredMessage]:
         """The letters in the dead box, as soon as there are so many."""
         loop = asyncio.get_running_loop()
         end = loop.time() + PATIENCE
@@ -89,6 +89,6 @@ class Application:
             await asyncio.sleep(2)
         return (self.folder / "log").read_text()[-20_000:]
 
-    async def taken(self, box: str) -> list[Taken]:
+    async def taken(self, box: str) -> list[StoredMessage]:
         broker = self.scene.broker
         return [taken async for batch in broker.read(box, await broker.window(box)) for taken in batch]

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 import pytest
 
 from deadletter.brokers.connect import open_broker
-from deadletter.brokers.types import BoxSpec, Taken, Watched
+from deadletter.brokers.types import BoxSpec, MonitoredBox, StoredMessage
 from deadletter.core.dialects.reader import read_letter
 from deadletter.core.fingerprint import fingerprint
 from deadletter.core.letters import Category, Confidence, Letter, Origin
 from deadletter.workers import exit_status
-from deadletter.workers.replay.run import Course
+from deadletter.workers.replay.run import ReplayRun
 from deadletter.workers.replay.setup import wall_clock
 from tests.dialects.applications import HEADERS, PARTITION, PATIENCE, Application
 from tests.workers.replaying import Scene, number_of
@@ -55,7 +55,7 @@ async def scene(kafka):
         yield await made.build()
 
 
-def letters(taken: list[Taken]) -> dict[int, Letter]:
+def letters(taken: list[StoredMessage]) -> dict[int, Letter]:
     """By the number of the order."""
     return {number_of(one.message): read_letter(one.message, one.place) for one in taken}
 
@@ -80,11 +80,11 @@ def check_letters(application: Application, found: dict[int, Letter], writer: Wr
 
 async def check_groups(application: Application, found: dict[int, Letter], writer: Writer) -> None:
     """The register sees two causes, however often and over however many hops they struck."""
-    boxes, registers = application.scene.boxes, application.scene.broker.registers()
+    boxes, registers = application.scene.boxes, application.scene.broker.monitor()
     async with asyncio.timeout(PATIENCE):
         reading = None
         while reading is None or not reading.caught_up:
-            reading = (await registers.sweep([Watched(boxes.dead, boxes.ledger)], wall_clock()))[boxes.dead]
+            reading = (await registers.sweep([MonitoredBox(boxes.dead, boxes.ledger)], wall_clock()))[boxes.dead]
     await registers.close()
     causes = [fingerprint(letter.envelope.failure) for letter in found.values()]
     assert {group.fingerprint: group.letters for group in reading.groups} == {one: causes.count(one) for one in causes}
@@ -94,14 +94,14 @@ async def check_groups(application: Application, found: dict[int, Letter], write
 
 async def replay(application: Application, monkeypatch: pytest.MonkeyPatch, returning: int) -> None:
     """A whole replay to origin; its verification looks when so many have failed again."""
-    scene, sent, wait = application.scene, len(application.sent), Course._wait
+    scene, sent, wait = application.scene, len(application.sent), ReplayRun._sleep
 
     async def until_returned(course, seconds):
         await wait(course, seconds)
         if len(await scene.messages()) == 2 * sent:
             await application.buried(sent + returning)
 
-    monkeypatch.setattr(Course, "_wait", until_returned)
+    monkeypatch.setattr(ReplayRun, "_wait", until_returned)
     ending = await scene.replay(verify={"window": "1ms", "maxFailureShare": 100})
     assert (ending.code, ending.reason) == (exit_status.FINISHED, "AllReplayed")
 

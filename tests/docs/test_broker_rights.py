@@ -16,7 +16,8 @@ from deadletter.brokers.connect import open_broker
 from deadletter.brokers.contract import Broker
 from deadletter.brokers.errors import BrokerError
 from deadletter.brokers.kafka.subscription import retry_partition
-from deadletter.brokers.types import BoxSpec, Reading, Watched
+from deadletter.brokers.types import BoxSpec, MonitoredBox
+from deadletter.core.box_stats import BoxStats
 from deadletter.workers import exit_status
 from deadletter.workers.replay.setup import wall_clock
 from tests.bed import beds, places
@@ -142,11 +143,11 @@ async def live(sender: Wire, wire: Wire, parked: Callable[[], Awaitable[bool]]) 
                     await sender.send(message("late", "k"))
                     await asyncio.sleep(0.2)
             assert courier.gate.why(wall_clock()) == ("", "")
-    registers = wire.broker.registers()
+    registers = wire.broker.monitor()
     async with asyncio.timeout(PATIENCE):
         reading = None
-        while not isinstance(reading, Reading) or not reading.caught_up:
-            reading = (await registers.sweep([Watched(dead, f"{dead}.ledger", retry)], wall_clock()))[dead]
+        while not isinstance(reading, BoxStats) or not reading.caught_up:
+            reading = (await registers.sweep([MonitoredBox(dead, f"{dead}.ledger", retry)], wall_clock()))[dead]
     await registers.close()
     assert reading.depth == 9
 
@@ -162,7 +163,7 @@ async def test_the_rights_of_the_docs_are_enough_for_a_queue_with_delivery(
     await guest.may(USERS, (GROUP, f"{name}billing"))
     await guest.may(IDS, (TRANSACTIONAL_ID, f"dlq.{name}"))
     await guest.may(BOXES, (TOPIC, f"{name}dead"), (TOPIC, f"{name}retry"))
-    await until_allowed(own, BoxSpec(f"{name}retry", 2, 1, retention_ms=-1, parking=True))
+    await until_allowed(own, BoxSpec(f"{name}retry", 2, 1, retention_ms=-1, is_retry_box=True))
     await own.ensure(BoxSpec(f"{name}dead", 1, 1, retention_ms=86_400_000))
     await own.ensure(BoxSpec(f"{name}dead", 2, 1, retention_ms=172_800_000))
 
@@ -185,7 +186,7 @@ async def test_the_user_of_the_docs_is_enough_on_redis(tmp_path: Path) -> None:
             await client.execute_command("ACL", "SETUSER", "courier", "on", ">secret", *keys, *commands)
             admin = await stack.enter_async_context(open_broker(redis_at(url_of(port)), no_secret, LOOPBACK))
             own = await stack.enter_async_context(open_broker(mine, lambda _, key: given[key], LOOPBACK))
-            assert (await own.server()).kind == "Redis"
+            assert (await own.server_info()).kind == "Redis"
             sender, wire = Wire(admin, redis_at(url_of(port)), name), Wire(own, mine, name)
             await sender.make()
             await wire.make()

@@ -8,11 +8,11 @@ from inspect import signature
 import pytest
 
 from deadletter.brokers.redis import keys as names
-from deadletter.brokers.types import CourierWord
 from deadletter.core import selection
-from deadletter.core.headers import FORGED_PREFIX, OUR_HEADERS
+from deadletter.core.headers import OUR_HEADERS, SPOOFED_PREFIX
+from deadletter.core.heartbeats import WorkerStatus
 from deadletter.core.ledger import records
-from deadletter.core.replay_progress import Skip, Span, Tally, Why
+from deadletter.core.replay_progress import PartitionProgress, SettledAs, Skip, Span
 from deadletter.core.selection import Predicate
 from deadletter.settings import Settings
 from deadletter.workers.delivery.http import request
@@ -53,7 +53,7 @@ def test_every_header_of_a_request_is_explained() -> None:
 
 def test_every_header_of_a_letter_is_explained() -> None:
     assert {name for name in first_cells(DELIVERY) if name.startswith("dlq-")} == set(OUR_HEADERS)
-    assert f"`{FORGED_PREFIX}dlq-" in DELIVERY
+    assert f"`{SPOOFED_PREFIX}dlq-" in DELIVERY
 
 
 def test_every_setting_is_explained() -> None:
@@ -74,9 +74,9 @@ def test_every_record_of_the_ledger_is_explained() -> None:
     for kind, parts in records._KINDS.items():
         (key,) = re.findall(rf"^\| `{kind}` \| `([^`]+)` \|", page, re.MULTILINE)
         assert len(key.split("/")) == parts
-    assert first_cells(section(page, "Reasons of settlement")) == set(Why)
-    assert first_cells(section(page, "Tally")) == {field.name for field in fields(Tally)}
-    assert first_cells(section(page, "Heartbeat")) == {field.name for field in fields(CourierWord)}
+    assert first_cells(section(page, "Reasons of settlement")) == set(SettledAs)
+    assert first_cells(section(page, "Tally")) == {field.name for field in fields(PartitionProgress)}
+    assert first_cells(section(page, "Heartbeat")) == {field.name for field in fields(WorkerStatus)}
     assert {name for name in (*Skip, *(field.name for field in fields(Span))) if f"`{name}`" not in page} == set()
 
 

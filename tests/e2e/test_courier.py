@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from deadletter.brokers.connect import open_broker
-from deadletter.brokers.types import Taken
+from deadletter.brokers.types import StoredMessage
 from deadletter.core.headers import read_ours
 from tests import previous
 from tests.bed import image
@@ -67,17 +67,17 @@ def taken(stage: Stage) -> int:
     return int(stage.kubectl("get", "--raw", f"/api/v1/namespaces/{stage.namespace}/pods/{pod}:8080/proxy/"))
 
 
-def letters(stage: Stage, address: str) -> list[Taken]:
+def letters(stage: Stage, address: str) -> list[StoredMessage]:
     """What is in the dead box, whoever wrote it."""
 
-    async def read() -> list[Taken]:
+    async def read() -> list[StoredMessage]:
         async with open_broker(kafka_at(address), no_secrets, LOOPBACK) as broker:
             return await contents(broker, stage.get("dlq/orders")["status"]["boxes"]["dead"])
 
     return asyncio.run(read())
 
 
-def id_of(letter: Taken) -> str:
+def id_of(letter: StoredMessage) -> str:
     return str(json.loads(letter.message.value or b"")["id"])
 
 

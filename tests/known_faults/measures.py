@@ -78,7 +78,7 @@ def read_frame(kind: str, size: str) -> float:
         spec = BrokerConnectionSpec.model_validate({kind: told[kind]})
         async with open_broker(spec, lambda *_: b"", ALLOW) as broker:
             with suppress(Exception):
-                await asyncio.wait_for(broker.server(), 30)
+                await asyncio.wait_for(broker.server_info(), 30)
 
     before = peak()
     asyncio.run(ask())
@@ -129,15 +129,15 @@ def read_settlements(count: str) -> float:
     from pyroaring import BitMap
 
     from deadletter.brokers.kafka.monitor_state import Tail
-    from deadletter.brokers.types import Watched
+    from deadletter.brokers.types import MonitoredBox
     from deadletter.core.ledger.settlements import encode_chunk, settled_key
-    from deadletter.core.replay_progress import Why
+    from deadletter.core.replay_progress import SettledAs
 
     bits = BitMap(range(65_536))
     bits.run_optimize()
-    keys = [settled_key("dead", 0, Why.Replayed, number) for number in range(int(count))]
+    keys = [settled_key("dead", 0, SettledAs.Replayed, number) for number in range(int(count))]
     records = [(key, encode_chunk(key, bits)) for key in keys]
-    tail = Tail(Watched("dead", "dead.ledger", None, "Auto", False, None))
+    tail = Tail(MonitoredBox("dead", "dead.ledger", None, "Auto", False, None))
     before = time.process_time()
     for at, (key, value) in enumerate(records):
         tail.read_ledger(_record("dead.ledger", at, key, value))

@@ -15,7 +15,7 @@ from deadletter.api.dead_letter_queues import DeadLetterQueue
 from deadletter.brokers.connect import open_broker
 from deadletter.brokers.errors import BrokerError
 from deadletter.brokers.memory import MemoryBroker, MemoryServer
-from deadletter.brokers.types import BoxSpec, Watched
+from deadletter.brokers.types import BoxSpec, MonitoredBox
 from deadletter.cli.letters import _table, summary
 from deadletter.controller.admission import judge_queue
 from deadletter.controller.context import Operation
@@ -25,7 +25,7 @@ from deadletter.core.fingerprint import top_frame
 from deadletter.core.ledger.settlements import encode_chunk, settled_key
 from deadletter.core.letters import Message, Place
 from deadletter.core.redaction import redact
-from deadletter.core.replay_progress import Why
+from deadletter.core.replay_progress import SettledAs
 from deadletter.kube import CONNECTIONS, QUEUES, Body, Resource
 from deadletter.net.address_guard import allowed
 from deadletter.plan.queue_checks import box_is_free
@@ -75,15 +75,15 @@ async def test_a_forged_first_header_of_a_dialect_does_not_choose_where_a_letter
 async def test_a_forged_header_cannot_write_to_the_ledger(kafka: str, wire: Wire) -> None:
     scene = await Scene(wire.broker, f"{wire.prefix}orders", {"kafka": {"bootstrapServers": [kafka]}}).build()
     dead, ledger = scene.boxes.dead, scene.boxes.ledger
-    key = settled_key(dead, 0, Why.Discarded, 0)
+    key = settled_key(dead, 0, SettledAs.Discarded, 0)
     to_ledger = ("kafka_dlt-original-topic", ledger.encode())
     honest = [Message(b"key-%d" % n, b"{}", SPRING, 0) for n in range(5)]
     forged = Message(key, encode_chunk(key, BitMap(range(65_536))), (to_ledger, *SPRING), 0)
     await lay(wire.broker, dead, [*honest, forged])
     told = scene.assignment(select={"ids": ["0-5"]}).model_copy(update={"dialect": "spring-dlt"})
     await scene.run(told)
-    registers = wire.broker.registers()
-    watched = Watched(dead, ledger, scene.boxes.retry, "spring-dlt", False, None)
+    registers = wire.broker.monitor()
+    watched = MonitoredBox(dead, ledger, scene.boxes.retry, "spring-dlt", False, None)
     reading = (await registers.sweep([watched], int(time.time() * 1000)))[dead]
     await registers.close()
     if isinstance(reading, BrokerError):
@@ -198,7 +198,7 @@ async def test_a_kafka_name_that_is_rebound_to_loopback_is_not_dialled() -> None
         spec = kafka_at(f"broker.tenant.example:{loopback.port}")
         async with open_broker(spec, no_secret, ()) as broker:
             with pytest.raises((BrokerError, TimeoutError)):
-                await asyncio.wait_for(broker.server(), 8)
+                await asyncio.wait_for(broker.server_info(), 8)
     assert loopback.visits == 0
 
 
@@ -209,7 +209,7 @@ async def test_a_redis_name_that_is_rebound_to_loopback_is_not_dialled() -> None
         spec = redis_at(f"redis://broker.tenant.example:{loopback.port}/0")
         async with open_broker(spec, no_secret, ()) as broker:
             with pytest.raises((BrokerError, TimeoutError)):
-                await asyncio.wait_for(broker.server(), 8)
+                await asyncio.wait_for(broker.server_info(), 8)
     assert loopback.visits == 0
 
 
@@ -220,7 +220,7 @@ async def test_a_forbidden_address_in_later_metadata_is_not_dialled() -> None:
         lying_kafka(("127.0.0.2", forbidden.port)) as liar,
         open_broker(kafka_at(f"127.0.0.1:{liar.port}"), no_secret, ("127.0.0.1/32",)) as broker,
     ):
-        for call in (broker.server, lambda: broker.describe(["orders"]), broker.server):
+        for call in (broker.server_info, lambda: broker.describe(["orders"]), broker.server_info):
             with suppress(BrokerError, TimeoutError):
                 await asyncio.wait_for(call(), 8)
     assert forbidden.visits == 0

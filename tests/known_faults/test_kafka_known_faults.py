@@ -21,16 +21,17 @@ from structlog.testing import capture_logs
 
 from deadletter.api.broker_connections import BrokerConnectionSpec
 from deadletter.brokers.connect import open_broker
-from deadletter.brokers.contract import Broker, Registers
+from deadletter.brokers.contract import BoxMonitor, Broker
 from deadletter.brokers.errors import BoxRecreated, BrokerError
 from deadletter.brokers.kafka import ledger as ledgers
 from deadletter.brokers.kafka import topics
 from deadletter.brokers.kafka.subscription import retry_partition
 from deadletter.brokers.kafka.subscription import subscription as kafka_desk
-from deadletter.brokers.types import BoxSpec, CourierWord, Publication, Watched
+from deadletter.brokers.types import BoxSpec, MonitoredBox, Publication
+from deadletter.core.heartbeats import WorkerStatus
 from deadletter.core.ledger.settlements import encode_chunk, settled_key
 from deadletter.core.letters import Place
-from deadletter.core.replay_progress import Why
+from deadletter.core.replay_progress import SettledAs
 from deadletter.workers import exit_status
 from deadletter.workers.courier.courier import Courier
 from deadletter.workers.courier.main import desk_spec
@@ -98,8 +99,8 @@ async def test_letters_parked_in_a_recreated_retry_topic_are_delivered(wire: Wir
         await wire.send(*(message(f"old{n}", f"k{n}") for n in range(5)))
         async with wire.courier(told):
             await until(lambda: delivered("old") == 5)
-        await wire.broker.drop([wire.prefix + "retry"])
-        await wire.broker.ensure(BoxSpec(wire.prefix + "retry", 1, 1, retention_ms=-1, parking=True))
+        await wire.broker.delete([wire.prefix + "retry"])
+        await wire.broker.ensure(BoxSpec(wire.prefix + "retry", 1, 1, retention_ms=-1, is_retry_box=True))
         await wire.send(*(message(f"new{n}", f"k{n}") for n in range(5)))
         async with wire.courier(told):
             await until(lambda: all(attempts[f"new{n}".encode()] for n in range(5)))
@@ -110,8 +111,8 @@ async def test_letters_parked_in_a_recreated_retry_topic_are_delivered(wire: Wir
 @known_fault("E10-SWEEP", "a recreated dead topic that outgrew the old mark is swept as if it were the old one")
 async def test_a_sweep_reports_a_recreated_dead_topic_that_outgrew_its_mark(kafka: str, wire: Wire) -> None:
     scene = await recreated_scene(kafka, wire)
-    registers = wire.broker.registers()
-    watched = Watched(scene.boxes.dead, scene.boxes.ledger, scene.boxes.retry)
+    registers = wire.broker.monitor()
+    watched = MonitoredBox(scene.boxes.dead, scene.boxes.ledger, scene.boxes.retry)
     reading = (await registers.sweep([watched], int(time.time() * 1000)))[scene.boxes.dead]
     await registers.close()
     assert isinstance(reading, BoxRecreated)
@@ -131,7 +132,7 @@ async def recreated_scene(kafka: str, wire: Wire) -> Scene:
     await scene.bury(*(letter(n, scene.name) for n in range(10)))
     ending = await scene.replay("first")
     assert (ending.code, ending.reason) == (exit_status.FINISHED, "AllReplayed"), ending
-    await wire.broker.drop([scene.boxes.dead])
+    await wire.broker.delete([scene.boxes.dead])
     await wire.broker.ensure(BoxSpec(scene.boxes.dead, 1, 1, retention_ms=-1))
     await scene.bury(*(letter(n, scene.name) for n in range(100, 115)))
     return scene
@@ -169,7 +170,7 @@ async def test_a_recreated_dead_topic_is_noticed_where_a_marker_has_the_offset_o
         mark = (await wire.buried())[-1].place.offset
         ending = await discard("first")
         assert (ending.code, ending.counts.get("discarded")) == (exit_status.FINISHED, 6), ending
-        await wire.broker.drop([dead.name])
+        await wire.broker.delete([dead.name])
         await wire.broker.ensure(dead)
         async with producing(wire) as producer:  # one record without a marker: from here on markers have even offsets
             await producer.send_and_wait(dead.name, b"first", partition=0)
@@ -225,9 +226,9 @@ async def test_a_message_with_a_time_far_ahead_does_not_hold_up_other_messages(w
 @known_fault("E9", "every heartbeat of a courier has a producer id of its own, which the broker keeps for a day")
 async def test_the_heartbeats_of_a_courier_share_one_producer(wire: Wire, bed: beds.Bed) -> None:
     await wire.make(1)
-    async with wire.broker.desk(desk_spec(wire.assignment("http://127.0.0.1:1/"), "pod-0")) as desk:
+    async with wire.broker.subscribe(desk_spec(wire.assignment("http://127.0.0.1:1/"), "pod-0")) as desk:
         for n in range(5):
-            await desk.say(CourierWord("pod-0", at=n))
+            await desk.report_status(WorkerStatus("pod-0", at=n))
     (log,) = (bed.directory / "kafka" / "log").glob(f"{wire.prefix}dead.ledger-0/*.log")
     ids = producer_ids(log.read_bytes())
     assert_set_up(bool(ids))
@@ -256,7 +257,7 @@ async def test_a_clock_stepped_back_does_not_keep_the_circuit_open() -> None:
     async with serving(lambda _: web.Response(status=200 if is_up else 503)) as service:
         told = assignment(service.url, policy=policy, delivery={"inlineLimit": "1h"})
         deliverer, stop = Deliverer(told, no_secret), asyncio.Event()
-        async with bench.broker.desk(desk_spec(told, "pod-0")) as desk:
+        async with bench.broker.subscribe(desk_spec(told, "pod-0")) as desk:
             courier = Courier(told, desk, deliverer, clock=lambda: wall_clock() + step)
             run = asyncio.ensure_future(courier.run(stop))
             await until(lambda: courier.gate.breaker.state == "Open")
@@ -277,7 +278,7 @@ async def test_a_courier_serves_all_partitions_under_a_low_soft_limit_of_open_fi
     await wire.make(partitions)
     box = wire.prefix + "orders"
     sent = [Publication(box, message(f"{p}", f"k{p}"), Place("test", 0, p), p) for p in range(partitions)]
-    await wire.broker.append(sent)
+    await wire.broker.publish(sent)
     async with serving(ok) as service:
         pod = Pod(tmp_path / "pod", wire.assignment(service.url))
         with soft_limit_of_files(64):
@@ -317,10 +318,10 @@ async def test_settlements_of_a_trimmed_retry_topic_leave_the_ledger(
     monkeypatch.setattr(retry_partition, "TRIM_AFTER", 0.0)
     await wire.make(1)
     ledger, retry = f"{wire.prefix}dead.ledger", f"{wire.prefix}retry"
-    key = settled_key(retry, 0, Why.Delivered, 0)
+    key = settled_key(retry, 0, SettledAs.Delivered, 0)
     line = wire.broker._line
-    async with wire.broker.desk(desk_spec(wire.assignment("http://127.0.0.1:1/"), "pod-0")) as desk:
-        await desk.say(CourierWord("pod-0", at=1))  # which makes the ledger
+    async with wire.broker.subscribe(desk_spec(wire.assignment("http://127.0.0.1:1/"), "pod-0")) as desk:
+        await desk.report_status(WorkerStatus("pod-0", at=1))  # which makes the ledger
     await ledgers.write_plainly(line, ledger, {0: [(key, encode_chunk(key, BitMap(range(CHUNK))))]})
     async with producing(wire) as producer:
         await fill(producer, retry, CHUNK)
@@ -404,23 +405,23 @@ async def test_probes_and_sweeps_go_on_while_one_of_three_brokers_is_down(kafka_
         clients = [await stack.enter_async_context(open_broker(spec, no_secret, allow=OPEN_TO)) for _ in range(12)]
         await clients[0].ensure(BoxSpec(dead, 3, 3, retention_ms=-1))
         await clients[0].ensure(BoxSpec(ledger, topics.LEDGER_PARTITIONS, 3, config=topics.LEDGER_CONFIG))
-        watchers = [(one, one.registers()) for one in clients]
-        before = [error for watcher in watchers for error in await failures(*watcher, Watched(dead, ledger))]
+        watchers = [(one, one.monitor()) for one in clients]
+        before = [error for watcher in watchers for error in await failures(*watcher, MonitoredBox(dead, ledger))]
         assert_set_up(not before)
         kafka_cluster.kill(3)
         async with asyncio.timeout(60):
             while any(one.leader in (-1, 3) for one in kafka_cluster.partitions(dead, ledger)):
                 await asyncio.sleep(0.5)
-        found = [error for watcher in watchers for error in await failures(*watcher, Watched(dead, ledger))]
+        found = [error for watcher in watchers for error in await failures(*watcher, MonitoredBox(dead, ledger))]
         for _, registers in watchers:
             await registers.close()
     assert found == []
 
 
-async def failures(broker: Broker, registers: Registers, watched: Watched) -> list[str]:
+async def failures(broker: Broker, registers: BoxMonitor, watched: MonitoredBox) -> list[str]:
     """Probe, describe and sweep twice, as the operator does; the calls that fail."""
     calls = {
-        "server": broker.server,
+        "server": broker.server_info,
         "describe": partial(broker.describe, [watched.dead]),
         "sweep": partial(swept, registers, watched),
     }
@@ -433,7 +434,7 @@ async def failures(broker: Broker, registers: Registers, watched: Watched) -> li
     return found
 
 
-async def swept(registers: Registers, watched: Watched) -> None:
+async def swept(registers: BoxMonitor, watched: MonitoredBox) -> None:
     for reading in (await registers.sweep([watched], wall_clock())).values():
         if isinstance(reading, BrokerError):
             raise reading

@@ -11,8 +11,8 @@ from redis.asyncio import Redis
 
 from deadletter.brokers.connect import open_broker
 from deadletter.brokers.errors import BrokerError, Fenced
-from deadletter.brokers.types import Step
-from deadletter.core.replay_progress import Why
+from deadletter.brokers.types import CommitBatch
+from deadletter.core.replay_progress import SettledAs
 from deadletter.workers.courier.main import Shift, desk_spec
 from deadletter.workers.environment import Station
 from tests.brokers.failovers import failing_over
@@ -40,13 +40,13 @@ async def test_a_mover_from_before_a_failover_is_fenced_by_one_after_it(tmp_path
             letters = await contents(old, boxes.dead)
             await failover.until_replicated()
             await failover.stop_replication()
-            async with old.mover(boxes.dead, boxes.ledger, 0, "uid-1") as first:
+            async with old.partition_writer(boxes.dead, boxes.ledger, 0, "uid-1") as first:
                 await failover.kill_master()
                 await until_answering(old)
-                async with new.mover(boxes.dead, boxes.ledger, 0, "uid-2"):
-                    settled = {Why.Replayed: [one.place.offset for one in letters]}
+                async with new.partition_writer(boxes.dead, boxes.ledger, 0, "uid-2"):
+                    settled = {SettledAs.Replayed: [one.place.offset for one in letters]}
                     with suppress(Fenced):
-                        await first.commit(Step(tally_of(letters), republish(boxes.target, letters), settled))
+                        await first.commit(CommitBatch(tally_of(letters), republish(boxes.target, letters), settled))
             assert await contents(new, boxes.target) == []
 
 
@@ -56,7 +56,7 @@ async def until_answering(broker) -> None:
     async with asyncio.timeout(60):
         while not is_up:
             with suppress(BrokerError):
-                await asyncio.gather(*(broker.server() for _ in range(4)))
+                await asyncio.gather(*(broker.server_info() for _ in range(4)))
                 is_up = True
 
 
@@ -150,5 +150,5 @@ async def test_a_lag_that_redis_does_not_know_is_not_shown_as_zero(redis: str) -
         await wire.send(*(message(f"{n}", "k") for n in range(20)))
         entries = await client.xrange(wire.prefix + "orders")
         await client.xdel(wire.prefix + "orders", entries[-10][0])  # a gap, so that Redis cannot count
-        async with broker.desk(desk_spec(told, "pod-0")) as desk:
+        async with broker.subscribe(desk_spec(told, "pod-0")) as desk:
             assert desk.lag != 0

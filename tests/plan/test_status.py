@@ -8,7 +8,8 @@ import pytest
 import yaml
 
 from deadletter.api.dead_letter_queues import DeadLetterQueue
-from deadletter.brokers.types import CourierWord, GroupReading
+from deadletter.core.box_stats import FailureGroup
+from deadletter.core.heartbeats import WorkerStatus
 from deadletter.core.reasons import Reason
 from deadletter.plan.conditions import turned
 from deadletter.plan.degraded import gate, loss_warning
@@ -68,7 +69,7 @@ def test_a_courier_counts_when_it_is_available(deployment: dict[str, Any] | None
 
 
 def test_a_group_has_started_when_a_courier_was_heard_and_stays_so() -> None:
-    heard = replace(SEEN, reading=reading(couriers=(CourierWord("pod-0"),)))
+    heard = replace(SEEN, reading=reading(couriers=(WorkerStatus("pod-0"),)))
     assert "consumerGroup" not in queue_status(delivered(), SEEN, None)
     assert "consumerGroup" not in queue_status(plain(), heard, None)
     group = queue_status(delivered(), heard, None)["consumerGroup"]
@@ -99,10 +100,10 @@ def test_a_clock_moves_only_when_its_status_turns() -> None:
         ({"alerts": {"age": "1h"}}, reading(1, NOW - HOUR + 1), None),
         ({"capacity": {"maxLetters": 10}}, reading(10), "CapacityReached"),
         ({"alerts": {"depth": 5}}, reading(6, caught_up=False), None),
-        ({}, reading(0, couriers=(CourierWord("p", circuit="Open", at=NOW - 1000),)), "CircuitOpen"),
-        ({}, reading(0, couriers=(CourierWord("p", paused="TargetForbidden", at=NOW),)), "TargetForbidden"),
-        ({}, reading(0, couriers=(CourierWord("p", paused="FailureShareExceeded", at=NOW),)), "FailureShareExceeded"),
-        ({}, reading(0, couriers=(CourierWord("p", paused="Suspended", at=NOW),)), None),
+        ({}, reading(0, couriers=(WorkerStatus("p", circuit="Open", at=NOW - 1000),)), "CircuitOpen"),
+        ({}, reading(0, couriers=(WorkerStatus("p", paused="TargetForbidden", at=NOW),)), "TargetForbidden"),
+        ({}, reading(0, couriers=(WorkerStatus("p", paused="FailureShareExceeded", at=NOW),)), "FailureShareExceeded"),
+        ({}, reading(0, couriers=(WorkerStatus("p", paused="Suspended", at=NOW),)), None),
     ],
 )
 def test_degraded_says_the_worst(spec: dict[str, Any], seen: Any, reason: str | None) -> None:
@@ -158,7 +159,7 @@ def test_short_lives_are_warned_of_later(retention: int | None, warning: int | N
 
 
 def test_numbers_and_groups() -> None:
-    group = GroupReading("ab12cd34", "Timeout", "Network", 4, NOW, NOW)
+    group = FailureGroup("ab12cd34", "Timeout", "Network", 4, NOW, NOW)
     seen = reading(4, NOW, groups=(group,), upper_bound=True)
     status = queue_status(plain(capacity={"maxLetters": 16}), replace(SEEN, reading=seen), None)
     assert (status["depth"], status["utilization"], status["depthIsUpperBound"]) == (4, 25, True)

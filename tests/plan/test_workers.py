@@ -9,7 +9,7 @@ import pytest
 from deadletter.api.assignments import CourierAssignment, RedriveAssignment, ReplayAssignment
 from deadletter.api.dead_letter_queues import DeadLetterQueue
 from deadletter.api.retry_policies import RetryPolicy
-from deadletter.brokers.types import CourierWord
+from deadletter.core.heartbeats import WorkerStatus
 from deadletter.plan.boxes import owned_boxes, plan_boxes
 from deadletter.plan.facts import Exit, QueueFacts, ReplayFacts
 from deadletter.plan.gates import plan_gate
@@ -88,7 +88,7 @@ def test_only_what_a_courier_works_by_rolls_it(change: dict[str, Any], rolls: bo
 
 
 STARTED = {"consumerGroup": {"name": "billing", "source": "orders", "startedTime": "2026-11-16T00:00:00Z"}}
-HEARD = QueueFacts(connection=connection(**SASL), reading=reading(couriers=(CourierWord("pod-0"),)), now=NOW)
+HEARD = QueueFacts(connection=connection(**SASL), reading=reading(couriers=(WorkerStatus("pod-0"),)), now=NOW)
 
 
 @pytest.mark.parametrize(

@@ -11,8 +11,10 @@ from deadletter.api.kinds import Kind
 from deadletter.api.queue_status import OwnedBox
 from deadletter.api.replays import Replay
 from deadletter.api.retry_policies import RetryPolicy
-from deadletter.brokers.types import CourierWord, GroupReading, Server
+from deadletter.brokers.types import ServerInfo
 from deadletter.controller.reconcile import references
+from deadletter.core.box_stats import FailureGroup
+from deadletter.core.heartbeats import WorkerStatus
 from deadletter.plan.facts import Loss, QueueFacts, ReplayFacts
 from deadletter.plan.queue_status import queue_status
 from deadletter.plan.replays import replay_status
@@ -20,13 +22,13 @@ from tests.plan.things import NOW, connection, delivered, reading, replay, tally
 from tools.crds import crd
 from tools.reference_docs import rows
 
-CAUSE = GroupReading("ab12cd34", "Timeout", "Network", 3, NOW - 1000, NOW)
+CAUSE = FailureGroup("ab12cd34", "Timeout", "Network", 3, NOW - 1000, NOW)
 DEPLOYMENT = {"status": {"replicas": 2, "readyReplicas": 1, "availableReplicas": 1}}
 
 
 def _queue() -> dict[str, Any]:
     queue = delivered(capacity={"maxLetters": 10})
-    couriers = (CourierWord("pod-0"),)
+    couriers = (WorkerStatus("pod-0"),)
     seen = reading(3, NOW - 1000, groups=(CAUSE,), upper_bound=True, caught_up=True, couriers=couriers)
     owned = (OwnedBox(name="orders.billing.dlq", id="id-1"),)
     facts = QueueFacts(connection(), reading=seen, retention_ms=86_400_000, owned=owned, deployment=DEPLOYMENT, now=NOW)
@@ -45,7 +47,7 @@ def _replay() -> dict[str, Any]:
 
 
 def _connection() -> dict[str, Any]:
-    server = references._server(Server("Kafka", "4.1", 3, transactions=True, id="c1"))
+    server = references._server(ServerInfo("Kafka", "4.1", 3, transactions=True, id="c1"))
     return references._status(connection(), None, 1) | {"server": server}
 
 

@@ -5,8 +5,8 @@ from typing import Any
 from deadletter.api.broker_connections import BrokerConnection
 from deadletter.api.dead_letter_queues import DeadLetterQueue
 from deadletter.api.replays import Replay
-from deadletter.brokers.types import Reading
-from deadletter.core.replay_progress import Span, Tally
+from deadletter.core.box_stats import BoxStats
+from deadletter.core.replay_progress import PartitionProgress, Span
 
 NOW = 1_794_787_200_000
 
@@ -41,9 +41,9 @@ def routes(*names: str) -> list[dict[str, Any]]:
     return [{"match": "attempts > 3", "queueRef": {"name": name}} for name in names]
 
 
-def reading(depth: int = 0, oldest: int | None = None, **more: Any) -> Reading:
-    return Reading(depth, oldest, **more)
+def reading(depth: int = 0, oldest: int | None = None, **more: Any) -> BoxStats:
+    return BoxStats(depth, oldest, **more)
 
 
-def tally(partition: int = 0, end: int = 10, **more: Any) -> Tally:
-    return Tally(Span(partition, 0, end), NOW, **({"next": end} | more))
+def tally(partition: int = 0, end: int = 10, **more: Any) -> PartitionProgress:
+    return PartitionProgress(Span(partition, 0, end), NOW, **({"next": end} | more))

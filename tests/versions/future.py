@@ -6,10 +6,12 @@ from typing import Any
 from pyroaring import BitMap
 
 from deadletter.core.ledger import settlements as core
-from deadletter.core.replay_progress import Span, Tally
+from deadletter.core.replay_progress import PartitionProgress, Span
 from tests.brokers.staging import now
 
-TALLY = Tally(Span(0, 0, 9), 1, 9, scanned=9, matched=9, replayed=8, skipped={"Throttled": 1}, phase="Cooling")
+TALLY = PartitionProgress(
+    Span(0, 0, 9), 1, 9, scanned=9, matched=9, replayed=8, skipped={"Throttled": 1}, phase="Cooling"
+)
 Record = tuple[bytes, bytes]
 
 
@@ -31,7 +33,7 @@ def settled(box: str, partition: int, why: str, *offsets: int) -> Record:
 
 def grown_tally(uid: str, **more: Any) -> Record:
     """A tally with fields, a skip reason and a phase of a later version."""
-    known = json.loads(core.encode_tally(b"", TALLY)[5:])
+    known = json.loads(core.encode_progress(b"", TALLY)[5:])
     return sealed(f"tally/{uid}/0", {**known, "cooled": 3, "span": {**known["span"], "epoch": 4}, **more})
 
 
@@ -51,6 +53,6 @@ def unreadable() -> list[Record]:
         sealed("courier/pod-6/eu", {"pod": "pod-6"}),
         grown_word("pod-7", at="noon"),
         grown_tally("uid-7", replayed="many"),
-        of_version_2(core.courier_key("pod-8")),
-        of_version_2(core.tally_key("uid-8", 0)),
+        of_version_2(core.worker_key("pod-8")),
+        of_version_2(core.progress_key("uid-8", 0)),
     ]

@@ -9,7 +9,8 @@ from redis.asyncio import Redis
 from deadletter.api.broker_connections import BrokerConnectionSpec
 from deadletter.brokers.contract import Broker
 from deadletter.brokers.errors import BrokerError
-from deadletter.brokers.types import Publication, Reading
+from deadletter.brokers.types import Publication
+from deadletter.core.box_stats import BoxStats
 from deadletter.core.letters import Message, Place
 from tests.brokers.staging import Boxes, now
 
@@ -28,7 +29,7 @@ class Site:
     async def write_ledger(self, ledger: str, records: Records, partition: int = 0) -> None:
         """Append records to a ledger that exists, as another version would."""
         if self.kind == "kafka":
-            await self.broker.append(
+            await self.broker.publish(
                 [Publication(ledger, Message(key, value), Place("test", 0, 0), partition) for key, value in records]
             )
             return
@@ -54,9 +55,9 @@ class Site:
         finally:
             await consumer.stop()
 
-    async def reading(self, boxes: Boxes) -> Reading:
+    async def reading(self, boxes: Boxes) -> BoxStats:
         """What the sweep of this version sees of one queue."""
-        registers = self.broker.registers()
+        registers = self.broker.monitor()
         try:
             found = (await registers.sweep([boxes.watched], now()))[boxes.dead]
         finally:

@@ -14,17 +14,17 @@ import deadletter
 from deadletter.api.broker_connections import BrokerConnectionSpec
 from deadletter.brokers.connect import open_broker
 from deadletter.brokers.errors import BrokerError
-from deadletter.brokers.types import Watched
+from deadletter.brokers.types import MonitoredBox
 
 
 async def sweep(kind: str, address: str, dead: str, ledger: str, retry: str) -> dict:
     where = {"kafka": {"bootstrapServers": [address]}} if kind == "kafka" else {"redis": {"url": address}}
     spec = BrokerConnectionSpec.model_validate(where)
     async with open_broker(spec, lambda *_: b"", ("127.0.0.0/8", "10.0.0.0/8")) as broker:
-        registers = broker.registers()
+        registers = broker.monitor()
         try:
             while True:
-                found = (await registers.sweep([Watched(dead, ledger, retry)], time.time_ns() // 1_000_000))[dead]
+                found = (await registers.sweep([MonitoredBox(dead, ledger, retry)], time.time_ns() // 1_000_000))[dead]
                 if isinstance(found, BrokerError):
                     raise found
                 if found.caught_up:

@@ -5,18 +5,19 @@ import json
 import sys
 import time
 
-import deadletter
 from deadletter.api.brokerconnections import BrokerConnectionSpec
+from deadletter.brokers.values import Watched
+
+import deadletter
 from deadletter.brokers.connect import open_broker
 from deadletter.brokers.errors import BrokerError
-from deadletter.brokers.values import Watched
 
 
 async def sweep(kind: str, address: str, dead: str, ledger: str, retry: str) -> dict:
     where = {"kafka": {"bootstrapServers": [address]}} if kind == "kafka" else {"redis": {"url": address}}
     spec = BrokerConnectionSpec.model_validate(where)
     async with open_broker(spec, lambda *_: b"", ("127.0.0.0/8", "10.0.0.0/8")) as broker:
-        registers = broker.registers()
+        registers = broker.monitor()
         try:
             while True:
                 found = (await registers.sweep([Watched(dead, ledger, retry)], time.time_ns() // 1_000_000))[dead]

@@ -5,9 +5,11 @@ from structlog.testing import capture_logs
 
 from deadletter.brokers.errors import LedgerTooNew
 from deadletter.brokers.kafka.subscription import subscription as kafka_desk
-from deadletter.brokers.types import CourierWord, Delivered, Parked, Reading, Step
+from deadletter.brokers.types import CommitBatch, Delivered, Parked
+from deadletter.core.box_stats import BoxStats
+from deadletter.core.heartbeats import WorkerStatus
 from deadletter.core.ledger import settlements as core
-from deadletter.core.replay_progress import Why
+from deadletter.core.replay_progress import SettledAs
 from tests.brokers.opening import fresh_name
 from tests.brokers.staging import (
     Boxes,
@@ -28,11 +30,11 @@ from tests.versions.sites import Site
 async def replay_some(site: Site, boxes: Boxes, count: int, uid: str) -> None:
     """Replay the first open letters, at most `count`."""
     letters = await contents(site.broker, boxes.dead)
-    async with site.broker.mover(boxes.dead, boxes.ledger, 0, uid) as mover:
+    async with site.broker.partition_writer(boxes.dead, boxes.ledger, 0, uid) as mover:
         chosen = [one for one in letters if mover.is_open(one.place.offset)][:count]
         offsets = [one.place.offset for one in chosen]
         tally = tally_of(letters, replayed=len(chosen))
-        await mover.commit(Step(tally, republish(boxes.target, chosen), {Why.Replayed: offsets}))
+        await mover.commit(CommitBatch(tally, republish(boxes.target, chosen), {SettledAs.Replayed: offsets}))
 
 
 async def grown(site: Site, name: str, partitions: int = 1) -> Boxes:
@@ -53,9 +55,9 @@ async def test_a_sweep_tells_what_it_knows_and_counts_the_rest(site: Site) -> No
     assert reading.tallies["uid-2"] == (future.TALLY,)
     assert set(reading.tallies) == {"uid-1", "uid-2"}
     (word,) = reading.couriers
-    assert word == CourierWord("pod-2", "Tripped", at=word.at)
+    assert word == WorkerStatus("pod-2", "Tripped", at=word.at)
     assert reading.skipped == len(future.unreadable())
-    assert {uid: [*tallies] for uid, tallies in (await site.broker.tallies(boxes.ledger)).items()} == {
+    assert {uid: [*tallies] for uid, tallies in (await site.broker.replay_progress(boxes.ledger)).items()} == {
         uid: [*tallies] for uid, tallies in reading.tallies.items()
     }
     told = sorted(line["kind"] for line in logs if line["event"] == "ledger record skipped")
@@ -70,14 +72,14 @@ async def test_a_replay_goes_on_and_leaves_unknown_records_alone(site: Site) -> 
     records = await site.read_ledger(boxes.ledger)
     for key, value in future.unreadable():
         assert [found for found in records if found[0] == key] == [(key, before.get(key, value))]
-    await site.broker.forget(boxes.ledger, "uid-2")
-    assert set(await site.broker.tallies(boxes.ledger)) == {"uid-1", "uid-3"}
+    await site.broker.delete_replay_records(boxes.ledger, "uid-2")
+    assert set(await site.broker.replay_progress(boxes.ledger)) == {"uid-1", "uid-3"}
 
 
 async def test_a_courier_goes_on(site: Site) -> None:
     boxes = await grown(site, "courier")
     await lay(site.broker, boxes.source, numbered(3))
-    async with site.broker.desk(boxes.desk()) as desk:
+    async with site.broker.subscribe(boxes.desk()) as desk:
         for claim in await claim_some(desk, 3):
             await desk.settle(claim, Parked(claim.message, now()))
         for claim in await claim_some(desk, 3):
@@ -90,7 +92,7 @@ async def test_a_letter_settled_for_an_unknown_reason_is_settled(kafka_site: Sit
     quarantined = future.settled(boxes.dead, 0, "quarantined", 2, 3)
     await site.write_ledger(boxes.ledger, [quarantined])
     assert (await site.reading(boxes)).depth == 2
-    assert list((await site.broker.settled(boxes.dead, boxes.ledger))[0]) == [0, 1, 2, 3]
+    assert list((await site.broker.settled_offsets(boxes.dead, boxes.ledger))[0]) == [0, 1, 2, 3]
     await replay_some(site, boxes, 9, "uid-3")
     assert await values(site.broker, boxes.target) == [f"v{n}".encode() for n in (0, 1, 4, 5)]
     reading = await site.reading(boxes)
@@ -104,13 +106,13 @@ async def test_a_letter_settled_for_an_unknown_reason_is_settled(kafka_site: Sit
 async def test_a_parked_letter_settled_for_an_unknown_reason_is_not_delivered(kafka_site: Site) -> None:
     site, boxes = kafka_site, await grown(kafka_site, "parked")
     await lay(site.broker, boxes.source, numbered(3))
-    async with site.broker.desk(boxes.desk()) as desk:
+    async with site.broker.subscribe(boxes.desk()) as desk:
         for claim in await claim_some(desk, 3):
             await desk.settle(claim, Parked(claim.message, now()))
     first = (await contents(site.broker, boxes.retry))[0].place.offset
     await site.write_ledger(boxes.ledger, [future.settled(boxes.retry, 0, "quarantined", first)])
     assert (await site.reading(boxes)).parked == 2
-    async with site.broker.desk(boxes.desk()) as desk:
+    async with site.broker.subscribe(boxes.desk()) as desk:
         assert sorted(claim.message.value for claim in await claim_some(desk, 2)) == [b"v1", b"v2"]
 
 
@@ -118,20 +120,20 @@ async def test_settlements_of_an_unknown_version_stop_their_partition_alone(kafk
     """Which letters they settle cannot be told, and to take them for open would send them twice."""
     site, boxes = kafka_site, await grown(kafka_site, "version", partitions=2)
     sound = await grown(kafka_site, "sound")
-    key = core.settled_key(boxes.dead, 1, Why.Replayed, 0)
+    key = core.settled_key(boxes.dead, 1, SettledAs.Replayed, 0)
     await site.write_ledger(boxes.ledger, [future.of_version_2(key)], partition=1)
     with pytest.raises(LedgerTooNew, match=f"{key.decode()}.*version 2.*[Uu]pgrade"):
-        async with site.broker.mover(boxes.dead, boxes.ledger, 1, "uid-3"):
+        async with site.broker.partition_writer(boxes.dead, boxes.ledger, 1, "uid-3"):
             pass
     await replay_some(site, boxes, 9, "uid-3")
     assert sorted(await values(site.broker, boxes.target)) == [one.value for one in numbered(6)]
-    registers = site.broker.registers()
+    registers = site.broker.monitor()
     try:
         found = await registers.sweep([boxes.watched, sound.watched], now())
     finally:
         await registers.close()
     assert isinstance(found[boxes.dead], LedgerTooNew)
-    assert isinstance(found[sound.dead], Reading)
+    assert isinstance(found[sound.dead], BoxStats)
 
 
 async def test_a_parked_letter_with_settlements_of_an_unknown_version_waits(
@@ -141,27 +143,27 @@ async def test_a_parked_letter_with_settlements_of_an_unknown_version_waits(
     site, boxes = kafka_site, await grown(kafka_site, "waits", partitions=2)
     await lay(site.broker, boxes.source, numbered(2), 0)
     await lay(site.broker, boxes.source, numbered(2, 2), 1)
-    async with site.broker.desk(boxes.desk()) as desk:
+    async with site.broker.subscribe(boxes.desk()) as desk:
         for claim in await claim_some(desk, 4):
             await desk.settle(claim, Parked(claim.message, now()))
-    key = core.settled_key(boxes.retry, 1, Why.Delivered, 0)
+    key = core.settled_key(boxes.retry, 1, SettledAs.Delivered, 0)
     await site.write_ledger(boxes.ledger, [future.of_version_2(key)], partition=1)
-    async with site.broker.desk(boxes.desk()) as desk:
+    async with site.broker.subscribe(boxes.desk()) as desk:
         claims = await claim_some(desk, 2)
         assert sorted(claim.message.value for claim in claims) == [b"v0", b"v1"]
-        assert isinstance(desk.why_shut, LedgerTooNew)
+        assert isinstance(desk.blocked_by, LedgerTooNew)
 
 
 async def test_a_replay_whose_own_records_are_of_an_unknown_version_stops(site: Site) -> None:
     """It cannot tell where to go on; to begin again would count letters, or send them, twice."""
     boxes = await grown(site, "own")
     with pytest.raises(LedgerTooNew, match="tally/uid-8/0.*[Uu]pgrade"):
-        async with site.broker.mover(boxes.dead, boxes.ledger, 0, "uid-8"):
+        async with site.broker.partition_writer(boxes.dead, boxes.ledger, 0, "uid-8"):
             pass
     if site.kind == "redis":
         return
     for number, key in enumerate((core.selected_key("uid-4", 0, 0), core.produced_key("uid-5", 0, "t", 0, 0))):
         await site.write_ledger(boxes.ledger, [future.of_version_2(key)])
         with pytest.raises(LedgerTooNew, match=key.decode()):
-            async with site.broker.mover(boxes.dead, boxes.ledger, 0, f"uid-{4 + number}"):
+            async with site.broker.partition_writer(boxes.dead, boxes.ledger, 0, f"uid-{4 + number}"):
                 pass

@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 
 from deadletter.api.assignments import ReplayAssignment
-from deadletter.brokers.types import Reading, Watched
+from deadletter.brokers.types import MonitoredBox
+from deadletter.core.box_stats import BoxStats
 from tests import previous
 from tests.bed.places import REPOSITORY
 from tests.brokers.staging import now
@@ -87,13 +88,13 @@ class Queue:
     async def until_parked(self) -> None:
         """Letters are parked and buried."""
         prefix = self.wire.prefix
-        watched = Watched(f"{prefix}dead", f"{prefix}dead.ledger", f"{prefix}retry")
-        registers = self.site.broker.registers()
+        watched = MonitoredBox(f"{prefix}dead", f"{prefix}dead.ledger", f"{prefix}retry")
+        registers = self.site.broker.monitor()
         try:
             async with asyncio.timeout(PATIENCE):
                 while True:
                     found = (await registers.sweep([watched], now()))[watched.dead]
-                    if isinstance(found, Reading) and found.parked and found.depth:
+                    if isinstance(found, BoxStats) and found.parked and found.depth:
                         return
                     await asyncio.sleep(0.05)
         finally:

@@ -11,19 +11,19 @@ from typing import Any
 import pytest
 from pyroaring import BitMap
 
-from deadletter.api.assignments import CourierAssignment, Live, RedriveAssignment, ReplayAssignment
+from deadletter.api.assignments import CourierAssignment, LiveConfig, RedriveAssignment, ReplayAssignment
 from deadletter.brokers.kafka.subscription import offset_metadata
 from deadletter.brokers.kafka.subscription.offset_metadata import Attempt
 from deadletter.brokers.redis import entries
-from deadletter.brokers.types import CourierWord
 from deadletter.core.dialects.reader import read_letter
-from deadletter.core.headers import read_fields
+from deadletter.core.headers import read_headers
+from deadletter.core.heartbeats import WorkerStatus
 from deadletter.core.ledger import settlements
 from deadletter.core.letters import Category, Message, Place
-from deadletter.core.replay_progress import Span, Tally, Why
+from deadletter.core.replay_progress import PartitionProgress, SettledAs, Span
 
 FOLDER = Path(__file__).parent / "samples"
-TALLY = Tally(
+TALLY = PartitionProgress(
     Span(2, 10, 70_000),
     1_763_000_000_000,
     60_000,
@@ -43,7 +43,7 @@ TALLY = Tally(
     message="12 of 40 failed again",
     updated_at=1_763_000_060_000,
 )
-WORD = CourierWord(
+WORD = WorkerStatus(
     "orders-courier-0",
     "Open",
     paused="CircuitOpen",
@@ -72,8 +72,8 @@ def message(sample: dict[str, Any], name: str) -> Message:
     return Message(b64decode(one["key"]), b64decode(one["value"]), headers, one["timestamp"])
 
 
-@pytest.mark.parametrize("why", list(Why))
-def test_settled_offsets_are_read_and_written_alike(sample: dict[str, Any], why: Why) -> None:
+@pytest.mark.parametrize("why", list(SettledAs))
+def test_settled_offsets_are_read_and_written_alike(sample: dict[str, Any], why: SettledAs) -> None:
     key, value = record(sample, f"settled {why}")
     assert key == settlements.settled_key("orders.dlq", 2, why, 1)
     assert settlements.decode_chunk(key, value) == BitMap([0, 7, 65_535])
@@ -92,16 +92,16 @@ def test_selected_and_produced_offsets_are_read(sample: dict[str, Any]) -> None:
 
 def test_counts_marks_and_heartbeats_are_read_and_written_alike(sample: dict[str, Any]) -> None:
     key, value = record(sample, "tally")
-    assert (key, settlements.decode_tally(key, value)) == (settlements.tally_key("uid-1", 2), TALLY)
-    assert settlements.encode_tally(key, TALLY) == value
+    assert (key, settlements.decode_progress(key, value)) == (settlements.progress_key("uid-1", 2), TALLY)
+    assert settlements.encode_progress(key, TALLY) == value
     key, value = record(sample, "mark")
     assert (key, settlements.decode_mark(key, value)) == (
         settlements.mark_key("orders.dlq", 2),
         (65_543, 1_763_000_000_123),
     )
     key, value = record(sample, "courier")
-    assert (key, settlements.decode_word(key, value, CourierWord)) == (
-        settlements.courier_key("orders-courier-0"),
+    assert (key, settlements.decode_worker_status(key, value, WorkerStatus)) == (
+        settlements.worker_key("orders-courier-0"),
         WORD,
     )
 
@@ -111,7 +111,7 @@ def test_every_key_of_a_ledger_is_known(sample: dict[str, Any]) -> None:
 
 
 def test_parked_and_buried_letters_are_read(sample: dict[str, Any]) -> None:
-    parked = read_fields(dict(message(sample, "parked").headers))
+    parked = read_headers(dict(message(sample, "parked").headers))
     assert (parked.attempts, parked.first_failed_at, parked.due_at) == (2, 1_762_000_001_000, 1_762_000_062_000)
     envelope = read_letter(message(sample, "buried"), Place("orders.dlq", 2, 0)).envelope
     assert (envelope.origin.topic, envelope.origin.partition, envelope.origin.offset) == ("orders", 2, 41)
@@ -141,7 +141,7 @@ def test_the_metadata_of_an_offset_is_read_and_written_alike(sample: dict[str, A
         ("courier", CourierAssignment),
         ("replay", ReplayAssignment),
         ("redrive", RedriveAssignment),
-        ("live", Live),
+        ("live", LiveConfig),
     ],
 )
 def test_assignments_are_read_whole(sample: dict[str, Any], name: str, model: type) -> None:

@@ -19,7 +19,7 @@ from deadletter.api.assignments import CourierAssignment
 from deadletter.brokers.connect import open_broker
 from deadletter.brokers.contract import Broker
 from deadletter.brokers.errors import BrokerError
-from deadletter.brokers.types import Watched
+from deadletter.brokers.types import MonitoredBox
 from deadletter.workers import exit_status
 from deadletter.workers.courier.main import desk_spec
 from tests.bed.kafka_cluster import KafkaCluster
@@ -260,8 +260,8 @@ class Work:
         assert (tally.scanned, tally.matched, tally.replayed) == (count, count, count)
         boxes, replayed = self.told.boxes, self.scene.boxes
         depths = {boxes.dead: bad, replayed.dead: 0}
-        watched = [Watched(one.dead, one.ledger, one.retry or "") for one in (boxes, replayed)]
-        registers = broker.registers()
+        watched = [MonitoredBox(one.dead, one.ledger, one.retry or "") for one in (boxes, replayed)]
+        registers = broker.monitor()
         try:
             async with asyncio.timeout(PATIENCE):
                 while True:
@@ -272,7 +272,7 @@ class Work:
         finally:
             await registers.close()
         assert {name: one.depth for name, one in found.items() if not isinstance(one, BrokerError)} == depths
-        async with broker.desk(desk_spec(self.told, "after")) as desk:
+        async with broker.subscribe(desk_spec(self.told, "after")) as desk:
             assert await desk.claim(1) == []
 
 
@@ -283,6 +283,6 @@ async def patiently(ask: Callable[[], Awaitable[int]]) -> int:
             try:
                 return await ask()
             except BrokerError as error:
-                if not error.heals:
+                if not error.is_transient:
                     raise
             await asyncio.sleep(0.2)

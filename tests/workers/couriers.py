@@ -60,7 +60,7 @@ class Bench:
         self.broker: Broker = MemoryBroker(self.server)
         for name in ("orders", "dead", "other"):
             self.server.make(BoxSpec(name, partitions))
-        self.server.make(BoxSpec("retry", parking=True))
+        self.server.make(BoxSpec("retry", is_retry_box=True))
 
     def send(self, *messages: Message, partition: int | None = None) -> None:
         self.server.seed("orders", list(messages), partition)
@@ -114,7 +114,7 @@ async def running(
     """A courier at work on any broker while the block runs."""
     stop = asyncio.Event()
     deliverer = Deliverer(told, secrets, resolver)
-    async with broker.desk(desk_spec(told, pod)) as desk:
+    async with broker.subscribe(desk_spec(told, pod)) as desk:
         courier = Courier(told, desk, deliverer, paused)
         speaker = Speaker(courier, desk, pod, (told.namespace, told.queue), wall_clock, 30)
         working, speaking = asyncio.ensure_future(courier.run(stop)), asyncio.ensure_future(speaker.speak())

@@ -10,9 +10,9 @@ from deadletter.brokers.contract import Broker
 from deadletter.brokers.types import BoxSpec, Publication
 from deadletter.core import headers
 from deadletter.core.letters import Category, Envelope, Failure, Message, Origin, Place
-from deadletter.core.replay_progress import Tally
+from deadletter.core.replay_progress import PartitionProgress
 from deadletter.workers.exit_status import Ending
-from deadletter.workers.replay.setup import replay
+from deadletter.workers.replay.setup import run_replay
 
 CALLS = itertools.count()
 KAFKA = {"kafka": {"bootstrapServers": ["kafka.test:9092"]}}
@@ -29,7 +29,7 @@ def letter(
         setattr(known, name, value)
     known.failure = failure
     message = Message(b"key-%d" % number, b'{"n": %d}' % number, (("trace", b"t%d" % number),), 1_700_000_000_000)
-    return headers.stamp(message, known)
+    return headers.add_headers(message, known)
 
 
 def number_of(message: Message) -> int:
@@ -51,16 +51,16 @@ class Scene:
         return Boxes(source=self.name, dead=dead, retry=f"{dead}.retry", ledger=f"{dead}.ledger")
 
     async def build(self) -> "Scene":
-        replicas = min((await self.broker.server()).brokers, 3)
+        replicas = min((await self.broker.server_info()).brokers, 3)
         await self.broker.ensure(BoxSpec(self.name, 2, replicas))
         await self.broker.ensure(BoxSpec(self.boxes.dead, self.partitions, replicas, retention_ms=-1))
-        await self.broker.ensure(BoxSpec(self.boxes.retry or "", 1, replicas, parking=True, retention_ms=-1))
+        await self.broker.ensure(BoxSpec(self.boxes.retry or "", 1, replicas, is_retry_box=True, retention_ms=-1))
         return self
 
     async def bury(self, *messages: Message, partition: int | None = 0) -> None:
         call = f"test-{next(CALLS)}"  # the same number may die more than once
         places = [Place(call, partition or 0, number_of(message)) for message in messages]
-        await self.broker.append(
+        await self.broker.publish(
             [
                 Publication(self.boxes.dead, message, place, partition)
                 for message, place in zip(messages, places, strict=True)
@@ -84,17 +84,17 @@ class Scene:
         )
 
     async def run(self, assignment: ReplayAssignment, **more: Any) -> Ending:
-        return await replay(assignment, self.broker, more.pop("stop", asyncio.Event()), **more)
+        return await run_replay(assignment, self.broker, more.pop("stop", asyncio.Event()), **more)
 
     async def replay(self, uid: str = "uid-1", **more: Any) -> Ending:
         return await self.run(self.assignment(uid, **more))
 
-    async def tallies(self, uid: str = "uid-1") -> list[Tally]:
+    async def tallies(self, uid: str = "uid-1") -> list[PartitionProgress]:
         found = []
         for partition in range(self.partitions):
-            async with self.broker.mover(self.boxes.dead, self.boxes.ledger, partition, uid) as mover:
-                assert mover.tally is not None
-                found.append(mover.tally)
+            async with self.broker.partition_writer(self.boxes.dead, self.boxes.ledger, partition, uid) as mover:
+                assert mover.progress is not None
+                found.append(mover.progress)
         return found
 
     async def messages(self, box: str | None = None) -> list[Message]:
@@ -106,7 +106,7 @@ class Scene:
         return [number_of(message) for message in await self.messages(box)]
 
     async def open_letters(self) -> list[int]:
-        settled = await self.broker.settled(self.boxes.dead, self.boxes.ledger)
+        settled = await self.broker.settled_offsets(self.boxes.dead, self.boxes.ledger)
         spans = await self.broker.window(self.boxes.dead)
         found = []
         async for batch in self.broker.read(self.boxes.dead, spans):
@@ -114,7 +114,7 @@ class Scene:
         return found
 
 
-def adds_up(tallies: list[Tally]) -> bool:
+def adds_up(tallies: list[PartitionProgress]) -> bool:
     """matched = replayed + archived + discarded + skipped, but for letters whose expression failed."""
     for tally in tallies:
         skipped = sum(count for why, count in tally.skipped.items() if why != "SelectorError")

@@ -22,7 +22,7 @@ def pause_of(courier) -> str:
 
 async def test_a_dead_box_that_is_gone_pauses_and_nothing_is_settled_until_it_is_back(wire: Wire):
     async with serving(status(422)) as service, wire.courier(wire.assignment(service.url)) as courier:
-        await wire.broker.drop([f"{wire.prefix}dead"])
+        await wire.broker.delete([f"{wire.prefix}dead"])
         await wire.send(*(message(f"m{n}", f"k{n}") for n in range(10)))
         await until(lambda: pause_of(courier) == "BoxMissing")
         await wire.make()

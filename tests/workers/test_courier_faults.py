@@ -8,7 +8,7 @@ import pytest
 from aiohttp import web
 
 from deadletter.brokers.types import Claim
-from deadletter.core.failures import failure_of
+from deadletter.core.failures import failure_from_error
 from deadletter.core.letters import Place
 from deadletter.core.policy import BreakerSettings, Policy
 from deadletter.workers.courier.gate import Gate, Pass
@@ -199,7 +199,7 @@ async def test_a_slow_service_is_a_timeout_and_a_timeout_is_an_attempt():
 
 def test_what_fails_while_the_circuit_is_open_does_not_count():
     gate = Gate(Policy(breaker=BreakerSettings(consecutive=2, open_for=1000)))
-    refused = outcome.Outcome(failure_of("ConnectionRefused"))
+    refused = outcome.Outcome(failure_from_error("ConnectionRefused"))
     assert gate.record(refused, Pass.Usual, 0, "a", is_first=True)
     assert gate.record(refused, Pass.Usual, 0, "b", is_first=True)
     assert gate.why(0)[0] == "CircuitOpen"
@@ -219,7 +219,7 @@ def test_what_fails_while_the_circuit_is_open_does_not_count():
 
 def test_a_fault_is_probed_by_one_at_a_time_with_growing_pauses():
     gate = Gate(Policy())
-    fault = outcome.Outcome(failure_of("Dns"), fault="TargetUnresolvable")
+    fault = outcome.Outcome(failure_from_error("Dns"), fault="TargetUnresolvable")
     for _ in range(5):  # all on their way when it began
         assert not gate.record(fault, Pass.Usual, 0, None, is_first=True)
     assert gate.ask(999, FRESH) is None

@@ -85,7 +85,7 @@ async def test_a_fence_while_a_partition_is_opened_is_not_the_end(wire: Wire, ki
 
 async def test_one_of_an_earlier_generation_opens_no_partition_and_joins_anew(wire: Wire):
     spec = desk_spec(wire.assignment("http://shop.test/"), "pod-0")
-    async with wire.broker.desk(spec) as desk, asyncio.timeout(120):
+    async with wire.broker.subscribe(spec) as desk, asyncio.timeout(120):
         consumer = desk._consumer
         (one, *_) = consumer.assignment()
         await membership.confirm(consumer, one)
@@ -107,7 +107,7 @@ async def test_what_keeps_a_partition_shut_is_said_and_heals(wire: Wire):
         return claims
 
     spec = desk_spec(wire.assignment("http://shop.test/"), "pod-0")
-    async with wire.broker.desk(spec) as desk, asyncio.timeout(120):
+    async with wire.broker.subscribe(spec) as desk, asyncio.timeout(120):
         await wire.send(message())
         with patch.object(SourcePartition, "recover", refused):
             assigned = desk._consumer.assignment()

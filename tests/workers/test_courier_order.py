@@ -6,7 +6,7 @@ from unittest.mock import patch
 
 from aiohttp import web
 
-from deadletter.brokers.memory.subscription import MemoryDesk
+from deadletter.brokers.memory.subscription import MemorySubscription
 from deadletter.brokers.types import Buried, Claim, Settlement
 from tests.workers.couriers import Bench, assignment, message
 from tests.workers.services import Received, serving, status, until
@@ -115,9 +115,9 @@ async def test_what_a_rebalance_took_away_is_dropped():
 
 
 async def test_a_letter_that_waits_to_be_written_keeps_neither_its_slot_nor_its_key():
-    written, settle = asyncio.Event(), MemoryDesk.settle
+    written, settle = asyncio.Event(), MemorySubscription.settle
 
-    async def slowly(self: MemoryDesk, claim: Claim, how: Settlement) -> None:
+    async def slowly(self: MemorySubscription, claim: Claim, how: Settlement) -> None:
         if isinstance(how, Buried):
             await written.wait()
         await settle(self, claim, how)
@@ -125,7 +125,7 @@ async def test_a_letter_that_waits_to_be_written_keeps_neither_its_slot_nor_its_
     bench = Bench()
     bench.send(*(message(f"bad-{n}", "one-key") for n in range(20)), message("good", "one-key"))
     answer = lambda one: web.Response(status=200 if one.body == b"good" else 422)  # noqa: E731
-    with patch.object(MemoryDesk, "settle", slowly):
+    with patch.object(MemorySubscription, "settle", slowly):
         async with serving(answer) as service, bench.courier(assignment(service.url, delivery={"concurrency": 2})):
             await until(lambda: b"good" in service.bodies)
             assert not bench.buried()

@@ -2,7 +2,7 @@
 
 import pytest
 
-from deadletter.core.circuit_breaker import Sign
+from deadletter.core.circuit_breaker import ServiceHealth
 from deadletter.workers.delivery.http.errors import BadAnswer, Broken, HttpError, TimedOut, Unreachable
 from deadletter.workers.delivery.http.response import Answer
 from deadletter.workers.delivery.outcome import of_answer, of_error
@@ -11,19 +11,19 @@ from deadletter.workers.delivery.outcome import of_answer, of_error
 @pytest.mark.parametrize(
     ("sign", "codes"),
     [
-        (Sign.Up, (200, 204, 400, 401, 403, 404, 409, 422)),
-        (Sign.Failed, (408, 425, 429, 500, 501, 507)),
-        (Sign.Down, (502, 503, 504)),
+        (ServiceHealth.Up, (200, 204, 400, 401, 403, 404, 409, 422)),
+        (ServiceHealth.Failed, (408, 425, 429, 500, 501, 507)),
+        (ServiceHealth.Down, (502, 503, 504)),
     ],
 )
-def test_an_answer_shows_whether_the_service_works_fails_or_is_not_reached(sign: Sign, codes: tuple[int, ...]):
+def test_an_answer_shows_whether_the_service_works_fails_or_is_not_reached(sign: ServiceHealth, codes: tuple[int, ...]):
     outcomes = {code: of_answer(Answer(code), is_success=code < 300, now=0) for code in codes}
     assert {code: outcome.sign for code, outcome in outcomes.items()} == dict.fromkeys(codes, sign)
-    assert {outcome.is_answered for outcome in outcomes.values()} == {sign is not Sign.Down}
+    assert {outcome.is_answered for outcome in outcomes.values()} == {sign is not ServiceHealth.Down}
 
 
 @pytest.mark.parametrize("error", [Unreachable, Broken, TimedOut, BadAnswer])
 def test_a_service_that_gives_no_answer_is_not_reached(error: type[HttpError]):
     outcome = of_error(error("no answer"))
-    assert outcome.sign is Sign.Down
+    assert outcome.sign is ServiceHealth.Down
     assert not outcome.is_answered

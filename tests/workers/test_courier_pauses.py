@@ -7,7 +7,7 @@ from aiohttp import web
 from prometheus_client import REGISTRY
 
 from deadletter.brokers.errors import BoxRefused, NotAuthorised
-from deadletter.brokers.memory.subscription import MemoryDesk
+from deadletter.brokers.memory.subscription import MemorySubscription
 from tests.workers.couriers import QUICK, Bench, assignment, message
 from tests.workers.services import Received, serving, status, until
 
@@ -90,7 +90,7 @@ async def test_a_dead_box_that_refuses_loses_nothing_and_heals():
 
 async def test_a_partition_that_stands_still_is_said_while_the_others_are_delivered(monkeypatch):
     bench, gate = Bench(), ""
-    monkeypatch.setattr(MemoryDesk, "why_shut", NotAuthorised("no right to read"), raising=False)
+    monkeypatch.setattr(MemorySubscription, "blocked_by", NotAuthorised("no right to read"), raising=False)
     async with serving() as service, bench.courier(assignment(service.url), paused=lambda: gate):
         await until(lambda: bench.words == ["NotAuthorised"])
         assert paused("NotAuthorised") == 1
@@ -100,7 +100,7 @@ async def test_a_partition_that_stands_still_is_said_while_the_others_are_delive
         await until(lambda: bench.words == ["Suspended"])
         gate = ""
         await until(lambda: bench.words == ["NotAuthorised"])
-        monkeypatch.setattr(MemoryDesk, "why_shut", None)
+        monkeypatch.setattr(MemorySubscription, "blocked_by", None)
         await until(lambda: bench.words == [""])
         assert paused("NotAuthorised") == 0
     assert len(service.received) == 1

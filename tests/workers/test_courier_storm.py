@@ -14,7 +14,7 @@ from aiokafka.errors import KafkaError
 
 from deadletter.brokers.kafka.broker import KafkaBroker
 from deadletter.brokers.kafka.subscription.offset_metadata import decode
-from deadletter.brokers.kafka.subscription.subscription import KafkaDesk
+from deadletter.brokers.kafka.subscription.subscription import KafkaSubscription
 from deadletter.workers.process import end
 from tests.workers.couriers import QUICK, message
 from tests.workers.services import Received, serving, until
@@ -111,14 +111,14 @@ async def keep_still(wire: Wire, backoff: int) -> None:
     await wire.send(*(message(f"m{n}", f"k{n}") for n in range(10)))
     policy = {**QUICK, "backoff": {"strategy": "Fixed", "initial": f"{backoff}s"}}
     answer = lambda one: web.Response(status=503 if one.headers["Dlq-Attempt"] == "1" else 200)  # noqa: E731
-    revoked, let_go = 0, KafkaDesk.on_partitions_revoked
+    revoked, let_go = 0, KafkaSubscription.on_partitions_revoked
 
-    async def counted(self: KafkaDesk, parts: set[TopicPartition]) -> None:
+    async def counted(self: KafkaSubscription, parts: set[TopicPartition]) -> None:
         nonlocal revoked
         revoked += bool(parts)
         await let_go(self, parts)
 
-    with patch.object(KafkaDesk, "on_partitions_revoked", counted):
+    with patch.object(KafkaSubscription, "on_partitions_revoked", counted):
         async with serving(answer) as service:
             told = wire.assignment(service.url, policy=policy, delivery={"inlineLimit": "1h"})
             async with wire.courier(told):

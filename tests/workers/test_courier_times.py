@@ -10,7 +10,7 @@ from aiohttp import web
 from deadletter.brokers.kafka.subscription import committer
 from deadletter.brokers.types import Claim
 from deadletter.core import times
-from deadletter.core.headers import read_ours, stamp
+from deadletter.core.headers import add_headers, read_ours
 from deadletter.core.letters import Envelope, Message, Origin, Place
 from deadletter.plan import pod_template
 from deadletter.workers.courier import letters
@@ -73,7 +73,7 @@ async def test_a_parked_letter_tells_the_time_of_its_message_at_every_attempt(wi
     ids=["parked", "of no known topic", "of no known time", "of no origin", "forged"],
 )
 def test_whose_time_a_request_tells(parked: bool, origin: Origin, told: int):
-    one = stamp(Message(b"k", b"v", timestamp=LATER), Envelope(origin=origin, id="orders/0/7"))
+    one = add_headers(Message(b"k", b"v", timestamp=LATER), Envelope(origin=origin, id="orders/0/7"))
     claim = Claim(Place("box", 0, 9), one, parked=parked)
     head = Requests("POST", "/", "shop.test").head(one, letters.waybill(claim))
     assert f"Dlq-Timestamp: {times.render(told)}\r\n".encode() in head
@@ -90,7 +90,7 @@ async def test_what_does_not_end_in_time_is_handed_back_and_the_next_courier_has
     async with serving(hanging_at_first) as service:
         told = wire.assignment(service.url)
         stop, deliverer = asyncio.Event(), Deliverer(told, no_secret)
-        async with wire.broker.desk(desk_spec(told, "pod-0")) as desk:
+        async with wire.broker.subscribe(desk_spec(told, "pod-0")) as desk:
             working = asyncio.ensure_future(Courier(told, desk, deliverer).run(stop, grace=0.5))
             await wire.send(message())
             await until(lambda: len(service.received) == 1)

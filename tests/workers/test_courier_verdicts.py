@@ -5,7 +5,7 @@ from collections import defaultdict
 import pytest
 from aiohttp import web
 
-from deadletter.core.headers import REPLAY, REPLAYS, stamp_replay
+from deadletter.core.headers import REPLAY, REPLAYS, add_replay_headers
 from tests.workers.couriers import QUICK, Bench, assignment, buried_with, message
 from tests.workers.services import Received, serving, status, until
 
@@ -107,7 +107,7 @@ async def test_a_parked_letter_keeps_its_name_attempts_and_origin():
 
 async def test_a_replayed_letter_starts_again_at_no_attempts_and_keeps_its_replay():
     bench = Bench()
-    sent = stamp_replay(message(), "name", "replay-uid", 1)
+    sent = add_replay_headers(message(), "name", "replay-uid", 1)
     bench.server.boxes["retry"].park(sent, 0)
     async with serving(status(503)) as service, bench.courier(assignment(service.url)):
         await until(lambda: bench.is_settled)

@@ -60,14 +60,14 @@ async def test_noise_ends_its_connection_and_nothing_else(noise: bytes):
         assert (await ask(port, "/healthz"))[0] == 200
 
 
-class _StillDesk:
+class _IdleSubscription:
     lag = 0
     parked = 0
-    why_shut = None
+    blocked_by = None
 
 
 async def test_the_watchdog_barks_only_when_lag_grows_and_nothing_moves_and_nothing_pauses():
-    bench, desk, now, paused = Bench(), _StillDesk(), 0, ""
+    bench, desk, now, paused = Bench(), _IdleSubscription(), 0, ""
     async with serving() as service, bench.courier(assignment(service.url), paused=lambda: paused) as courier:
         speaker = Speaker(courier, desk, "pod", ("a", "b"), lambda: 0, 1)  # type: ignore[arg-type]
         health = Health(lambda: speaker.stuck(now))

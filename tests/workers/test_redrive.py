@@ -7,11 +7,12 @@ from structlog.testing import capture_logs
 
 from deadletter.api.assignments import RedriveAssignment
 from deadletter.brokers.memory import MemoryBroker
-from deadletter.brokers.memory.partition_writer import MemoryMover
-from deadletter.brokers.types import CourierWord, Step, Watched
-from deadletter.core.headers import read_fields
+from deadletter.brokers.memory.partition_writer import MemoryPartitionWriter
+from deadletter.brokers.types import CommitBatch, MonitoredBox
+from deadletter.core.heartbeats import WorkerStatus
+from deadletter.core.headers import read_headers
 from deadletter.core.letters import Category, Failure, Message
-from deadletter.core.replay_progress import Tally
+from deadletter.core.replay_progress import PartitionProgress
 from deadletter.workers.redrive.redriver import Redriver
 from tests.workers.replaying import Scene, letter
 from tests.workers.test_replay_returns import Application
@@ -43,13 +44,13 @@ class Stage:
         self.redriver = Redriver(self.told, self.scene.broker, self.stop, lambda: self.now, lambda: self.gate)
 
     async def after(self, seconds: int) -> int:
-        self.now += seconds * 1_000
+        self.now += seconds * 1_000run_once
         return await self.redriver.turn()
 
-    async def words(self) -> tuple[CourierWord, ...]:
+    async def words(self) -> tuple[WorkerStatus, ...]:
         """What the operator's sweep reads."""
-        watched = Watched(self.scene.boxes.dead, self.scene.boxes.ledger)
-        return (await self.scene.broker.registers().sweep([watched], self.now))[watched.dead].couriers
+        watched = MonitoredBox(self.scene.boxes.dead, self.scene.boxes.ledger)
+        return (await self.scene.broker.monitor().sweep([watched], self.now))[watched.dead].couriers
 
 
 @pytest.fixture
@@ -68,7 +69,7 @@ async def test_a_letter_goes_back_after_its_backoff_and_not_before(scene):
     assert await scene.open_letters() == []
     assert await stage.after(60) == 0
     (message,) = await scene.messages()
-    known = read_fields(dict(message.headers))
+    known = read_headers(dict(message.headers))
     assert (known.replay, known.replays) == ("redrive-1", 1)
 
 
@@ -150,13 +151,13 @@ async def test_a_letter_too_large_for_its_origin_stays_and_hinders_no_other(scen
 
 
 async def test_letters_that_are_large_together_go_back_a_few_at_a_time(scene, monkeypatch):
-    steps, commit = [], MemoryMover.commit
+    steps, commit = [], MemoryPartitionWriter.commit
 
-    async def counted(mover: MemoryMover, step: Step) -> None:
+    async def counted(mover: MemoryPartitionWriter, step: CommitBatch) -> None:
         steps.append([one.message.size >> 20 for one in step.publications])
         await commit(mover, step)
 
-    monkeypatch.setattr(MemoryMover, "commit", counted)
+    monkeypatch.setattr(MemoryPartitionWriter, "commit", counted)
     letters = [letter(number) for number in range(8)]
     for number, size in enumerate((3, 3, 3, 1, 9, 1, 6, 2)):
         letters[number].value = b"x" * (size << 20)
@@ -165,7 +166,7 @@ async def test_letters_that_are_large_together_go_back_a_few_at_a_time(scene, mo
     assert steps == [[3, 3], [3, 1], [9], [1, 6], [2]]
     assert await scene.numbers() == list(range(8))
     assert await scene.open_letters() == []
-    (tally,) = (await scene.broker.tallies(scene.boxes.ledger))["redrive-1"]
+    (tally,) = (await scene.broker.replay_progress(scene.boxes.ledger))["redrive-1"]
     assert (tally.matched, tally.replayed, tally.next) == (8, 8, 8)
 
 
@@ -185,7 +186,7 @@ async def test_a_shut_gate_holds_letters_back(scene):
     stage.gate = "Suspended"
     await scene.bury(letter(1))
     assert await stage.after(60) == 0
-    assert stage.redriver.paused == "Suspended"
+    assert stage.redriver.pause_reason == "Suspended"
     stage.gate = ""
     assert await stage.after(0) == 1
 
@@ -194,7 +195,7 @@ async def test_a_spent_error_budget_holds_letters_back(scene):
     stage = Stage(scene, policy={**POLICY, "errorBudget": {"letters": 2, "per": "1m"}})
     await scene.bury(*(letter(number) for number in range(3)))
     assert await stage.after(30) == 0
-    assert stage.redriver.paused == "ErrorBudgetSpent"
+    assert stage.redriver.pause_reason == "ErrorBudgetSpent"
     assert await stage.after(60) == 3
 
 
@@ -202,7 +203,7 @@ async def test_letters_returning_faster_than_they_leave_stop_the_redrive(scene):
     stage = Stage(scene, policy={**POLICY, "maxAttempts": 10})
     await scene.bury(*(letter(number, replays=1) for number in range(25)))
     assert await stage.after(30) == 0
-    assert stage.redriver.paused == "FailureShareExceeded"
+    assert stage.redriver.pause_reason == "FailureShareExceeded"
     assert await stage.after(61) == 25
 
 
@@ -237,12 +238,12 @@ async def test_it_makes_way_for_a_replay_before_the_gate_tells(scene):
     stage = Stage(scene)
     await scene.bury(letter(1))
     span = (await scene.broker.window(scene.boxes.dead))[0]
-    tally = Tally(span, stage.now, 0, updated_at=stage.now + 50_000)
-    async with scene.broker.mover(scene.boxes.dead, scene.boxes.ledger, 0, "a-replay") as mover:
-        await mover.commit(Step(tally))
+    tally = PartitionProgress(span, stage.now, 0, updated_at=stage.now + 50_000)
+    async with scene.broker.partition_writer(scene.boxes.dead, scene.boxes.ledger, 0, "a-replay") as mover:
+        await mover.commit(CommitBatch(tally))
         assert await stage.after(60) == 0
-        assert (stage.redriver.paused, await stage.words()) == ("Queued", ())
-        await mover.commit(Step(tally.evolve(phase="Finished")))
+        assert (stage.redriver.pause_reason, await stage.words()) == ("Queued", ())
+        await mover.commit(CommitBatch(tally.evolve(phase="Finished")))
     assert await stage.after(1) == 1
 
 
@@ -250,8 +251,8 @@ async def test_a_replay_that_was_left_alone_holds_nothing_back_for_ever(scene):
     stage = Stage(scene)
     await scene.bury(letter(1))
     span = (await scene.broker.window(scene.boxes.dead))[0]
-    async with scene.broker.mover(scene.boxes.dead, scene.boxes.ledger, 0, "a-replay") as mover:
-        await mover.commit(Step(Tally(span, stage.now, 0, updated_at=stage.now)))
+    async with scene.broker.partition_writer(scene.boxes.dead, scene.boxes.ledger, 0, "a-replay") as mover:
+        await mover.commit(CommitBatch(PartitionProgress(span, stage.now, 0, updated_at=stage.now)))
     assert await stage.after(60) == 0
     assert await stage.after(180) == 1
 

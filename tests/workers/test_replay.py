@@ -6,9 +6,9 @@ import pytest
 
 from deadletter.api.replays import Rate
 from deadletter.brokers.memory import MemoryBroker
-from deadletter.brokers.memory.partition_writer import MemoryMover
-from deadletter.core.headers import read_fields
-from deadletter.core.replay_progress import Why
+from deadletter.brokers.memory.partition_writer import MemoryPartitionWriter
+from deadletter.core.headers import read_headers
+from deadletter.core.replay_progress import SettledAs
 from deadletter.workers import exit_status
 from deadletter.workers.replay import partition as walk
 from tests.workers.replaying import Scene, adds_up, letter
@@ -42,7 +42,7 @@ async def test_a_replayed_message_is_clean_and_names_its_replay(scene):
     await scene.replay()
     (message,) = await scene.messages()
     names = {name for name, _ in message.headers}
-    known = read_fields(dict(message.headers))
+    known = read_headers(dict(message.headers))
     assert (known.replay, known.replays, known.id) == ("uid-1", 2, "orders/0/7")
     assert names == {"trace", "dlq-id", "dlq-replay", "dlq-replays"}
     assert (message.key, message.value) == (b"key-7", b'{"n": 7}')
@@ -52,7 +52,7 @@ async def test_to_the_retry_box_attempts_start_again(scene, server):
     await scene.bury(letter(3))
     await scene.replay(target={"kind": "Retry"})
     (waiting,) = server.boxes["orders.dlq.retry"].waiting.values()
-    known = read_fields(dict(waiting.message.headers))
+    known = read_headers(dict(waiting.message.headers))
     assert (known.attempts, known.first_failed_at, known.origin.offset, known.replay) == (0, None, 3, "uid-1")
     assert known.id == "orders/0/3"
     assert await scene.messages() == []
@@ -173,13 +173,13 @@ async def test_fewer_letters_in_flight_than_partitions_at_once(server):
 
 async def test_letters_that_are_archived_are_moved_a_bounded_number_of_bytes_at_once(scene, monkeypatch):
     monkeypatch.setattr(walk, "BYTES", 1_000)
-    steps, commit = [], MemoryMover.commit
+    steps, commit = [], MemoryPartitionWriter.commit
 
     async def note(mover, step):
-        steps.append(len(step.settled.get(Why.Archived, ())))
+        steps.append(len(step.settled.get(SettledAs.Archived, ())))
         await commit(mover, step)
 
-    monkeypatch.setattr(MemoryMover, "commit", note)
+    monkeypatch.setattr(MemoryPartitionWriter, "commit", note)
     await scene.bury(*(letter(number) for number in range(10)))
     assert (await scene.replay(action="Archive")).code == 0
     assert (sum(steps), max(steps)) == (10, 4)

@@ -13,8 +13,8 @@ import pytest
 
 from deadletter.brokers.connect import open_broker
 from deadletter.brokers.errors import BrokerUnreachable
-from deadletter.brokers.types import Watched
-from deadletter.core.headers import read_fields
+from deadletter.brokers.types import MonitoredBox
+from deadletter.core.headers import read_headers
 from deadletter.workers import backoff, exit_status
 from deadletter.workers.replay.setup import wall_clock
 from deadletter.workers.replay.sinks import BrokerCarrier
@@ -135,8 +135,8 @@ async def test_to_the_retry_box_letters_are_parked_due_now(scene):
     await bury(scene, 5)
     ending = await scene.replay(target={"kind": "Retry"})
     assert ending.reason == "AllReplayed"
-    watched = Watched(scene.boxes.dead, scene.boxes.ledger, scene.boxes.retry)
-    registers = scene.broker.registers()
+    watched = MonitoredBox(scene.boxes.dead, scene.boxes.ledger, scene.boxes.retry)
+    registers = scene.broker.monitor()
     async with asyncio.timeout(PATIENCE):
         reading = None
         while reading is None or not reading.caught_up:
@@ -238,7 +238,7 @@ async def test_what_a_deleted_replay_had_not_sent_is_there_for_the_next(scene, t
     process.send_signal(signal.SIGTERM)
     assert await asyncio.wait_for(process.wait(), PATIENCE) == exit_status.STOPPED
     sent = len(await scene.numbers())
-    await scene.broker.forget(scene.boxes.ledger, "uid-1")
+    await scene.broker.delete_replay_records(scene.boxes.ledger, "uid-1")
     assert await scene.open_letters() == list(range(sent, 600))
     await scene.replay("uid-2")
     assert await scene.numbers() == list(range(600))
@@ -285,7 +285,7 @@ async def test_letters_cross_from_one_broker_to_the_other(here, there, request, 
     assert await pod.finish() == 0, (tmp_path / "log").read_text()[-2_000:]
     assert sorted(await far.numbers()) == list(range(30))
     assert await near.open_letters() == []
-    known = read_fields(dict((await far.messages())[0].headers))
+    known = read_headers(dict((await far.messages())[0].headers))
     assert (known.replay, known.replays) == ("uid-1", 1)
     assert known.id is not None
 
@@ -312,7 +312,7 @@ async def test_what_crossed_before_it_was_settled_crosses_again_under_the_same_i
     told = near.assignment(target={"kind": "Queue", "box": far.name})
     ending = await near.run(told, carrier=Torn(far.broker, told.uid))
     assert ending.reason == "AllReplayed"
-    ids = [read_fields(dict(message.headers)).id for message in await far.messages()]
+    ids = [read_headers(dict(message.headers)).id for message in await far.messages()]
     assert sorted(ids) == sorted([*set(ids)] * (1 if there == "redis" else 2))
     assert len(set(ids)) == 5
     assert [(tally.matched, tally.replayed) for tally in await near.tallies()] == [(5, 5)]

@@ -5,9 +5,9 @@ import asyncio
 import pytest
 
 from deadletter.brokers.errors import BrokerUnreachable
-from deadletter.brokers.types import Step
+from deadletter.brokers.types import CommitBatch
 from deadletter.core.letters import Message
-from deadletter.core.replay_progress import Span, Tally
+from deadletter.core.replay_progress import PartitionProgress, Span
 from deadletter.workers import backoff, exit_status
 from tests.workers.replaying import adds_up, letter
 
@@ -68,8 +68,8 @@ async def test_retention_that_ate_the_window_fails_the_replay_and_is_counted(sce
     assert (await scene.run(assignment, stop=stop)).code == exit_status.STOPPED
     frozen = await scene.run(scene.assignment(select={"limit": 1}, uid="other"))
     assert frozen.code == 0
-    async with scene.broker.mover("orders.dlq", "orders.dlq.ledger", 0, "uid-1") as mover:
-        await mover.commit(Step(Tally(Span(0, 0, 6), 1, 1)))
+    async with scene.broker.partition_writer("orders.dlq", "orders.dlq.ledger", 0, "uid-1") as mover:
+        await mover.commit(CommitBatch(PartitionProgress(Span(0, 0, 6), 1, 1)))
     for offset in (0, 1, 2):
         del server.boxes["orders.dlq"].partitions[0][offset]
     ending = await scene.run(assignment)
@@ -129,7 +129,7 @@ async def test_a_second_settler_fences_the_first(scene):
     await scene.bury(*(letter(number) for number in range(300)))
 
     async def steal(self, wanted):
-        async with scene.broker.mover("orders.dlq", "orders.dlq.ledger", 0, "thief"):
+        async with scene.broker.partition_writer("orders.dlq", "orders.dlq.ledger", 0, "thief"):
             return wanted
 
     with pytest.MonkeyPatch.context() as patch:

@@ -172,7 +172,7 @@ async def test_a_transaction_that_timed_out_loses_and_repeats_nothing(scene, tmp
 
 def of_partition(partition: int, number: int, scene: Scene) -> Message:
     known = Envelope(origin=Origin(scene.name, partition, number, 1_700_000_000_000), group="billing", attempts=5)
-    return headers.stamp(Message(b"key-%d" % number, b"{}", ()), known)
+    return headers.add_headers(Message(b"key-%d" % number, b"{}", ()), known)
 
 
 async def test_an_origin_with_fewer_partitions_gets_its_letters_by_key(scene):

@@ -11,8 +11,9 @@ from aiokafka.protocol.admin import CreateAclsRequest
 from deadletter.brokers.connect import mounted_secrets, open_broker
 from deadletter.brokers.contract import Broker
 from deadletter.brokers.errors import NotAuthorised
-from deadletter.brokers.types import Reading, Watched
+from deadletter.brokers.types import MonitoredBox
 from deadletter.cli import letters
+from deadletter.core.box_stats import BoxStats
 from deadletter.workers import backoff, exit_status
 from deadletter.workers.replay.setup import wall_clock
 from tests.brokers.opening import fresh_name
@@ -89,13 +90,13 @@ async def sent(scene: Scene) -> list[int]:
 
 
 async def test_depth_age_and_groups_need_no_right_to_write(scene):
-    registers = scene.broker.registers()
-    watched = Watched(scene.boxes.dead, scene.boxes.ledger)
+    registers = scene.broker.monitor()
+    watched = MonitoredBox(scene.boxes.dead, scene.boxes.ledger)
     async with asyncio.timeout(PATIENCE):
         reading = None
-        while not isinstance(reading, Reading) or not reading.caught_up:
+        while not isinstance(reading, BoxStats) or not reading.caught_up:
             reading = (await registers.sweep([watched], wall_clock()))[scene.boxes.dead]
-            assert isinstance(reading, Reading), reading
+            assert isinstance(reading, BoxStats), reading
     await registers.close()
     assert (reading.depth, reading.oldest) == (12, 1_700_000_000_000)
     assert [(group.error_type, group.letters) for group in reading.groups] == [("Timeout", 12)]

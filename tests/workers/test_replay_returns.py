@@ -6,10 +6,10 @@ from dataclasses import replace
 import pytest
 
 from deadletter.brokers.memory import MemoryBroker, MemoryServer
-from deadletter.core.headers import read_fields, stamp
+from deadletter.core.headers import add_headers, read_headers
 from deadletter.core.letters import SEQUENCE_MASK, Envelope, Failure, Message, Origin
 from deadletter.workers import exit_status
-from deadletter.workers.replay.failed_again import was_sent
+from deadletter.workers.replay.failed_again import was_sent_by
 from deadletter.workers.replay.sinks import BrokerCarrier
 from tests.workers.replaying import Scene, adds_up, letter, number_of
 
@@ -45,9 +45,9 @@ class Application:
         if place.offset > SEQUENCE_MASK:  # no dialect of Kafka names an entry of a stream
             hop = Origin(place.box, 0, place.offset)
             known = replace(
-                read_fields(dict(old)), origin=hop, hop=hop, failed_at=1, failure=Failure("Timeout", "again")
+                read_headers(dict(old)), origin=hop, hop=hop, failed_at=1, failure=Failure("Timeout", "again")
             )
-            return stamp(Message(taken.message.key, taken.message.value, (), 1), known)
+            return add_headers(Message(taken.message.key, taken.message.value, (), 1), known)
         origin = (
             (SPRING, place.box.encode()),
             ("kafka_dlt-original-partition", place.partition.to_bytes(4, "big")),
@@ -116,7 +116,7 @@ class Places(set):
 )
 def test_what_is_known_to_be_a_return(envelope, known):
     produced = Places({("orders", 1, 5)})
-    assert was_sent(envelope, "uid-1", produced) is known
+    assert was_sent_by(envelope, "uid-1", produced) is known
 
 
 @pytest.mark.parametrize("keeps_headers", [True, False])
@@ -241,7 +241,7 @@ async def test_a_replayed_letter_that_failed_again_counts_its_replays(scene, mon
     for round_ in range(1, 4):
         await scene.replay(f"uid-{round_}", verify={"window": "1ms", "maxFailureShare": 100})
         newest = (await scene.messages("orders.dlq"))[-1]
-        assert read_fields(dict(newest.headers)).replays == round_
+        assert read_headers(dict(newest.headers)).replays == round_
     ending = await scene.replay("uid-4")
     tallies = await scene.tallies("uid-4")
     assert ending.reason == "AllReplayed"

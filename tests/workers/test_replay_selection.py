@@ -68,7 +68,7 @@ async def test_a_preview_that_is_gone_is_not_replaced_by_anything_else(scene):
     await scene.bury(letter(0), letter(1))
     await scene.replay("dry", mode="DryRun", select={"limit": 1})
     await scene.replay("nothing", mode="DryRun", select={"where": "false"})
-    await scene.broker.forget(scene.boxes.ledger, "dry")
+    await scene.broker.delete_replay_records(scene.boxes.ledger, "dry")
     ending = await scene.replay("apply", preview_uid="dry")
     assert (ending.code, ending.reason) == (exit_status.HUMAN, "ReplayNotFound")
     assert (await scene.replay("other", preview_uid="nothing")).reason == "NothingMatched"

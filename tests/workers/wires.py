@@ -5,7 +5,7 @@ import uuid
 
 from deadletter.api.broker_connections import BrokerConnectionSpec
 from deadletter.brokers.contract import Broker
-from deadletter.brokers.types import BoxSpec, Publication, Taken
+from deadletter.brokers.types import BoxSpec, Publication, StoredMessage
 from deadletter.core.letters import Message, Place
 from tests.workers.couriers import assignment, running
 
@@ -19,22 +19,22 @@ class Wire:
     async def make(self, partitions: int = 2) -> None:
         """Make them, on three brokers with three replicas."""
         parts = None if self.spec.is_redis else partitions
-        replicas = min((await self.broker.server()).brokers, 3)
+        replicas = min((await self.broker.server_info()).brokers, 3)
         for name in ("orders", "dead", "other"):
             await self.broker.ensure(BoxSpec(self.prefix + name, parts, replicas))
-        await self.broker.ensure(BoxSpec(self.prefix + "retry", parts, replicas, retention_ms=-1, parking=True))
+        await self.broker.ensure(BoxSpec(self.prefix + "retry", parts, replicas, retention_ms=-1, is_retry_box=True))
 
     async def send(self, *messages: Message, partition: int | None = None) -> None:
         box = self.prefix + "orders"
         places = (Place("elsewhere", 0, uuid.uuid4().int >> 70) for _ in messages)
         told = [Publication(box, one, place, partition) for one, place in zip(messages, places, strict=True)]
-        await self.broker.append(told)
+        await self.broker.publish(told)
 
-    async def buried(self, box: str = "dead") -> list[Taken]:
+    async def buried(self, box: str = "dead") -> list[StoredMessage]:
         spans = await self.broker.window(self.prefix + box)
         return [taken async for batch in self.broker.read(self.prefix + box, spans) for taken in batch]
 
-    async def until_buried(self, count: int, box: str = "dead") -> list[Taken]:
+    async def until_buried(self, count: int, box: str = "dead") -> list[StoredMessage]:
         async with asyncio.timeout(120):
             while len(found := await self.buried(box)) < count:
                 await asyncio.sleep(0.1)

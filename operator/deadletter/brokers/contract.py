@@ -11,25 +11,25 @@ from contextlib import AbstractAsyncContextManager
 from typing import Protocol
 
 from deadletter.brokers.errors import BrokerError
-from deadletter.brokers.group_offsets import Start
+from deadletter.brokers.group_offsets import StartPosition
 from deadletter.brokers.types import (
     BoxSpec,
     BoxState,
     Claim,
-    CourierWord,
-    DeskSpec,
+    CommitBatch,
+    MonitoredBox,
     Publication,
-    Reading,
-    Resumed,
-    Server,
+    ResumedGroup,
+    ServerInfo,
     Settlement,
-    Step,
-    Taken,
-    Watched,
+    StoredMessage,
+    SubscriptionSpec,
 )
-from deadletter.core.replay_progress import Span, Tally
+from deadletter.core.box_stats import BoxStats
+from deadletter.core.heartbeats import WorkerStatus
+from deadletter.core.replay_progress import PartitionProgress, Span
 
-LETTERS_EVERY = 0.5  # seconds; a desk may gather letters of its source for so long and write them together
+LETTER_BATCH_INTERVAL_S = 0.5  # seconds; a desk may gather letters of its source for so long and write them together
 
 
 class Offsets(Protocol):
@@ -40,10 +40,10 @@ class Offsets(Protocol):
     def __iter__(self) -> Iterator[int]: ...
 
 
-class Registers(Protocol):
+class BoxMonitor(Protocol):
     """The registers of many boxes on one broker, kept between sweeps."""
 
-    async def sweep(self, watched: Sequence[Watched], now: int) -> Mapping[str, Reading | BrokerError]:
+    async def sweep(self, boxes: Sequence[MonitoredBox], now: int) -> Mapping[str, BoxStats | BrokerError]:
         """A reading per dead box, or what went wrong with it alone. Boxes no longer named are forgotten.
 
         A few requests per broker when nothing changed; never holds the event loop over 10 ms.
@@ -53,7 +53,7 @@ class Registers(Protocol):
         """Let go of connections."""
 
 
-class Desk(Protocol):
+class Subscription(Protocol):
     """What a courier works at: claims come in, settlements go out.
 
     Killed at any moment: a claim that was not settled is claimed again (here or by another pod); one that was settled
@@ -73,7 +73,7 @@ class Desk(Protocol):
         """Parked letters that were gone from the retry box when they were due, since this desk was opened."""
 
     @property
-    def why_shut(self) -> BrokerError | None:
+    def blocked_by(self) -> BrokerError | None:
         """What keeps a part of the source or the retry box shut, even while the rest is worked on; None: nothing."""
 
     async def claim(self, limit: int, max_bytes: int = 64 << 20, due: int | None = None) -> list[Claim]:
@@ -82,34 +82,34 @@ class Desk(Protocol):
         It waits at most 1 s for the first one.
         """
 
-    def note(self, claim: Claim, attempts: int, first_failed_at: int) -> None:
+    def record_attempt(self, claim: Claim, attempts: int, first_failed_at: int) -> None:
         """Remember an inline failure, so that a restart goes on counting (within one commit interval)."""
 
     def holds(self, claim: Claim) -> bool:
         """Is it still ours? False after a rebalance took it away: drop it, somebody else has it."""
 
-    async def settle(self, claim: Claim, how: Settlement) -> None:
-        """Returns when it is durable; a letter may wait for others, at most LETTERS_EVERY after the last ones.
+    async def settle(self, claim: Claim, settlement: Settlement) -> None:
+        """Returns when it is durable; a letter may wait for others, at most LETTER_BATCH_INTERVAL_S after the last ones.
 
         BoxRefused, TooLarge, ...: nothing happened, it may be tried again.
         Fenced: the claim is no longer ours.
         """
 
-    async def say(self, word: CourierWord) -> None:
+    async def report_status(self, word: WorkerStatus) -> None:
         """Keep this word where the sweep reads it."""
 
 
-class Mover(Protocol):
+class PartitionWriter(Protocol):
     """The one settler of one box partition; a second one fences the first."""
 
     @property
-    def tally(self) -> Tally | None:
+    def progress(self) -> PartitionProgress | None:
         """What an earlier mover of the same Replay had counted; None at its beginning."""
 
     def is_open(self, offset: int) -> bool:
         """Is the letter there to be taken: not settled, or with `archived` settled as archived and not restored?"""
 
-    async def commit(self, step: Step) -> None:
+    async def commit(self, batch: CommitBatch) -> None:
         """Publish, settle, note `produced` and `selected`, and write the tally.
 
         Together on Kafka; on Redis in an order that is idempotent when repeated. After any error the mover is spent:
@@ -119,7 +119,7 @@ class Mover(Protocol):
         """
 
 
-class Produced(Protocol):
+class PublishedPositions(Protocol):
     """Where a Replay published, as far as the broker gives positions."""
 
     def __len__(self) -> int: ...
@@ -130,7 +130,7 @@ class Produced(Protocol):
 class Broker(Protocol):
     """One open connection to one broker."""
 
-    async def server(self) -> Server:
+    async def server_info(self) -> ServerInfo:
         """Who answers. The probe of a BrokerConnection."""
 
     async def describe(self, names: Sequence[str]) -> Mapping[str, BoxState]:
@@ -143,36 +143,38 @@ class Broker(Protocol):
         BoxAppeared for a box that exists and must be new.
         """
 
-    async def drop(self, names: Sequence[str]) -> None:
+    async def delete(self, names: Sequence[str]) -> None:
         """Delete boxes with all letters; those that do not exist are fine."""
 
     async def window(self, box: str, archived: bool = False) -> tuple[Span, ...]:
         """First and end offset of each partition now; BoxMissing if there is no box."""
 
-    def read(self, box: str, spans: Sequence[Span], archived: bool = False) -> AsyncGenerator[list[Taken], None]:
+    def read(
+        self, box: str, spans: Sequence[Span], archived: bool = False
+    ) -> AsyncGenerator[list[StoredMessage], None]:
         """What is committed in these spans, in order per partition, in bounded batches; consumes nothing.
 
         An empty batch says that retention ate what was to come next. Undecodable: nobody can read on.
         """
 
-    async def settled(self, box: str, ledger: str) -> Mapping[int, Offsets]:
+    async def settled_offsets(self, box: str, ledger: str) -> Mapping[int, Offsets]:
         """Settled offsets per partition, read only; without a ledger none. (Redis: settled letters are gone.)"""
 
-    async def append(self, publications: Sequence[Publication]) -> None:
+    async def publish(self, publications: Sequence[Publication]) -> None:
         """Publish without settling: at least once, from another broker or an application.
 
         On Redis a publication of the same `letter` is not repeated within 7 days.
         """
 
-    def mover(
+    def partition_writer(
         self, box: str, ledger: str, partition: int, uid: str, archived: bool = False
-    ) -> AbstractAsyncContextManager[Mover]:
+    ) -> AbstractAsyncContextManager[PartitionWriter]:
         """Become the settler of one box partition for a Replay or a redrive round.
 
         BoxRecreated: stop, a human decides.
         """
 
-    def desk(self, spec: DeskSpec) -> AbstractAsyncContextManager[Desk]:
+    def subscribe(self, spec: SubscriptionSpec) -> AbstractAsyncContextManager[Subscription]:
         """Join the group and work on the source and the retry box.
 
         A new group gets an offset of every partition before anything is read. GroupOffsetsLost: it `has_started`, has
@@ -182,35 +184,35 @@ class Broker(Protocol):
     async def is_group_lost(self, source: str, group: str) -> bool:
         """True if the source holds messages and the group has no offset of any of its partitions."""
 
-    async def resume_group(self, source: str, group: str, start: Start) -> Resumed | None:
+    async def resume_group(self, source: str, group: str, start: StartPosition) -> ResumedGroup | None:
         """Give a lost group its offsets. None: it is not lost, and nothing was changed.
 
         Killed at any moment, either all offsets are written or none.
         """
 
-    async def selected(self, ledger: str, uid: str) -> Mapping[int, Offsets]:
+    async def selected_offsets(self, ledger: str, uid: str) -> Mapping[int, Offsets]:
         """What the DryRun `uid` selected, per partition and in order; empty when there is none."""
 
-    async def produced(self, ledger: str, uid: str) -> Produced:
+    async def published_positions(self, ledger: str, uid: str) -> PublishedPositions:
         """Where the Replay `uid` published."""
 
-    async def tallies(self, ledger: str) -> Mapping[str, Sequence[Tally]]:
+    async def replay_progress(self, ledger: str) -> Mapping[str, Sequence[PartitionProgress]]:
         """What every Replay and redrive round has counted so far, by its uid; without a ledger none."""
 
-    async def forget(self, ledger: str, uid: str) -> None:
+    async def delete_replay_records(self, ledger: str, uid: str) -> None:
         """Remove selection, produced and tally of a deleted Replay."""
 
     async def reset_ledger(self, box: str, ledger: str) -> None:
         """A human decided after BoxRecreated: nothing of this box is settled any more."""
 
-    async def match_ledger(self, box: str, ledger: str) -> str:
+    async def match_ledger_replication(self, box: str, ledger: str) -> str:
         """Start to give an existing ledger as many replicas as its dead box has; never creates it.
 
         Returns what is missing if the broker refuses that, as a sentence without a period. Only Kafka has replicas.
         """
 
-    async def say(self, box: str, ledger: str, pod: str, word: CourierWord | None) -> None:
+    async def report_status(self, box: str, ledger: str, pod: str, word: WorkerStatus | None) -> None:
         """Keep the word of a worker without a desk where the sweep reads it; None takes it back."""
 
-    def registers(self) -> Registers:
+    def monitor(self) -> BoxMonitor:
         """A new, empty set of registers on this connection."""

@@ -26,7 +26,7 @@ A driver's error is chained (`raise ... from error`), never passed up; texts car
 class BrokerError(Exception):
     """An objection of a broker; `heals` says whether time alone may mend it."""
 
-    heals = False
+    is_transient = False
 
 
 class BrokerUnreachable(BrokerError):

@@ -7,7 +7,7 @@ from deadletter.brokers.errors import GroupOffsetsLost
 RESUME_FROM = "deadletter.dev/resume-from"
 EARLIEST: Literal["Earliest"] = "Earliest"
 LATEST: Literal["Latest"] = "Latest"
-Start = Literal["Earliest", "Latest"] | int  # a number is a time in milliseconds since the epoch
+StartPosition = Literal["Earliest", "Latest"] | int  # a number is a time in milliseconds since the epoch
 
 
 def offsets_lost(source: str, group: str) -> GroupOffsetsLost:

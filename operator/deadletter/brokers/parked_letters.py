@@ -9,7 +9,7 @@ from deadletter.core.letters import Message, Place
 
 def to_park(message: Message, claim: Claim) -> Message:
     """The message with the claim's attempts and first failure, unless it carries more already."""
-    carried = headers.read_fields(dict(message.headers))
+    carried = headers.read_headers(dict(message.headers))
     if not claim.attempts or carried.attempts >= claim.attempts:
         return message
     ours = (headers.ATTEMPTS, headers.FIRST_FAILED_AT)
@@ -21,6 +21,6 @@ def to_park(message: Message, claim: Claim) -> Message:
 
 def parked_claim(place: Place, message: Message) -> Claim:
     """A due letter as a claim; its due time has served its purpose."""
-    carried = headers.read_fields(dict(message.headers))
+    carried = headers.read_headers(dict(message.headers))
     kept = tuple(pair for pair in message.headers if pair[0] != headers.DUE_AT)
     return Claim(place, replace(message, headers=kept), carried.attempts, carried.first_failed_at, parked=True)

@@ -4,11 +4,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from deadletter.core.letters import Message, Place
-from deadletter.core.replay_progress import Tally, Why
+from deadletter.core.replay_progress import PartitionProgress, SettledAs
 
 
 @dataclass(slots=True, frozen=True)
-class Server:
+class ServerInfo:
     """What the broker says of itself; `id` names the cluster, so that one box has one identity."""
 
     kind: str
@@ -32,7 +32,7 @@ class BoxSpec:
     retention_ms: int | None = None  # None: leave it, -1: for ever
     config: Mapping[str, str] = field(default_factory=dict)
     adopt: bool = False
-    parking: bool = False  # a retry box: on Redis a sorted set, on Kafka a topic
+    is_retry_box: bool = False  # a retry box: on Redis a sorted set, on Kafka a topic
     must_be_new: bool = False
 
 
@@ -52,7 +52,7 @@ class BoxState:
 
 
 @dataclass(slots=True)
-class Taken:
+class StoredMessage:
     """A message and where it was read."""
 
     place: Place
@@ -60,47 +60,7 @@ class Taken:
 
 
 @dataclass(slots=True, frozen=True)
-class CourierWord:
-    """What one courier pod last said: circuit and pause, with the reason."""
-
-    pod: str
-    circuit: str = "Closed"  # Closed, Open, HalfOpen
-    paused: str = ""  # a Reason, or nothing
-    message: str = ""
-    parked: int = 0
-    at: int = 0
-
-
-@dataclass(slots=True, frozen=True)
-class GroupReading:
-    """One failure group: letters that died of the same cause and are still open."""
-
-    fingerprint: str
-    error_type: str
-    category: str
-    letters: int
-    first_seen: int
-    last_seen: int
-
-
-@dataclass(slots=True, frozen=True)
-class Reading:
-    """What one sweep saw of one dead box."""
-
-    depth: int
-    oldest: int | None  # ms; None: no open letter
-    groups: tuple[GroupReading, ...] = ()
-    caught_up: bool = True  # False: still tailing; show no gauge yet
-    upper_bound: bool = False  # a compacted topic: depth may be less
-    parked: int = 0
-    tallies: Mapping[str, tuple[Tally, ...]] = field(default_factory=dict)  # replay uid -> one per partition
-    couriers: tuple[CourierWord, ...] = ()
-    lost: int = 0  # parked letters found to be gone from the retry box since the last reading
-    skipped: int = 0  # ledger records read since the last reading that only a later release knows
-
-
-@dataclass(slots=True, frozen=True)
-class Watched:
+class MonitoredBox:
     """A dead box whose register is kept, and how to read its letters."""
 
     dead: str
@@ -156,7 +116,7 @@ Settlement = Delivered | Buried | Parked | Discarded
 
 
 @dataclass(slots=True, frozen=True)
-class DeskSpec:
+class SubscriptionSpec:
     """What a courier works on."""
 
     source: str
@@ -170,7 +130,7 @@ class DeskSpec:
 
 
 @dataclass(slots=True, frozen=True)
-class Resumed:
+class ResumedGroup:
     """Where a group goes on that had lost its offsets. None: the broker does not count them."""
 
     passed_over: int | None  # messages that the source holds before that position
@@ -189,13 +149,13 @@ class Publication:
 
 
 @dataclass(slots=True)
-class Step:
+class CommitBatch:
     """One step of a mover: all of it or nothing.
 
     Every offset named in `settled` belongs to the mover's partition. `selected` is what a DryRun found.
     """
 
-    tally: Tally
+    progress: PartitionProgress
     publications: Sequence[Publication] = ()
-    settled: Mapping[Why, Sequence[int]] = field(default_factory=dict)
+    settled: Mapping[SettledAs, Sequence[int]] = field(default_factory=dict)
     selected: Sequence[int] = ()

@@ -17,7 +17,7 @@ import yaml
 
 from deadletter.api.retry_policies import RetryPolicySpec
 from deadletter.core import durations, times
-from deadletter.core.failures import failure_of, failure_of_status
+from deadletter.core.failures import failure_from_error, failure_from_status
 from deadletter.core.letters import Category, Envelope, Failure, Letter, Message, Origin, Place
 from deadletter.core.policy import Policy, decide, schedule
 from deadletter.core.verdicts import Retry, Verdict
@@ -64,7 +64,7 @@ def table(policy: Policy) -> str:
     passed = 0
     for failures, wait in enumerate(schedule(policy, min(policy.max_attempts - 1, LONGEST_TABLE)), 1):
         passed += wait
-        lines.append(f"{failures:<9}{durations.render(wait):<14}{durations.render(min(passed, durations.LONGEST)):<14}")
+        lines.append(f"{failures:<9}{durations.render(wait):<14}{durations.render(min(passed, durations.MAX_MS)):<14}")
     end = "Bury" if policy.on_exhausted == "Bury" else "Discard"
     return "\n".join([*(line.rstrip() for line in lines), f"{len(lines):<9}{end}"])
 
@@ -118,7 +118,9 @@ def _failure(error: dict[str, Any]) -> Failure:
     status = error.get("status")
     message = str(error.get("message") or "")
     failure = (
-        failure_of(str(error.get("type") or ""), message) if status is None else failure_of_status(status, message)
+        failure_from_error(str(error.get("type") or ""), message)
+        if status is None
+        else failure_from_status(status, message)
     )
     failure.type = str(error.get("type") or failure.type)
     if error.get("category"):

@@ -13,7 +13,7 @@ from typing import Any
 import orjson
 
 from deadletter.core import times
-from deadletter.core.dialects.reader import NAMES, is_pointer, kept_headers, read_envelope
+from deadletter.core.dialects.reader import DIALECT_NAMES, is_pointer, read_envelope, strip_headers
 from deadletter.core.fingerprint import fingerprint
 from deadletter.core.letters import SEQUENCE_MASK, Envelope, Message, Origin, Place
 
@@ -24,7 +24,7 @@ def main(argv: list[str]) -> int:
     """Decode the letters of standard input; 1 when a line could not be read."""
     options = _options().parse_args(argv)
     if options.list:
-        print("\n".join(NAMES))
+        print("\n".join(DIALECT_NAMES))
         return 0
     return decode(sys.stdin.buffer, options.dialect)
 
@@ -32,7 +32,9 @@ def main(argv: list[str]) -> int:
 def _options() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="deadletter decode", description="Print the envelope of letters.")
     parser.add_argument("--list", action="store_true", help="print the names of the dialects")
-    parser.add_argument("--dialect", choices=("Auto", *NAMES), default="Auto", help="for letters that name none")
+    parser.add_argument(
+        "--dialect", choices=("Auto", *DIALECT_NAMES), default="Auto", help="for letters that name none"
+    )
     return parser
 
 
@@ -113,6 +115,6 @@ def _shown(message: Message, envelope: Envelope) -> dict[str, Any]:
         "pointer": is_pointer(message, envelope),
         "replayHeaders": [
             [name, None if value is None else b64encode(value).decode()]
-            for name, value in kept_headers(message.headers, envelope.dialect)
+            for name, value in strip_headers(message.headers, envelope.dialect)
         ],
     }

@@ -40,7 +40,7 @@ from deadletter.core.fingerprint import fingerprint
 from deadletter.core.letters import Letter, Place
 from deadletter.core.redaction import redact
 from deadletter.core.replay_progress import Span
-from deadletter.core.selection import PredicateError, Selection, failed_at
+from deadletter.core.selection import PredicateError, Selection, failure_time
 from deadletter.kube import ApiError
 
 COLUMNS = ("ID", "TIME", "ATTEMPTS", "GROUP", "CATEGORY", "ERROR")
@@ -119,7 +119,7 @@ def spot(name: str, redis: bool) -> Span:
     first, _, second = name.partition("-")
     if not (first.isdecimal() and second.isdecimal()):
         return Span(0, 0, 0)
-    partition, offset = (0, Place.of_entry("", name).offset) if redis else (int(first), int(second))
+    partition, offset = (0, Place.from_entry_id("", name).offset) if redis else (int(first), int(second))
     return Span(partition, offset, offset + 1)
 
 
@@ -144,7 +144,7 @@ async def _open(counter: Counter, selection: Selection, most: int, asked: Span |
                 left = most
                 async with aclosing(_read(counter, broker, span, settled.get(span.partition, ()))) as letters:
                     async for letter in letters:
-                        if selection.judge(letter, now):
+                        if selection.matches(letter, now):
                             yield letter
                             left -= 1
                         if not left:
@@ -162,7 +162,7 @@ async def _read(counter: Counter, broker: Broker, span: Span, settled: Offsets |
 
 async def _settled(counter: Counter, broker: Broker) -> Mapping[int, Offsets]:
     try:
-        return await broker.settled(counter.dead, counter.ledger)
+        return await broker.settled_offsets(counter.dead, counter.ledger)
     except NotAuthorised:
         if not counter.observed:
             raise
@@ -172,7 +172,7 @@ async def _settled(counter: Counter, broker: Broker) -> Mapping[int, Offsets]:
 async def _list(counter: Counter, options: argparse.Namespace) -> int:
     selection = Selection(where=options.where, fingerprint=options.group)
     found = [letter async for letter in _open(counter, selection, options.limit)]
-    rows = [summary(letter) for letter in sorted(found, key=failed_at)[: options.limit]]
+    rows = [summary(letter) for letter in sorted(found, key=failure_time)[: options.limit]]
     if options.output == "json":
         print(orjson.dumps(rows).decode())
     else:
@@ -185,7 +185,7 @@ def summary(letter: Letter) -> dict[str, Any]:
     known = letter.envelope
     return {
         "id": letter.place.id,
-        "time": times.render(failed_at(letter)),
+        "time": times.render(failure_time(letter)),
         "error": {"type": known.failure.type, "message": known.failure.message, "category": known.failure.category},
         "attempts": known.attempts,
         "replays": known.replays,

@@ -9,7 +9,7 @@ import orjson
 import yaml
 from pydantic import ValidationError
 
-from deadletter.api.assignments import Live
+from deadletter.api.assignments import LiveConfig
 from deadletter.api.broker_connections import BrokerConnectionSpec
 from deadletter.api.dead_letter_queues import DeadLetterQueueSpec, Redaction
 from deadletter.brokers.connect import Secrets, mounted_secrets
@@ -58,7 +58,7 @@ def find(options: argparse.Namespace) -> Counter:
 def _of_assignment(options: argparse.Namespace) -> Counter:
     try:
         told = orjson.loads((options.assignment / "assignment.json").read_bytes())
-        live: Live = Live.model_validate_json((options.assignment / "live.json").read_bytes())
+        live: LiveConfig = LiveConfig.model_validate_json((options.assignment / "live.json").read_bytes())
     except OSError:
         raise CounterError(
             "say -n namespace and a queue, or --connection file and --dead box: there is no assignment here"
@@ -68,7 +68,7 @@ def _of_assignment(options: argparse.Namespace) -> Counter:
     counter = Counter(
         broker=BrokerConnectionSpec.model_validate(told["broker"]),
         dead=dead,
-        ledger=boxes["ledger"] if dead == boxes["dead"] else names.ledger(dead),
+        ledger=boxes["ledger"] if dead == boxes["dead"] else names.ledger_name(dead),
         secrets=mounted_secrets(options.secrets),
         allow=tuple(told.get("allow", ())),
         dialect=told.get("dialect", "Auto"),
@@ -93,14 +93,14 @@ def _of_manifests(options: argparse.Namespace) -> Counter:
     dead = options.dead or (_dead_of(queue, broker) if queue else None)
     if dead is None:
         raise CounterError("say which box: --dead box, or --queue file")
-    counter = Counter(broker, dead, names.ledger(dead), mounted_secrets(options.secrets), ANYWHERE)
+    counter = Counter(broker, dead, names.ledger_name(dead), mounted_secrets(options.secrets), ANYWHERE)
     return counter if queue is None else with_queue(counter, queue)
 
 
 def _dead_of(queue: DeadLetterQueueSpec, broker: BrokerConnectionSpec) -> str | None:
     if queue.dead.name is not None or queue.source is None:
         return queue.dead.name
-    return names.dead_box(queue.source.name, queue.source.group, broker.redis is not None)
+    return names.dead_box_name(queue.source.name, queue.source.group, broker.redis is not None)
 
 
 def _hiding(counter: Counter, hidden: Redaction | None) -> Counter:

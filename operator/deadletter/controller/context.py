@@ -6,12 +6,13 @@ from typing import Any, NamedTuple
 
 from deadletter.api.queue_status import OwnedBox
 from deadletter.brokers.errors import BrokerError
-from deadletter.brokers.types import BoxState, Reading
+from deadletter.brokers.types import BoxState
 from deadletter.controller.state.broker_pool import Pool
 from deadletter.controller.state.dependents import OF_CHILDREN, OF_QUEUES, OF_REPLAYS, concerned
 from deadletter.controller.state.informer import Followed, Snapshots, same
 from deadletter.controller.state.secret_cache import SecretStore
 from deadletter.controller.state.workqueue import Work
+from deadletter.core.box_stats import BoxStats
 from deadletter.kube import (
     ACCOUNTS,
     CONFIG_MAPS,
@@ -79,7 +80,7 @@ class Operation:
         self.work: Work[Thing] = Work()
         self.pulse = Pulse()
         self.snapshots = Snapshots(watched(settings), settings.namespaces, self.changed)
-        self.readings: dict[tuple[str, str], Reading] = {}
+        self.readings: dict[tuple[str, str], BoxStats] = {}
         self.objections: dict[tuple[str, str], BrokerError] = {}  # what only reading a box shows
         self.surveys: dict[tuple[str, str], Survey] = {}
         self.owned: dict[tuple[str, str], tuple[OwnedBox, ...]] = {}

@@ -75,7 +75,7 @@ async def forget_replay(operation: Operation, body: Body) -> None:
         return
     try:
         if not await is_there(operation, body):
-            await within(line.broker.forget(queue.boxes(line.spec.is_redis).ledger, uid))
+            await within(line.broker.delete_replay_records(queue.boxes(line.spec.is_redis).ledger, uid))
     except ApiError as error:
         operation.gone += [body] if error.status != FORBIDDEN else []
     except BrokerError as error:

@@ -19,12 +19,13 @@ from deadletter.brokers.errors import (
     NotAuthorised,
     NotSupported,
 )
-from deadletter.brokers.types import Reading, Watched
+from deadletter.brokers.types import MonitoredBox
 from deadletter.controller.context import Operation, Thing
 from deadletter.controller.reconcile import status
 from deadletter.controller.reconcile.facts import is_current, ledger_lacks, loss_of, now_ms, read
 from deadletter.controller.state.broker_pool import Key, Line
 from deadletter.controller.state.dependents import BROKER, QUEUE
+from deadletter.core.box_stats import BoxStats
 from deadletter.kube import CONNECTIONS, QUEUES, REPLAYS
 from deadletter.plan.consumer_group import consumer_group
 from deadletter.plan.degraded import degraded, gate, loss_time, utilization
@@ -59,7 +60,7 @@ async def sweep_for_ever(operation: Operation) -> None:
             await asyncio.sleep(operation.settings.sweep_seconds)
 
 
-async def watched_of(operation: Operation, key: Key) -> dict[str, tuple[DeadLetterQueue, Watched]]:
+async def watched_of(operation: Operation, key: Key) -> dict[str, tuple[DeadLetterQueue, MonitoredBox]]:
     """The dead boxes of one connection, by name: those that were found to be there, each with its owner."""
     namespace, name = key
     connection = read(BrokerConnection, operation.snapshots[CONNECTIONS].get(namespace, name))
@@ -71,7 +72,7 @@ async def watched_of(operation: Operation, key: Key) -> dict[str, tuple[DeadLett
         known = (namespace, body["metadata"]["name"]) in operation.surveys
         if known and (queue := read(DeadLetterQueue, body)):
             boxes, dead = queue.boxes(connection.spec.is_redis), queue.spec.dead
-            watched = Watched(boxes.dead, boxes.ledger, boxes.retry, dead.dialect, dead.read_values, dead.origin)
+            watched = MonitoredBox(boxes.dead, boxes.ledger, boxes.retry, dead.dialect, dead.read_values, dead.origin)
             out[boxes.dead] = (queue, watched)
     return out
 
@@ -85,7 +86,7 @@ async def sweep_line(operation: Operation, key: Key, line: Line) -> None:
     """Readings of all queues on one broker; whatever goes wrong with one concerns it alone."""
     watched = await watched_of(operation, key)
     began = time.monotonic()
-    answers: Mapping[str, Reading | BrokerError]
+    answers: Mapping[str, BoxStats | BrokerError]
     try:
         async with asyncio.timeout(SWEEP_SECONDS):
             answers = await line.registers.sweep([one for _, one in watched.values()], now_ms())
@@ -101,7 +102,7 @@ async def sweep_line(operation: Operation, key: Key, line: Line) -> None:
         await _breathe(count)
         # A sweep takes its time: nothing is kept or shown of a queue that was deleted meanwhile.
         answer = answers.get(dead) if is_current(operation, queue) else None
-        if isinstance(answer, Reading):
+        if isinstance(answer, BoxStats):
             take(operation, queue, answer)
         elif answer is not None:
             fail(operation, queue, answer)
@@ -125,7 +126,7 @@ def fail(operation: Operation, queue: DeadLetterQueue, error: BrokerError) -> No
         operation.work.wake(Thing(CONNECTIONS, key[0], queue.spec.broker_ref.name))
 
 
-def take(operation: Operation, queue: DeadLetterQueue, reading: Reading) -> None:
+def take(operation: Operation, queue: DeadLetterQueue, reading: BoxStats) -> None:
     """Show it, keep it, and wake whom it changes."""
     key = (queue.namespace, queue.name)
     before = operation.readings.get(key)
@@ -155,7 +156,7 @@ def _lose(operation: Operation, queue: DeadLetterQueue, letters: int) -> None:
     log.error("parked letters lost", namespace=queue.namespace, queue=queue.name, letters=letters, total=loss.letters)
 
 
-def facts_of(operation: Operation, queue: DeadLetterQueue, reading: Reading) -> QueueFacts:
+def facts_of(operation: Operation, queue: DeadLetterQueue, reading: BoxStats) -> QueueFacts:
     """As much as a reading needs to be told."""
     survey = operation.surveys.get((queue.namespace, queue.name))
     dead = queue.status.boxes.dead if queue.status.boxes else None
@@ -169,7 +170,7 @@ def facts_of(operation: Operation, queue: DeadLetterQueue, reading: Reading) -> 
     )
 
 
-def _turns(queue: DeadLetterQueue, facts: QueueFacts, before: Reading | None) -> bool:
+def _turns(queue: DeadLetterQueue, facts: QueueFacts, before: BoxStats | None) -> bool:
     """Does a condition turn, or the gate? That is told at once."""
     said, now = queue.status.condition("Degraded"), degraded(queue, facts)
     turned = said is None or (said.status, said.reason) != (now.status, now.reason.value)
@@ -188,7 +189,7 @@ def _is_news(queue: DeadLetterQueue, facts: QueueFacts) -> bool:
     return before != {"groups": []} | numbers(queue, facts)
 
 
-def show(queue: DeadLetterQueue, facts: QueueFacts, reading: Reading) -> None:
+def show(queue: DeadLetterQueue, facts: QueueFacts, reading: BoxStats) -> None:
     """The gauges of one queue."""
     where = (queue.namespace, queue.name)
     if not reading.caught_up:
@@ -217,7 +218,7 @@ def _or_remove(gauge: Gauge, where: tuple[str, str], value: float | None) -> Non
         gauge.labels(*where).set(value)
 
 
-def _groups(where: tuple[str, str], reading: Reading) -> None:
+def _groups(where: tuple[str, str], reading: BoxStats) -> None:
     largest = sorted(reading.groups, key=lambda group: (-group.letters, group.fingerprint))
     shown = {group.fingerprint: group.letters for group in largest[:TOP]}
     if rest := sum(group.letters for group in largest[TOP:]):

@@ -30,7 +30,7 @@ class Patience:
         """Seconds until the next try; raises the error when there is none."""
         self._tries = 1 if moved else self._tries + 1
         most = OUTAGE_TRIES if isinstance(error, BrokerUnreachable) else TRIES
-        if self._tries >= most or (isinstance(error, BrokerError) and not error.heals):
+        if self._tries >= most or (isinstance(error, BrokerError) and not error.is_transient):
             raise error
         self._log.warning("going on from the ledger", error=type(error).__name__, message=str(error))
         return min(LONGEST_WAIT_S, FIRST_WAIT_S * 2.0 ** (self._tries - 1))

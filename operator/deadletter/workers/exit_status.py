@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from deadletter.brokers.errors import BrokerError, Fenced
-from deadletter.core.replay_progress import Tally
+from deadletter.core.replay_progress import PartitionProgress
 
 FINISHED, TRY_AGAIN, FAILED, FENCED, HUMAN, STOPPED = 0, 1, 3, 4, 5, 143
 COUNTS = ("scanned", "matched", "replayed", "archived", "discarded", "failed_again", "bytes")
@@ -42,10 +42,10 @@ def of_broker(error: BrokerError) -> Ending:
     """How an objection of the broker ends a worker."""
     if isinstance(error, Fenced):
         return Ending(FENCED, "Fenced", "Another settler of the same box took over.")
-    return Ending(TRY_AGAIN if error.heals else HUMAN, type(error).__name__, str(error))
+    return Ending(TRY_AGAIN if error.is_transient else HUMAN, type(error).__name__, str(error))
 
 
-def _top(tallies: Iterable[Tally], name: str) -> dict[str, int]:
+def _top(tallies: Iterable[PartitionProgress], name: str) -> dict[str, int]:
     total: dict[str, int] = {}
     for tally in tallies:
         for key, count in getattr(tally, name).items():
@@ -54,7 +54,7 @@ def _top(tallies: Iterable[Tally], name: str) -> dict[str, int]:
     return dict(most[:LISTED])
 
 
-def counts(tallies: list[Tally]) -> dict[str, object]:
+def counts(tallies: list[PartitionProgress]) -> dict[str, object]:
     """All tallies in one, small enough for a termination message."""
     summed: dict[str, object] = {name: sum(getattr(tally, name) for tally in tallies) for name in COUNTS}
     return summed | {

@@ -6,7 +6,7 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from deadletter import logs
-from deadletter.api.assignments import Live
+from deadletter.api.assignments import LiveConfig
 
 READ_EVERY_S = 5.0
 
@@ -18,10 +18,10 @@ class LiveFile:
         self._path = directory / "live.json"
         self._text = b""
         self._log = logs.get(__name__)
-        self.current = Live()
+        self.current = LiveConfig()
         self.refresh()
 
-    def refresh(self) -> Live:
+    def refresh(self) -> LiveConfig:
         """Read it now."""
         try:
             text = self._path.read_bytes()
@@ -34,7 +34,7 @@ class LiveFile:
 
     def _take(self, text: bytes) -> None:
         try:
-            self.current = Live.model_validate_json(text)
+            self.current = LiveConfig.model_validate_json(text)
         except ValidationError:
             self._log.warning("live.json is not understood; the last one stays")
 

@@ -6,26 +6,42 @@ from typing import Any
 
 from pyroaring import BitMap64
 
-from deadletter.brokers.contract import Desk, Mover, Offsets, Registers
-from deadletter.brokers.group_offsets import Start
+from deadletter.brokers.contract import BoxMonitor, Offsets, PartitionWriter, Subscription
+from deadletter.brokers.group_offsets import StartPosition
 from deadletter.brokers.kafka import ledger as ledgers
 from deadletter.brokers.kafka import reads, record_batches, topics
 from deadletter.brokers.kafka.client import Line
 from deadletter.brokers.kafka.driver_internals import discard
 from deadletter.brokers.kafka.errors import translated
-from deadletter.brokers.kafka.monitor import KafkaRegisters
+from deadletter.brokers.kafka.monitor import KafkaMonitor
 from deadletter.brokers.kafka.partition_writer import open_mover
 from deadletter.brokers.kafka.subscription import group as beginnings
 from deadletter.brokers.kafka.subscription.subscription import open_desk
 from deadletter.brokers.kafka.timestamp_cache import Sightings
 from deadletter.brokers.kafka.transactions import Room
 from deadletter.brokers.skipped_records import log_skipped
-from deadletter.brokers.types import BoxSpec, BoxState, CourierWord, DeskSpec, Publication, Resumed, Server, Taken
-from deadletter.core.ledger.settlements import CHUNK_BITS, Key, Settlements, UnknownRecord, decode_chunk, decode_tally
-from deadletter.core.replay_progress import Span, Tally
+from deadletter.brokers.types import (
+    BoxSpec,
+    BoxState,
+    Publication,
+    ResumedGroup,
+    ServerInfo,
+    StoredMessage,
+    SubscriptionSpec,
+)
+from deadletter.core.heartbeats import WorkerStatus
+from deadletter.core.ledger.settlements import (
+    CHUNK_BITS,
+    Key,
+    Settlements,
+    UnknownRecord,
+    decode_chunk,
+    decode_progress,
+)
+from deadletter.core.replay_progress import PartitionProgress, Span
 
 
-class KafkaProduced:
+class KafkaPublishedPositions:
     """Where a Replay published, as one bitmap a target partition."""
 
     def __init__(self) -> None:
@@ -46,7 +62,7 @@ class KafkaBroker:
         self._line = line
         self._sightings = Sightings()
 
-    async def server(self) -> Server:
+    async def server_info(self) -> ServerInfo:
         """Who answers."""
         return await topics.server(self._line)
 
@@ -58,7 +74,7 @@ class KafkaBroker:
         """Make the topic as asked, or bring it there."""
         return await topics.ensure(self._line, spec)
 
-    async def drop(self, names: Sequence[str]) -> None:
+    async def delete(self, names: Sequence[str]) -> None:
         """Delete topics."""
         await topics.drop(self._line, names)
 
@@ -67,7 +83,9 @@ class KafkaBroker:
         del archived
         return await reads.window(self._line, box)
 
-    async def read(self, box: str, spans: Sequence[Span], archived: bool = False) -> AsyncGenerator[list[Taken], None]:
+    async def read(
+        self, box: str, spans: Sequence[Span], archived: bool = False
+    ) -> AsyncGenerator[list[StoredMessage], None]:
         """What is committed in these spans."""
         del archived
         async with aclosing(reads.read(self._line, box, spans)) as batches:
@@ -76,7 +94,7 @@ class KafkaBroker:
                     self._sightings.note(batch)
                 yield batch
 
-    async def settled(self, box: str, ledger: str) -> Mapping[int, Offsets]:
+    async def settled_offsets(self, box: str, ledger: str) -> Mapping[int, Offsets]:
         """Settled offsets per partition."""
         kept = await ledgers.read_ledger(self._line, ledger, lambda key: (key.kind, key.subject) == ("settled", box))
         found: dict[int, Settlements] = {}
@@ -85,7 +103,7 @@ class KafkaBroker:
                 found.setdefault(parsed.partition, Settlements(box, parsed.partition)).load(key, value)
         return found
 
-    async def append(self, publications: Sequence[Publication]) -> None:
+    async def publish(self, publications: Sequence[Publication]) -> None:
         """Publish without settling: at least once."""
         if not publications:
             return
@@ -97,13 +115,13 @@ class KafkaBroker:
         finally:
             await discard(producer)
 
-    def mover(
+    def partition_writer(
         self, box: str, ledger: str, partition: int, uid: str, archived: bool = False
-    ) -> AbstractAsyncContextManager[Mover]:
+    ) -> AbstractAsyncContextManager[PartitionWriter]:
         """Become the settler of one box partition."""
         return open_mover(self._line, box, ledger, partition, uid, archived, self._sightings)
 
-    def desk(self, spec: DeskSpec) -> AbstractAsyncContextManager[Desk]:
+    def subscribe(self, spec: SubscriptionSpec) -> AbstractAsyncContextManager[Subscription]:
         """Join the group and work on the source and the retry box."""
         return open_desk(self._line, spec)
 
@@ -111,20 +129,20 @@ class KafkaBroker:
         """True if there are messages and no offset of the group."""
         return await beginnings.is_lost(self._line, source, group)
 
-    async def resume_group(self, source: str, group: str, start: Start) -> Resumed | None:
+    async def resume_group(self, source: str, group: str, start: StartPosition) -> ResumedGroup | None:
         """Commit the group's offsets."""
         return await beginnings.resume(self._line, source, group, start)
 
-    async def selected(self, ledger: str, uid: str) -> Mapping[int, Offsets]:
+    async def selected_offsets(self, ledger: str, uid: str) -> Mapping[int, Offsets]:
         """What the DryRun selected."""
         found: dict[int, Any] = {}
         async for parsed, bits in self._chunks(ledger, "selected", uid):
             found.setdefault(parsed.partition, BitMap64()).update(bits)
         return found
 
-    async def produced(self, ledger: str, uid: str) -> KafkaProduced:
+    async def published_positions(self, ledger: str, uid: str) -> KafkaPublishedPositions:
         """Where the Replay published."""
-        found = KafkaProduced()
+        found = KafkaPublishedPositions()
         async for parsed, bits in self._chunks(ledger, "produced", uid):
             found.offsets.setdefault((parsed.topic, parsed.partition), BitMap64()).update(bits)
         return found
@@ -136,21 +154,21 @@ class KafkaBroker:
             for key, (parsed, value) in kept.items():
                 yield parsed, [parsed.chunk << CHUNK_BITS | low for low in decode_chunk(key, value)]
 
-    async def tallies(self, ledger: str) -> Mapping[str, Sequence[Tally]]:
+    async def replay_progress(self, ledger: str) -> Mapping[str, Sequence[PartitionProgress]]:
         """What every Replay has counted."""
-        found: dict[str, list[Tally]] = {}
+        found: dict[str, list[PartitionProgress]] = {}
         kept = await ledgers.read_ledger(self._line, ledger, lambda key: key.kind == "tally")
         with translated(ledger):
             for key, (parsed, value) in kept.items():
                 try:
-                    tally = decode_tally(key, value)
+                    tally = decode_progress(key, value)
                 except UnknownRecord:
                     log_skipped(ledger, key)
                 else:
                     found.setdefault(parsed.subject, []).append(tally)
         return found
 
-    async def forget(self, ledger: str, uid: str) -> None:
+    async def delete_replay_records(self, ledger: str, uid: str) -> None:
         """Remove selection, produced and tally of a deleted Replay."""
         kinds = ("selected", "produced", "tally")
         await ledgers.forget(self._line, ledger, lambda key: key.kind in kinds and key.subject == uid)
@@ -161,15 +179,15 @@ class KafkaBroker:
             await (await Room.open(self._line, f"dlq.{box}.{partition}")).close()
         await ledgers.forget(self._line, ledger, lambda key: key.kind in ("settled", "mark") and key.subject == box)
 
-    async def match_ledger(self, box: str, ledger: str) -> str:
+    async def match_ledger_replication(self, box: str, ledger: str) -> str:
         """Bring an existing ledger to the replicas of its dead topic."""
         return await topics.match_ledger(self._line, ledger, box)
 
-    async def say(self, box: str, ledger: str, pod: str, word: CourierWord | None) -> None:
+    async def report_status(self, box: str, ledger: str, pod: str, word: WorkerStatus | None) -> None:
         """Keep the word of a worker without a desk."""
         await topics.ensure_ledger(self._line, ledger, box)
         await ledgers.write_word(self._line, ledger, pod, word)
 
-    def registers(self) -> Registers:
+    def monitor(self) -> BoxMonitor:
         """A new, empty set of registers."""
-        return KafkaRegisters(self._line)
+        return KafkaMonitor(self._line)

@@ -19,7 +19,7 @@ from aiokafka.record.memory_records import MemoryRecords
 from deadletter.brokers.errors import BrokerUnreachable, Undecodable
 from deadletter.brokers.kafka.client import EARLIEST, Line
 from deadletter.brokers.kafka.errors import translated
-from deadletter.brokers.types import Taken
+from deadletter.brokers.types import StoredMessage
 from deadletter.core.letters import Message, Place
 
 BATCH = 50  # few enough that they are dealt with while they are still in the processor's nearest cache
@@ -29,7 +29,7 @@ WAIT_MS, RETRY_S = 500, 0.1
 Aborted = list[tuple[int, int]]  # producers, and the first offset of each
 
 
-async def fetch(line: Line, tp: TopicPartition, start: int, end: int) -> AsyncGenerator[list[Taken], None]:
+async def fetch(line: Line, tp: TopicPartition, start: int, end: int) -> AsyncGenerator[list[StoredMessage], None]:
     """What is committed from `start` to before `end`, in order; waits out transactions that are open there."""
     reader = Reader(line, await line.reader(tp.topic), tp)
     coming = asyncio.ensure_future(reader.next(start))
@@ -49,7 +49,7 @@ async def fetch(line: Line, tp: TopicPartition, start: int, end: int) -> AsyncGe
         await reader.client.close()
 
 
-def unpacked(batches: Iterable[Any], tp: TopicPartition, start: int, end: int) -> Iterator[list[Taken]]:
+def unpacked(batches: Iterable[Any], tp: TopicPartition, start: int, end: int) -> Iterator[list[StoredMessage]]:
     """The letters of these batches that lie between; a fetch begins with the whole batch its first offset is in."""
     (box, partition), records = tp, chain.from_iterable(_up_to(end, batches))
     position, fault = start, None
@@ -60,7 +60,9 @@ def unpacked(batches: Iterable[Any], tp: TopicPartition, start: int, end: int) -
         except Exception as error:  # noqa: BLE001  (decompressors have errors of their own)
             fault = error
         letters = [
-            Taken(Place(box, partition, one.offset), Message(one.key, one.value, tuple(one.headers), one.timestamp))
+            StoredMessage(
+                Place(box, partition, one.offset), Message(one.key, one.value, tuple(one.headers), one.timestamp)
+            )
             for one in some
             if start <= one.offset < end
         ]

@@ -19,8 +19,8 @@ from deadletter.brokers.kafka.client import LATEST, TRANSACTION_TIMEOUT_MS, Line
 from deadletter.brokers.kafka.coordinator_requests import offset_waits
 from deadletter.brokers.kafka.errors import translated
 from deadletter.brokers.kafka.transactions import Room
-from deadletter.brokers.types import DeskSpec
-from deadletter.core.ledger.settlements import decode_chunk, highest, parse_key
+from deadletter.brokers.types import SubscriptionSpec
+from deadletter.core.ledger.settlements import decode_chunk, highest_offset, parse_key
 
 OTHERS_TAKE = TRANSACTION_TIMEOUT_MS / 1000 + 5  # whoever else has a transaction open ends it, or its broker does
 
@@ -41,7 +41,7 @@ async def open_from(line: Line, tps: Iterable[TopicPartition]) -> dict[TopicPart
     return found
 
 
-async def usual_places(line: Line, spec: DeskSpec, partition: int) -> list[TopicPartition]:
+async def usual_places(line: Line, spec: SubscriptionSpec, partition: int) -> list[TopicPartition]:
     """Where the letters of a claimed partition go, but for routes."""
     counts = await line.metadata([spec.dead, spec.retry])
     return [TopicPartition(name, partition % count) for name, count in counts.items()]
@@ -88,7 +88,9 @@ async def _was_published(line: Line, tp: TopicPartition, first: int, settler: in
                     key = parse_key(record.key or b"")
                     if key and (key.kind, key.settler) == ("produced", settler) and record.value is not None:
                         place = TopicPartition(key.topic, key.partition)
-                        sent[place] = max(sent.get(place, 0), highest(key, decode_chunk(record.key, record.value)))
+                        sent[place] = max(
+                            sent.get(place, 0), highest_offset(key, decode_chunk(record.key, record.value))
+                        )
     finally:
         await consumer.stop()
     return bool(sent) and all([await _is_visible(line, place, offset) for place, offset in sent.items()])

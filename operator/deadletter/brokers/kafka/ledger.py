@@ -12,8 +12,8 @@ from deadletter.brokers.kafka.errors import translated
 from deadletter.brokers.kafka.record_batches import Parcel, Targets, parcel, send
 from deadletter.brokers.kafka.topics import LEDGER_PARTITIONS
 from deadletter.brokers.skipped_records import log_skipped
-from deadletter.brokers.types import CourierWord
-from deadletter.core.ledger.settlements import Key, courier_key, encode_word, parse_key
+from deadletter.core.heartbeats import WorkerStatus
+from deadletter.core.ledger.settlements import Key, encode_worker_status, parse_key, worker_key
 from deadletter.core.letters import Message
 
 FETCH_BYTES = 256 << 10  # a partition: a chunk takes up to 8 KiB and is written again at every settlement
@@ -80,10 +80,10 @@ async def write_plainly(line: Line, ledger: str, entries: Mapping[int, Entries])
         await discard(producer)
 
 
-async def write_word(line: Line, ledger: str, pod: str, word: CourierWord | None) -> None:
+async def write_word(line: Line, ledger: str, pod: str, word: WorkerStatus | None) -> None:
     """What a worker last said; None takes it back."""
-    key = courier_key(pod)
-    value = None if word is None else encode_word(key, asdict(word))
+    key = worker_key(pod)
+    value = None if word is None else encode_worker_status(key, asdict(word))
     await write_plainly(line, ledger, {0: [(key, value)]})
 
 

@@ -10,7 +10,8 @@ from deadletter.brokers.kafka import reads, topics
 from deadletter.brokers.kafka.client import EARLIEST, LATEST, Line
 from deadletter.brokers.kafka.ledger import BATCH, FETCH_BYTES, ledger_partition
 from deadletter.brokers.kafka.monitor_state import Tail
-from deadletter.brokers.types import Reading, Watched
+from deadletter.brokers.types import MonitoredBox
+from deadletter.core.box_stats import BoxStats
 
 BUDGET = 5.0  # seconds of tailing a sweep; the rest is read by the next one
 TURN = 0.002  # seconds we work before others get a turn of the event loop
@@ -32,7 +33,7 @@ class Turns:
             self._ends = self._clock() + TURN
 
 
-class KafkaRegisters:
+class KafkaMonitor:
     """See `base.Registers`."""
 
     def __init__(self, line: Line) -> None:
@@ -46,18 +47,18 @@ class KafkaRegisters:
         if consumer is not None:
             await consumer.stop()
 
-    async def sweep(self, watched: Sequence[Watched], now: int) -> Mapping[str, Reading | BrokerError]:
+    async def sweep(self, boxes: Sequence[MonitoredBox], now: int) -> Mapping[str, BoxStats | BrokerError]:
         """A reading per dead box, or what went wrong with it."""
-        if not watched:  # nobody is asked: the connection may be one that has never answered
+        if not boxes:  # nobody is asked: the connection may be one that has never answered
             self._tails = {}
             return {}
-        counts = await self._line.lookup([name for one in watched for name in _names(one)])
-        found: dict[str, Reading | BrokerError] = {}
-        for one in watched:
+        counts = await self._line.lookup([name for one in boxes for name in _names(one)])
+        found: dict[str, BoxStats | BrokerError] = {}
+        for one in boxes:
             count = counts.get(one.dead, BoxMissing(f"{one.dead}: it does not exist"))
             if isinstance(count, BrokerError):
                 found[one.dead] = count
-        await self._keep([one for one in watched if one.dead not in found])
+        await self._keep([one for one in boxes if one.dead not in found])
         partitions = {
             name: range(count) for tail in self._tails.values() for name in _names(tail.watched)
             if isinstance(count := counts.get(name, 0), int)
@@ -86,7 +87,7 @@ class KafkaRegisters:
                 if isinstance(end, int):  # else the next sweep asks again
                     tail.proofs[partition] = end
 
-    async def _keep(self, watched: Sequence[Watched]) -> None:
+    async def _keep(self, watched: Sequence[MonitoredBox]) -> None:
         """One tail per box that is watched now, begun anew when it is to be read otherwise."""
         kept = {one.dead: self._tails.get(one.dead) for one in watched}
         new = [one for one in watched if (tail := kept[one.dead]) is None or tail.watched != one]
@@ -103,7 +104,7 @@ class KafkaRegisters:
         return found
 
     async def _tail(
-        self, kind: str, starts: Offsets, ends: Offsets, found: dict[str, Reading | BrokerError], deadline: float
+        self, kind: str, starts: Offsets, ends: Offsets, found: dict[str, BoxStats | BrokerError], deadline: float
     ) -> None:
         """Read what moved in the ledgers, retry or dead boxes; together, or one by one when that fails."""
         moved: dict[str, Spans] = {}
@@ -147,7 +148,7 @@ class KafkaRegisters:
         for tp, (_, end) in spans.items():
             tails[tp].positions[tp] = end
 
-    def _read_off(self, tail: Tail, starts: Offsets, ends: Offsets, now: int) -> Reading | BrokerError:
+    def _read_off(self, tail: Tail, starts: Offsets, ends: Offsets, now: int) -> BoxStats | BrokerError:
         caught_up = True
         tail.count_lost()
         for name in _names(tail.watched):
@@ -164,7 +165,7 @@ class KafkaRegisters:
         return tail.reading(now, caught_up)
 
 
-def _names(watched: Watched) -> tuple[str, ...]:
+def _names(watched: MonitoredBox) -> tuple[str, ...]:
     return (watched.dead, watched.ledger, *((watched.retry,) if watched.retry else ()))
 
 

@@ -11,14 +11,15 @@ from deadletter.brokers.kafka.errors import translated
 from deadletter.brokers.kafka.ledger import ledger_partition
 from deadletter.brokers.kafka.reads import taken
 from deadletter.brokers.skipped_records import log_skipped
-from deadletter.brokers.types import CourierWord, GroupReading, Reading, Watched
+from deadletter.brokers.types import MonitoredBox
+from deadletter.core.box_stats import BoxStats, FailureGroup
 from deadletter.core.dialects.reader import read_letter
 from deadletter.core.fingerprint import fingerprint
-from deadletter.core.heartbeats import Hearing
+from deadletter.core.heartbeats import HeartbeatTracker, WorkerStatus
 from deadletter.core.ledger import settlements as core
 from deadletter.core.ledger.settlements import Settlements
-from deadletter.core.letter_index import OTHER, Group, Register
-from deadletter.core.replay_progress import Tally
+from deadletter.core.letter_index import OTHER, LetterIndex
+from deadletter.core.replay_progress import PartitionProgress
 
 MAX_GROUPS = 100
 
@@ -27,10 +28,10 @@ MAX_GROUPS = 100
 class Tail:
     """One queue between sweeps."""
 
-    watched: Watched
+    watched: MonitoredBox
     compacted: bool = False
     positions: dict[TopicPartition, int] = field(default_factory=dict)
-    registers: dict[int, Register] = field(default_factory=dict)
+    registers: dict[int, LetterIndex] = field(default_factory=dict)
     settled: dict[tuple[str, int], Settlements] = field(default_factory=dict)
     waiting: dict[int, BitMap64] = field(default_factory=dict)
     gone: dict[int, BitMap64] = field(default_factory=dict)  # parked letters below their topic's start, settled or lost
@@ -38,9 +39,9 @@ class Tail:
     proofs: dict[int, int] = field(default_factory=dict)
     lost: int = 0  # parked letters since the last reading
     marks: dict[int, tuple[int, int]] = field(default_factory=dict)
-    tallies: dict[str, dict[int, Tally]] = field(default_factory=dict)
-    words: dict[str, CourierWord] = field(default_factory=dict)
-    hearing: Hearing = field(default_factory=Hearing)
+    tallies: dict[str, dict[int, PartitionProgress]] = field(default_factory=dict)
+    words: dict[str, WorkerStatus] = field(default_factory=dict)
+    hearing: HeartbeatTracker = field(default_factory=HeartbeatTracker)
     skipped: int = 0  # records of the ledger since the last reading
 
     def settlements(self, box: str, partition: int) -> Settlements:
@@ -70,12 +71,12 @@ class Tail:
             case "mark" if parsed.subject == self.watched.dead:
                 self._put(self.marks, parsed.partition, value and core.decode_mark(key, value))
             case "tally":
-                tally = value and core.decode_tally(key, value)
+                tally = value and core.decode_progress(key, value)
                 partitions = self.tallies.setdefault(parsed.subject, {})
                 self._put(partitions, parsed.partition, tally)
                 self._put(self.tallies, parsed.subject, partitions or None)
             case "courier":
-                self._put(self.words, parsed.subject, value and core.decode_word(key, value, CourierWord))
+                self._put(self.words, parsed.subject, value and core.decode_worker_status(key, value, WorkerStatus))
 
     def _skip(self, key: bytes, value: bytes | None) -> None:
         if value is not None:
@@ -98,11 +99,11 @@ class Tail:
         elif parsed.subject == self.watched.dead and value is None:
             self.restart(parsed.partition)
         elif parsed.subject == self.watched.dead:
-            self.registers.setdefault(parsed.partition, Register()).settle(fresh)
+            self.registers.setdefault(parsed.partition, LetterIndex()).settle(fresh)
 
     def restart(self, partition: int) -> None:
         """Read this partition of the dead box from its beginning again."""
-        self.registers[partition] = Register()
+        self.registers[partition] = LetterIndex()
         self.registers[partition].settle(self.settlements(self.watched.dead, partition))
         self.positions.pop(TopicPartition(self.watched.dead, partition), None)
 
@@ -113,7 +114,7 @@ class Tail:
         letter = read_letter(one.message, one.place, watched.dialect, watched.read_values, watched.origin)
         failure = letter.envelope.failure
         when = letter.envelope.failed_at or record.timestamp
-        register = self.registers.setdefault(record.partition, Register())
+        register = self.registers.setdefault(record.partition, LetterIndex())
         register.add(record.offset, fingerprint(failure), failure.type, str(failure.category), when)
 
     def read_retry(self, record: ConsumerRecord) -> None:
@@ -134,7 +135,7 @@ class Tail:
         """Where reading begins: at the first unsettled offset."""
         if tp.topic == self.watched.ledger:
             return start
-        return self.settlements(tp.topic, tp.partition).first_open(start)
+        return self.settlements(tp.topic, tp.partition).first_unsettled(start)
 
     def check(self, ends: Mapping[int, int | BrokerError]) -> None:
         """The log must not end below a mark."""
@@ -169,11 +170,11 @@ class Tail:
                 self.lost += len(self.gone.pop(partition, ()))
                 del self.proofs[partition]
 
-    def reading(self, now: int, caught_up: bool) -> Reading:
+    def reading(self, now: int, caught_up: bool) -> BoxStats:
         """Return the current reading and reset the counts of skipped records and lost letters."""
         registers = self.registers.values()
         (skipped, self.skipped), (lost, self.lost) = (self.skipped, 0), (self.lost, 0)
-        return Reading(
+        return BoxStats(
             depth=sum(register.depth for register in registers),
             oldest=min((register.oldest for register in registers if register.oldest is not None), default=None),
             groups=merge_groups(group for register in registers for group in register.groups()),
@@ -181,22 +182,22 @@ class Tail:
             upper_bound=self.compacted,
             parked=sum(len(bits) for bits in self.waiting.values()),
             tallies={uid: tuple(parts[p] for p in sorted(parts)) for uid, parts in self.tallies.items() if parts},
-            couriers=self.hearing.living([word for _, word in sorted(self.words.items())], now),
+            couriers=self.hearing.alive([word for _, word in sorted(self.words.items())], now),
             lost=lost,
             skipped=skipped,
         )
 
 
-def merge_groups(groups: Iterable[Group]) -> tuple[GroupReading, ...]:
+def merge_groups(groups: Iterable[FailureGroup]) -> tuple[FailureGroup, ...]:
     """Groups of all partitions by fingerprint, the largest first, `other` last."""
-    merged: dict[str, GroupReading] = {}
+    merged: dict[str, FailureGroup] = {}
     for group in groups:
-        one = GroupReading(
+        one = FailureGroup(
             group.fingerprint, group.error_type, group.category, group.letters, group.first_seen, group.last_seen
         )
         seen = merged.get(group.fingerprint)
         if seen is not None:
-            one = GroupReading(
+            one = FailureGroup(
                 one.fingerprint, one.error_type, one.category, seen.letters + one.letters,
                 min(seen.first_seen, one.first_seen), max(seen.last_seen, one.last_seen),
             )  # fmt: skip

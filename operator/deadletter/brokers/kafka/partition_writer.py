@@ -13,15 +13,15 @@ from deadletter.brokers.kafka.errors import translated
 from deadletter.brokers.kafka.ledger import ledger_parcel, ledger_partition, read_ledger
 from deadletter.brokers.kafka.timestamp_cache import Sightings
 from deadletter.brokers.kafka.transactions import Room
-from deadletter.brokers.types import Step
+from deadletter.brokers.types import CommitBatch
 from deadletter.core.ledger import settlements as core
 from deadletter.core.ledger.settlements import Settlements
-from deadletter.core.replay_progress import Tally, Why
+from deadletter.core.replay_progress import PartitionProgress, SettledAs
 
 Entries = list[tuple[bytes, bytes | None]]
 
 
-class KafkaMover:
+class KafkaPartitionWriter:
     """See `base.Mover`. Killed before the commit: nothing happened; after it: all of the step happened."""
 
     def __init__(self, line: Line, room: Room, box: str, ledger: str, partition: int, uid: str) -> None:
@@ -33,7 +33,7 @@ class KafkaMover:
         self._chunks: dict[bytes, BitMap] = {}
         self._highest: dict[TopicPartition, int] = {}  # offset that letters of this partition got, under any uid
         self._mark: tuple[int, int] | None = None
-        self._tally: Tally | None = None
+        self._tally: PartitionProgress | None = None
         self._gone: Entries = []
 
     async def load(self, archived: bool, sightings: Sightings) -> None:
@@ -63,40 +63,40 @@ class KafkaMover:
             case "mark":
                 self._mark = core.decode_mark(key, value)
             case "tally":
-                self._tally = core.decode_tally(key, value)
+                self._tally = core.decode_progress(key, value)
             case _:
                 bits = core.decode_chunk(key, value)
                 if parsed.kind == "produced":
                     place = TopicPartition(parsed.topic, parsed.partition)
-                    self._highest[place] = max(self._highest.get(place, 0), core.highest(parsed, bits))
+                    self._highest[place] = max(self._highest.get(place, 0), core.highest_offset(parsed, bits))
                 if parsed.subject == self._uid:
                     self._chunks[key] = bits
 
     @property
-    def tally(self) -> Tally | None:
+    def progress(self) -> PartitionProgress | None:
         """What an earlier mover of the same Replay had counted."""
         return self._tally
 
     def is_open(self, offset: int) -> bool:
         """Is the letter there to be taken?"""
         if self._archived:
-            return self._settled.holds(Why.Archived, offset)
+            return self._settled.is_settled_as(SettledAs.Archived, offset)
         return offset not in self._settled
 
-    async def commit(self, step: Step) -> None:
+    async def commit(self, batch: CommitBatch) -> None:
         """All of the step or nothing; after an error this mover is spent."""
-        packed = await record_batches.pack(step.publications, self._room.targets)
-        mark = await self._new_mark(step)
+        packed = await record_batches.pack(batch.publications, self._room.targets)
+        mark = await self._new_mark(batch)
         await self._clear(packed)
         async with self._room.transaction() as transaction:
             offsets = await transaction.send(packed) if packed else []
-            entries = self._settle(step, mark) + self._gone
-            entries += self._note(packed, offsets) + self._select(step)
-            key = core.tally_key(self._uid, self._partition)
-            entries.append((key, core.encode_tally(key, step.tally)))
+            entries = self._settle(batch, mark) + self._gone
+            entries += self._note(packed, offsets) + self._select(batch)
+            key = core.progress_key(self._uid, self._partition)
+            entries.append((key, core.encode_progress(key, batch.progress)))
             packed = [await ledger_parcel(self._ledger, self._partition, entries, self._room.targets)]
             await transaction.send(packed)
-        self._gone, self._tally = [], step.tally
+        self._gone, self._tally = [], batch.progress
 
     async def _clear(self, packed: Iterable[record_batches.Parcel]) -> None:
         """Before the first message to a partition: end what an earlier one of us left open there.
@@ -111,7 +111,7 @@ class KafkaMover:
                 await self._room.end(places, committed)
         self._room.cleared |= new
 
-    async def _new_mark(self, step: Step) -> tuple[int, int] | None:
+    async def _new_mark(self, step: CommitBatch) -> tuple[int, int] | None:
         highest = max((max(offsets) for offsets in step.settled.values() if offsets), default=-1)
         if highest < 0 or (self._mark is not None and highest <= self._mark[0]):
             return None
@@ -120,12 +120,12 @@ class KafkaMover:
             timestamp = await reads.timestamp_at(self._line, self._box, self._partition, highest)
         return None if timestamp is None else (highest, timestamp)
 
-    def _settle(self, step: Step, mark: tuple[int, int] | None) -> Entries:
+    def _settle(self, step: CommitBatch, mark: tuple[int, int] | None) -> Entries:
         for why, offsets in step.settled.items():
-            if self._archived and why is not Why.Archived:
-                self._settled.remove(Why.Archived, offsets)
+            if self._archived and why is not SettledAs.Archived:
+                self._settled.remove(SettledAs.Archived, offsets)
             self._settled.add(why, offsets)
-        entries: Entries = list(self._settled.changed())
+        entries: Entries = list(self._settled.take_changed_records())
         if mark is not None:
             key = core.mark_key(self._box, self._partition)
             entries.append((key, core.encode_mark(key, *mark)))
@@ -135,13 +135,13 @@ class KafkaMover:
     def _note(self, packed: Iterable[record_batches.Parcel], offsets: Iterable[list[int]]) -> Entries:
         entries: Entries = []
         for parcel, got in zip(packed, offsets, strict=True):
-            for chunk, bits in core.split(got).items():
+            for chunk, bits in core.split_into_chunks(got).items():
                 key = core.produced_key(self._uid, self._partition, parcel.topic, parcel.partition, chunk)
                 entries.append(self._merged(key, bits))
         return entries
 
-    def _select(self, step: Step) -> Entries:
-        chunks: Mapping[int, BitMap] = core.split(step.selected)
+    def _select(self, step: CommitBatch) -> Entries:
+        chunks: Mapping[int, BitMap] = core.split_into_chunks(step.selected)
         return [self._merged(core.selected_key(self._uid, self._partition, n), bits) for n, bits in chunks.items()]
 
     def _merged(self, key: bytes, bits: BitMap) -> tuple[bytes, bytes]:
@@ -168,14 +168,14 @@ async def check_mark(line: Line, box: str, partition: int, mark: tuple[int, int]
 @asynccontextmanager
 async def open_mover(
     line: Line, box: str, ledger: str, partition: int, uid: str, archived: bool, sightings: Sightings
-) -> AsyncIterator[KafkaMover]:
+) -> AsyncIterator[KafkaPartitionWriter]:
     """Producer first: it fences the one before and finishes its transaction. Then the ledger."""
     if not 0 <= partition < await line.partitions(box):
         raise BoxRecreated(f"{box}: it has no partition {partition}")
     await topics.ensure_ledger(line, ledger, box)
     room = await Room.open(line, f"dlq.{box}.{partition}")
     try:
-        mover = KafkaMover(line, room, box, ledger, partition, uid)
+        mover = KafkaPartitionWriter(line, room, box, ledger, partition, uid)
         await mover.load(archived, sightings)
         yield mover
     finally:

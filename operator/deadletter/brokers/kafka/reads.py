@@ -12,7 +12,7 @@ from deadletter.brokers.errors import BrokerUnreachable, Undecodable
 from deadletter.brokers.kafka.client import EARLIEST, Line
 from deadletter.brokers.kafka.errors import EXPECTED, translated
 from deadletter.brokers.kafka.fetch import BATCH, STALL, fetch
-from deadletter.brokers.types import Taken
+from deadletter.brokers.types import StoredMessage
 from deadletter.core.letters import Message, Place
 from deadletter.core.replay_progress import Span
 
@@ -20,10 +20,10 @@ BROKEN = (driver.CorruptRecordException, driver.UnsupportedCodecError, BadGzipFi
 Records = dict[TopicPartition, list[ConsumerRecord]]
 
 
-def taken(record: ConsumerRecord) -> Taken:
+def taken(record: ConsumerRecord) -> StoredMessage:
     """A record as message and place."""
     message = Message(record.key, record.value, record.headers, record.timestamp)
-    return Taken(Place(record.topic, record.partition, record.offset), message)
+    return StoredMessage(Place(record.topic, record.partition, record.offset), message)
 
 
 async def window(line: Line, box: str) -> tuple[Span, ...]:
@@ -33,7 +33,7 @@ async def window(line: Line, box: str) -> tuple[Span, ...]:
     return tuple(Span(partition, starts[partition], ends[partition]) for partition in partitions)
 
 
-async def read(line: Line, box: str, spans: Sequence[Span]) -> AsyncGenerator[list[Taken], None]:
+async def read(line: Line, box: str, spans: Sequence[Span]) -> AsyncGenerator[list[StoredMessage], None]:
     """What is committed in the spans, one after the other, in order."""
     for span in spans:
         if span.start < span.end:

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from deadletter.brokers.kafka.fetch import BATCH
-from deadletter.brokers.types import Taken
+from deadletter.brokers.types import StoredMessage
 
 KEPT = 10_000 // BATCH  # batches a partition: as many letters as a settler scans between two commits
 
@@ -14,7 +14,7 @@ class Sightings:
     def __init__(self) -> None:
         self._batches: dict[tuple[str, int], list[dict[int, int]]] = {}
 
-    def note(self, batch: Sequence[Taken]) -> None:
+    def note(self, batch: Sequence[StoredMessage]) -> None:
         """Remember a batch; all of one partition."""
         place = batch[0].place
         kept = self._batches.setdefault((place.box, place.partition), [])

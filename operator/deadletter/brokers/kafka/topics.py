@@ -21,7 +21,7 @@ from deadletter.brokers.kafka.client import Line
 from deadletter.brokers.kafka.errors import check, translated
 from deadletter.brokers.kafka.reassignments import Assignment, extended, reassign
 from deadletter.brokers.kafka.topic_metadata import TopicMetadataRequest, topics_of
-from deadletter.brokers.types import BoxSpec, BoxState, Server
+from deadletter.brokers.types import BoxSpec, BoxState, ServerInfo
 
 DYNAMIC = 1  # config_source of a config that was set on the topic itself
 MAX_MESSAGE_BYTES = 1_048_588
@@ -45,10 +45,10 @@ SHOWN_TIMEOUT = 20.0
 BROKER_TIMEOUT = 2.0  # of one broker that others can stand in for
 
 
-async def server(line: Line) -> Server:
+async def server(line: Line) -> ServerInfo:
     """Who answers."""
     answer = await line.ask(MetadataRequest([]))
-    return Server("Kafka", _version(await line.client()), len(answer.brokers), True, str(answer.cluster_id))
+    return ServerInfo("Kafka", _version(await line.client()), len(answer.brokers), True, str(answer.cluster_id))
 
 
 def _version(client: Any) -> str:

@@ -3,21 +3,30 @@
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 
-from deadletter.brokers.contract import Offsets, Registers
+from deadletter.brokers.contract import BoxMonitor, Offsets
 from deadletter.brokers.errors import BoxAppeared, BoxConflict, BoxMissing
-from deadletter.brokers.group_offsets import Start
+from deadletter.brokers.group_offsets import StartPosition
 from deadletter.brokers.memory.groups import is_lost, positions
-from deadletter.brokers.memory.partition_writer import MemoryMover
+from deadletter.brokers.memory.partition_writer import MemoryPartitionWriter
 from deadletter.brokers.memory.server import Box, MemoryServer
-from deadletter.brokers.memory.subscription import MemoryDesk
-from deadletter.brokers.types import BoxSpec, BoxState, CourierWord, DeskSpec, Publication, Resumed, Server, Taken
+from deadletter.brokers.memory.subscription import MemorySubscription
+from deadletter.brokers.types import (
+    BoxSpec,
+    BoxState,
+    Publication,
+    ResumedGroup,
+    ServerInfo,
+    StoredMessage,
+    SubscriptionSpec,
+)
+from deadletter.core.heartbeats import WorkerStatus
 from deadletter.core.letters import Place
-from deadletter.core.replay_progress import Span, Tally
+from deadletter.core.replay_progress import PartitionProgress, Span
 
 _BATCH = 100
 
 
-class MemoryProduced:
+class MemoryPublishedPositions:
     """Where a Replay published."""
 
     def __init__(self, places: frozenset[tuple[str, int, int]]) -> None:
@@ -37,10 +46,10 @@ class MemoryBroker:
     def __init__(self, server: MemoryServer | None = None) -> None:
         self._server = server or MemoryServer()
 
-    async def server(self) -> Server:
+    async def server_info(self) -> ServerInfo:
         """Who answers."""
         self._server.check()
-        return Server("Memory", "1", 1, transactions=True, id=self._server.name)
+        return ServerInfo("Memory", "1", 1, transactions=True, id=self._server.name)
 
     async def describe(self, names: Sequence[str]) -> Mapping[str, BoxState]:
         """Those that exist."""
@@ -59,7 +68,7 @@ class MemoryBroker:
             raise BoxAppeared(f"{spec.name}: others created it at the same moment")
         return box.state if spec.adopt else _grown(box, spec).state
 
-    async def drop(self, names: Sequence[str]) -> None:
+    async def delete(self, names: Sequence[str]) -> None:
         """Delete boxes and ledgers."""
         self._server.check()
         for name in names:
@@ -76,7 +85,7 @@ class MemoryBroker:
         box: str,
         spans: Sequence[Span],
         archived: bool = False,  # noqa: ARG002 (they lie in the same box)
-    ) -> AsyncGenerator[list[Taken], None]:
+    ) -> AsyncGenerator[list[StoredMessage], None]:
         """Batches of letters in these spans."""
         for span in spans:
             letters = self._server.box(box).partitions[span.partition]
@@ -86,9 +95,9 @@ class MemoryBroker:
                 batch = offsets[first : first + _BATCH]
                 if not letters.keys() >= set(batch):
                     yield []
-                yield [Taken(Place(box, span.partition, at), letters[at]) for at in batch if at in letters]
+                yield [StoredMessage(Place(box, span.partition, at), letters[at]) for at in batch if at in letters]
 
-    async def settled(self, box: str, ledger: str) -> Mapping[int, Offsets]:
+    async def settled_offsets(self, box: str, ledger: str) -> Mapping[int, Offsets]:
         """Settled offsets per partition."""
         self._server.check()
         if ledger not in self._server.ledgers:
@@ -96,22 +105,22 @@ class MemoryBroker:
         found = self._server.ledgers[ledger].settled.items()
         return {number: frozenset().union(*by_why.values()) for (name, number), by_why in found if name == box}
 
-    async def append(self, publications: Sequence[Publication]) -> None:
+    async def publish(self, publications: Sequence[Publication]) -> None:
         """Publish without settling."""
         for publication in publications:
             self._server.publish(publication)
 
     @asynccontextmanager
-    async def mover(
+    async def partition_writer(
         self, box: str, ledger: str, partition: int, uid: str, archived: bool = False
-    ) -> AsyncIterator[MemoryMover]:
+    ) -> AsyncIterator[MemoryPartitionWriter]:
         """Become the settler; fences the one before."""
-        yield MemoryMover(self._server, box, ledger, partition, uid, archived)
+        yield MemoryPartitionWriter(self._server, box, ledger, partition, uid, archived)
 
     @asynccontextmanager
-    async def desk(self, spec: DeskSpec) -> AsyncIterator[MemoryDesk]:
+    async def subscribe(self, spec: SubscriptionSpec) -> AsyncIterator[MemorySubscription]:
         """Join the group; leaving gives back what is still held."""
-        desk = MemoryDesk(self._server, spec)
+        desk = MemorySubscription(self._server, spec)
         try:
             yield desk
         finally:
@@ -121,7 +130,7 @@ class MemoryBroker:
         """True if there are messages and no position."""
         return is_lost(self._server, source, group)
 
-    async def resume_group(self, source: str, group: str, start: Start) -> Resumed | None:
+    async def resume_group(self, source: str, group: str, start: StartPosition) -> ResumedGroup | None:
         """Give it a position in every partition."""
         if not is_lost(self._server, source, group):
             return None
@@ -129,24 +138,24 @@ class MemoryBroker:
         firsts, starts = [box.start(number) for number in range(len(box.ends))], positions(box, start)
         self._server.groups[source, group].next = dict(enumerate(starts))
         ahead = sum(box.ends) - sum(starts)
-        return Resumed(passed_over=sum(starts) - sum(firsts), ahead=ahead)
+        return ResumedGroup(passed_over=sum(starts) - sum(firsts), ahead=ahead)
 
-    async def selected(self, ledger: str, uid: str) -> Mapping[int, Offsets]:
+    async def selected_offsets(self, ledger: str, uid: str) -> Mapping[int, Offsets]:
         """What a DryRun selected."""
         self._server.check()
         return {part: tuple(sorted(held)) for part, held in self._server.ledgers[ledger].selected.get(uid, {}).items()}
 
-    async def produced(self, ledger: str, uid: str) -> MemoryProduced:
+    async def published_positions(self, ledger: str, uid: str) -> MemoryPublishedPositions:
         """Where a Replay published."""
         self._server.check()
-        return MemoryProduced(frozenset(self._server.ledgers[ledger].produced.get(uid, ())))
+        return MemoryPublishedPositions(frozenset(self._server.ledgers[ledger].produced.get(uid, ())))
 
-    async def tallies(self, ledger: str) -> Mapping[str, Sequence[Tally]]:
+    async def replay_progress(self, ledger: str) -> Mapping[str, Sequence[PartitionProgress]]:
         """What every Replay has counted."""
         self._server.check()
         return {uid: list(parts.values()) for uid, parts in self._server.ledgers[ledger].tallies.items()}
 
-    async def forget(self, ledger: str, uid: str) -> None:
+    async def delete_replay_records(self, ledger: str, uid: str) -> None:
         """Remove what a deleted Replay left."""
         self._server.check()
         kept = self._server.ledgers[ledger]
@@ -161,11 +170,11 @@ class MemoryBroker:
         for key in [key for key in kept.born if key[0] == box]:
             del kept.born[key]
 
-    async def match_ledger(self, box: str, ledger: str) -> str:  # noqa: ARG002 (nothing is replicated here)
+    async def match_ledger_replication(self, box: str, ledger: str) -> str:  # noqa: ARG002 (nothing is replicated here)
         """Nothing to do."""
         return ""
 
-    async def say(self, box: str, ledger: str, pod: str, word: CourierWord | None) -> None:  # noqa: ARG002
+    async def report_status(self, box: str, ledger: str, pod: str, word: WorkerStatus | None) -> None:  # noqa: ARG002
         """Keep the word of a worker without a desk."""
         self._server.check()
         if word is None:
@@ -173,20 +182,20 @@ class MemoryBroker:
         else:
             self._server.ledgers[ledger].couriers[pod] = word
 
-    def registers(self) -> Registers:
+    def monitor(self) -> BoxMonitor:
         """Counted anew in each sweep."""
-        from deadletter.brokers.memory.monitor import MemoryRegisters
+        from deadletter.brokers.memory.monitor import MemoryMonitor
 
-        return MemoryRegisters(self._server)
+        return MemoryMonitor(self._server)
 
 
 def _grown(box: Box, spec: BoxSpec) -> Box:
-    if not spec.parking and spec.partitions is not None and spec.partitions < len(box.partitions):
+    if not spec.is_retry_box and spec.partitions is not None and spec.partitions < len(box.partitions):
         raise BoxConflict(
             f"box {spec.name} has {len(box.partitions)} partitions and cannot shrink to {spec.partitions}"
         )
-    if box.spec.parking != spec.parking:
+    if box.spec.is_retry_box != spec.is_retry_box:
         raise BoxConflict(f"box {spec.name} exists and is of the other kind")
-    box.grow(1 if spec.parking else spec.partitions or 1)
+    box.grow(1 if spec.is_retry_box else spec.partitions or 1)
     box.spec = spec
     return box

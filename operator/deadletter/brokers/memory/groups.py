@@ -1,6 +1,6 @@
 """Positions of a consumer group in memory."""
 
-from deadletter.brokers.group_offsets import EARLIEST, LATEST, Start
+from deadletter.brokers.group_offsets import EARLIEST, LATEST, StartPosition
 from deadletter.brokers.memory.server import Box, MemoryServer
 
 
@@ -10,12 +10,12 @@ def is_lost(server: MemoryServer, source: str, group: str) -> bool:
     return any(box.partitions) and (known is None or not known.next)
 
 
-def positions(box: Box, start: Start) -> list[int]:
+def positions(box: Box, start: StartPosition) -> list[int]:
     """Return where to begin in each partition."""
     return [_position(box, number, start) for number in range(len(box.ends))]
 
 
-def _position(box: Box, number: int, start: Start) -> int:
+def _position(box: Box, number: int, start: StartPosition) -> int:
     if start == EARLIEST:
         return box.start(number)
     if start == LATEST:

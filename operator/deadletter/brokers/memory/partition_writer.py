@@ -4,11 +4,11 @@ from collections.abc import Iterator
 
 from deadletter.brokers.errors import BoxRecreated, Fenced
 from deadletter.brokers.memory.server import Ledger, MemoryServer
-from deadletter.brokers.types import Step
-from deadletter.core.replay_progress import Tally, Why
+from deadletter.brokers.types import CommitBatch
+from deadletter.core.replay_progress import PartitionProgress, SettledAs
 
 
-class MemoryMover:
+class MemoryPartitionWriter:
     """Keeps the contract of `base.Mover`."""
 
     def __init__(self, server: MemoryServer, box: str, ledger: str, partition: int, uid: str, archived: bool) -> None:
@@ -25,28 +25,28 @@ class MemoryMover:
         return self._server.ledgers[self._ledger_name]
 
     @property
-    def tally(self) -> Tally | None:
+    def progress(self) -> PartitionProgress | None:
         """What an earlier mover of the same Replay had counted."""
         return self._ledger.tallies.get(self._uid, {}).get(self._partition)
 
     def is_open(self, offset: int) -> bool:
         """Not settled; or archived, when archived letters are asked for."""
         if self._archived:
-            return offset in self._ledger.settled[self._box, self._partition].get(Why.Archived, ())
+            return offset in self._ledger.settled[self._box, self._partition].get(SettledAs.Archived, ())
         return not self._ledger.is_settled(self._box, self._partition, offset)
 
-    async def commit(self, step: Step) -> None:
+    async def commit(self, batch: CommitBatch) -> None:
         """All of it or nothing."""
         self._server.check()
         if self._epoch != self._server.epochs[self._box, self._partition]:
             raise Fenced(f"another settler took over partition {self._partition} of {self._box}")
         epoch, self._epoch = self._epoch, None  # spent, unless it goes well
-        for publication in step.publications:
+        for publication in batch.publications:
             self._server.writable(publication.to, publication.message)
-        self._write(step)
+        self._write(batch)
         self._epoch = epoch
 
-    def _write(self, step: Step) -> None:
+    def _write(self, step: CommitBatch) -> None:
         produced = self._ledger.produced.setdefault(self._uid, set())
         produced.update(self._server.publish(publication) for publication in step.publications)
         for why, offset in _pairs(step):
@@ -54,8 +54,8 @@ class MemoryMover:
             self._ledger.born[self._box, self._partition] = self._born
         if step.selected:
             self._ledger.selected.setdefault(self._uid, {}).setdefault(self._partition, set()).update(step.selected)
-        self._ledger.tallies.setdefault(self._uid, {})[self._partition] = step.tally
+        self._ledger.tallies.setdefault(self._uid, {})[self._partition] = step.progress
 
 
-def _pairs(step: Step) -> Iterator[tuple[Why, int]]:
+def _pairs(step: CommitBatch) -> Iterator[tuple[SettledAs, int]]:
     return ((why, offset) for why, offsets in step.settled.items() for offset in offsets)

@@ -8,9 +8,10 @@ from uuid import uuid4
 from zlib import crc32
 
 from deadletter.brokers.errors import BoxMissing, BrokerError, TooLarge
-from deadletter.brokers.types import BoxSpec, BoxState, CourierWord, Publication
+from deadletter.brokers.types import BoxSpec, BoxState, Publication
+from deadletter.core.heartbeats import WorkerStatus
 from deadletter.core.letters import Message
-from deadletter.core.replay_progress import Tally, Why
+from deadletter.core.replay_progress import PartitionProgress, SettledAs
 
 
 def wall_clock() -> int:
@@ -92,18 +93,18 @@ class Group:
 class Ledger:
     """What became of the letters of a dead box."""
 
-    settled: dict[tuple[str, int], dict[Why, set[int]]] = field(default_factory=lambda: defaultdict(dict))
+    settled: dict[tuple[str, int], dict[SettledAs, set[int]]] = field(default_factory=lambda: defaultdict(dict))
     selected: dict[str, dict[int, set[int]]] = field(default_factory=dict)
     produced: dict[str, set[tuple[str, int, int]]] = field(default_factory=dict)
-    tallies: dict[str, dict[int, Tally]] = field(default_factory=dict)
+    tallies: dict[str, dict[int, PartitionProgress]] = field(default_factory=dict)
     born: dict[tuple[str, int], int] = field(default_factory=dict)
-    couriers: dict[str, CourierWord] = field(default_factory=dict)
+    couriers: dict[str, WorkerStatus] = field(default_factory=dict)
 
     def is_settled(self, box: str, partition: int, offset: int) -> bool:
         """Is there any settlement of this letter?"""
         return any(offset in offsets for offsets in self.settled[box, partition].values())
 
-    def settle(self, box: str, partition: int, why: Why, offset: int) -> None:
+    def settle(self, box: str, partition: int, why: SettledAs, offset: int) -> None:
         """Settle it for this reason alone: a restored letter is archived no more."""
         for offsets in self.settled[box, partition].values():
             offsets.discard(offset)
@@ -140,7 +141,7 @@ class MemoryServer:
         """A new, empty box."""
         self._births += 1
         self.boxes[spec.name] = made = Box(spec, self._births)
-        made.grow(1 if spec.parking else spec.partitions or 1)
+        made.grow(1 if spec.is_retry_box else spec.partitions or 1)
         return made
 
     def writable(self, name: str, message: Message) -> Box:
@@ -156,7 +157,7 @@ class MemoryServer:
         """Append or park it; where it lies now."""
         box = self.writable(publication.to, publication.message)
         message = replace(publication.message, timestamp=publication.message.timestamp or self.clock())
-        if box.spec.parking:
+        if box.spec.is_retry_box:
             return (publication.to, *box.park(message, publication.due_at or 0))
         return (publication.to, *box.put(message, publication.partition))
 

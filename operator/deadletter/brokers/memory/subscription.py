@@ -8,20 +8,21 @@ from deadletter.brokers.group_offsets import EARLIEST, LATEST, offsets_lost
 from deadletter.brokers.memory.groups import is_lost, positions
 from deadletter.brokers.memory.server import Box, MemoryServer
 from deadletter.brokers.parked_letters import parked_claim, to_park
-from deadletter.brokers.types import Buried, Claim, CourierWord, DeskSpec, Parked, Publication, Settlement
+from deadletter.brokers.types import Buried, Claim, Parked, Publication, Settlement, SubscriptionSpec
+from deadletter.core.heartbeats import WorkerStatus
 from deadletter.core.letters import Place
 
 _WAIT = 1.0
 _GLANCE = 0.01
 
 
-class MemoryDesk:
+class MemorySubscription:
     """Keeps the contract of `base.Desk`. A second desk of the same consumer takes over what the first one held."""
 
-    why_shut: BrokerError | None = None  # every partition is open
+    blocked_by: BrokerError | None = None  # every partition is open
     lost = 0  # nothing else deletes from this memory
 
-    def __init__(self, server: MemoryServer, spec: DeskSpec) -> None:
+    def __init__(self, server: MemoryServer, spec: SubscriptionSpec) -> None:
         self._server, self._spec = server, spec
         if spec.has_started and is_lost(server, spec.source, spec.group):
             raise offsets_lost(spec.source, spec.group)
@@ -114,7 +115,7 @@ class MemoryDesk:
             self._group.freed.remove((partition, offset))
         self._group.next[partition] = max(self._group.next[partition], offset + 1)
 
-    def note(self, claim: Claim, attempts: int, first_failed_at: int) -> None:
+    def record_attempt(self, claim: Claim, attempts: int, first_failed_at: int) -> None:
         """Remember an inline failure; a parked letter takes it along when it is parked again."""
         claim.attempts, claim.first_failed_at = attempts, first_failed_at
         if not claim.parked and self.holds(claim):
@@ -125,18 +126,18 @@ class MemoryDesk:
         mine = self._group.sessions.get(self._spec.consumer) == self._session
         return mine and self._group.held.get(_key(claim)) == self._spec.consumer
 
-    async def settle(self, claim: Claim, how: Settlement) -> None:
+    async def settle(self, claim: Claim, settlement: Settlement) -> None:
         """Whole, or not at all."""
         self._server.check()
         if not self.holds(claim):
             raise Fenced(f"{claim.place.id} of {claim.place.box} is no longer ours")
-        if isinstance(how, Buried):
-            box = self._server.box(how.box)
+        if isinstance(settlement, Buried):
+            box = self._server.box(settlement.box)
             partition = claim.place.partition % len(box.partitions)
-            self._server.publish(Publication(how.box, how.message, claim.place, partition))
-        elif isinstance(how, Parked):
-            message = to_park(how.message, claim)
-            self._server.publish(Publication(self._spec.retry, message, claim.place, due_at=how.due_at))
+            self._server.publish(Publication(settlement.box, settlement.message, claim.place, partition))
+        elif isinstance(settlement, Parked):
+            message = to_park(settlement.message, claim)
+            self._server.publish(Publication(self._spec.retry, message, claim.place, due_at=settlement.due_at))
         self._finish(claim)
 
     def _finish(self, claim: Claim) -> None:
@@ -146,7 +147,7 @@ class MemoryDesk:
         elif retry := self._retry():
             retry.waiting.pop(claim.place.offset, None)
 
-    async def say(self, word: CourierWord) -> None:
+    async def report_status(self, word: WorkerStatus) -> None:
         """Keep the word in the ledger."""
         self._server.check()
         self._server.ledgers[self._spec.ledger].couriers[word.pod] = word

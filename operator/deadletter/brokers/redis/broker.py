@@ -4,21 +4,30 @@ import secrets
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager
 
-from deadletter.brokers.contract import Offsets, Registers
+from deadletter.brokers.contract import BoxMonitor, Offsets
 from deadletter.brokers.errors import BoxMissing, BrokerError
-from deadletter.brokers.group_offsets import Start
+from deadletter.brokers.group_offsets import StartPosition
 from deadletter.brokers.redis import groups, keys, streams
 from deadletter.brokers.redis import ledger as ledgers
 from deadletter.brokers.redis.client import Line
-from deadletter.brokers.redis.monitor import RedisRegisters
+from deadletter.brokers.redis.monitor import RedisMonitor
 from deadletter.brokers.redis.packed_selection import read_selection
-from deadletter.brokers.redis.partition_writer import RedisMover
+from deadletter.brokers.redis.partition_writer import RedisPartitionWriter
 from deadletter.brokers.redis.publish import Guard, Parcel, publish
 from deadletter.brokers.redis.reads import read_span
-from deadletter.brokers.redis.subscription import RedisDesk
-from deadletter.brokers.types import BoxSpec, BoxState, CourierWord, DeskSpec, Publication, Resumed, Server, Taken
-from deadletter.core.names import archive
-from deadletter.core.replay_progress import Span, Tally
+from deadletter.brokers.redis.subscription import RedisSubscription
+from deadletter.brokers.types import (
+    BoxSpec,
+    BoxState,
+    Publication,
+    ResumedGroup,
+    ServerInfo,
+    StoredMessage,
+    SubscriptionSpec,
+)
+from deadletter.core.heartbeats import WorkerStatus
+from deadletter.core.names import archive_name
+from deadletter.core.replay_progress import PartitionProgress, Span
 
 _IDENTITY = "{dlq-operator}.server"
 
@@ -29,10 +38,10 @@ class RedisBroker:
     def __init__(self, line: Line, address: str) -> None:
         self._line, self._address = line, address
 
-    async def server(self) -> Server:
+    async def server_info(self) -> ServerInfo:
         """Who answers; NotSupported when it is a node of a Cluster or a Sentinel."""
         facts = await streams.server_facts(self._line)
-        return Server("Redis", facts.version, 1, transactions=False, id=await self._identity())
+        return ServerInfo("Redis", facts.version, 1, transactions=False, id=await self._identity())
 
     async def _identity(self) -> str:
         """A name kept in the database itself, so that two addresses of one Redis are one; without the right to
@@ -53,42 +62,44 @@ class RedisBroker:
         """Make an empty stream, or an empty retry box."""
         return await streams.ensure(self._line, spec)
 
-    async def drop(self, names: Sequence[str]) -> None:
+    async def delete(self, names: Sequence[str]) -> None:
         """Delete boxes and ledgers with all that lies beside them."""
         await streams.drop(self._line, names)
 
     async def window(self, box: str, archived: bool = False) -> tuple[Span, ...]:
         """First entry and the one after the last that was ever added."""
-        return (await streams.window(self._line, archive(box) if archived else box, optional=archived),)
+        return (await streams.window(self._line, archive_name(box) if archived else box, optional=archived),)
 
-    async def read(self, box: str, spans: Sequence[Span], archived: bool = False) -> AsyncGenerator[list[Taken], None]:
+    async def read(
+        self, box: str, spans: Sequence[Span], archived: bool = False
+    ) -> AsyncGenerator[list[StoredMessage], None]:
         """Entries of these spans; archived letters lie in a stream of their own."""
         for span in spans:
-            async with aclosing(read_span(self._line, archive(box) if archived else box, span)) as batches:
+            async with aclosing(read_span(self._line, archive_name(box) if archived else box, span)) as batches:
                 async for batch in batches:
                     yield batch
 
-    async def settled(self, box: str, ledger: str) -> Mapping[int, Offsets]:  # noqa: ARG002 (they are gone)
+    async def settled_offsets(self, box: str, ledger: str) -> Mapping[int, Offsets]:  # noqa: ARG002 (they are gone)
         """Settled letters are gone."""
         return {}
 
-    async def append(self, publications: Sequence[Publication]) -> None:
+    async def publish(self, publications: Sequence[Publication]) -> None:
         """Publish; the same letter is not published again in the same box within 7 days."""
         parcels = [Parcel(one.to, one.message, f"{one.letter.box}/{one.letter.id}", one.due_at) for one in publications]
         await publish(self._line, parcels, Guard())
 
     @asynccontextmanager
-    async def mover(
+    async def partition_writer(
         self, box: str, ledger: str, partition: int, uid: str, archived: bool = False
-    ) -> AsyncIterator[RedisMover]:
+    ) -> AsyncIterator[RedisPartitionWriter]:
         """Become the settler; every other one is fenced from now on."""
         if partition != 0:
             raise BoxMissing(f"a stream has one partition, there is no {partition}")
-        stream, kept = archive(box) if archived else box, archive(box)
+        stream, kept = archive_name(box) if archived else box, archive_name(box)
         if not archived:
             await streams.window(self._line, box)
         token = await self._line.call("INCR", keys.fence(stream))
-        mover = RedisMover(self._line, stream, kept, ledger, uid, token)
+        mover = RedisPartitionWriter(self._line, stream, kept, ledger, uid, token)
         await mover.begin()
         try:
             yield mover
@@ -96,9 +107,9 @@ class RedisBroker:
             await mover.finish()
 
     @asynccontextmanager
-    async def desk(self, spec: DeskSpec) -> AsyncIterator[RedisDesk]:
+    async def subscribe(self, spec: SubscriptionSpec) -> AsyncIterator[RedisSubscription]:
         """Join the group; leaving gives back what is still held."""
-        desk = RedisDesk(self._line, spec)
+        desk = RedisSubscription(self._line, spec)
         await desk.join()
         try:
             yield desk
@@ -109,38 +120,38 @@ class RedisBroker:
         """True if there are messages and no group."""
         return await groups.is_lost(self._line, source, group)
 
-    async def resume_group(self, source: str, group: str, start: Start) -> Resumed | None:
+    async def resume_group(self, source: str, group: str, start: StartPosition) -> ResumedGroup | None:
         """Make the group again."""
         return await groups.resume(self._line, source, group, start)
 
-    async def selected(self, ledger: str, uid: str) -> Mapping[int, Offsets]:
+    async def selected_offsets(self, ledger: str, uid: str) -> Mapping[int, Offsets]:
         """What a DryRun selected."""
         selection = await read_selection(self._line, ledger, uid)
         return {0: selection} if selection else {}
 
-    async def produced(self, ledger: str, uid: str) -> ledgers.Ranges:
+    async def published_positions(self, ledger: str, uid: str) -> ledgers.RedisPublishedPositions:
         """Where a Replay published."""
-        return ledgers.Ranges(await ledgers.read_list(self._line, keys.produced(ledger, uid)))
+        return ledgers.RedisPublishedPositions(await ledgers.read_list(self._line, keys.produced(ledger, uid)))
 
-    async def tallies(self, ledger: str) -> Mapping[str, Sequence[Tally]]:
+    async def replay_progress(self, ledger: str) -> Mapping[str, Sequence[PartitionProgress]]:
         """What every Replay has counted."""
         return ledgers.read_entries(ledger, await self._line.call("HGETALL", ledger)).tallies
 
-    async def forget(self, ledger: str, uid: str) -> None:
+    async def delete_replay_records(self, ledger: str, uid: str) -> None:
         """Remove what a deleted Replay left."""
         await ledgers.forget(self._line, ledger, uid)
 
     async def reset_ledger(self, box: str, ledger: str) -> None:
         """Nothing is kept of settled letters: a stream made anew is never mistaken for the old one."""
 
-    async def match_ledger(self, box: str, ledger: str) -> str:  # noqa: ARG002 (a key has no replicas of its own)
+    async def match_ledger_replication(self, box: str, ledger: str) -> str:  # noqa: ARG002 (a key has no replicas of its own)
         """Nothing to do."""
         return ""
 
-    async def say(self, box: str, ledger: str, pod: str, word: CourierWord | None) -> None:  # noqa: ARG002
+    async def report_status(self, box: str, ledger: str, pod: str, word: WorkerStatus | None) -> None:  # noqa: ARG002
         """Keep the word of a worker without a desk."""
         await ledgers.write_word(self._line, ledger, pod, word)
 
-    def registers(self) -> Registers:
+    def monitor(self) -> BoxMonitor:
         """New, empty registers."""
-        return RedisRegisters(self._line)
+        return RedisMonitor(self._line)

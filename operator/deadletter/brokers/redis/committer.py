@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 
-from deadletter.brokers.contract import LETTERS_EVERY
+from deadletter.brokers.contract import LETTER_BATCH_INTERVAL_S
 from deadletter.brokers.errors import BrokerError, BrokerUnreachable, Fenced
 from deadletter.brokers.parked_letters import to_park
 from deadletter.brokers.redis import keys as names
@@ -19,7 +19,7 @@ from deadletter.brokers.redis.entries import pack_letter
 from deadletter.brokers.redis.leases import Hands
 from deadletter.brokers.redis.publish import Guard, Parcel, publish, wait_until
 from deadletter.brokers.redis.scripts import ACKNOWLEDGE, SETTLE_DUE
-from deadletter.brokers.types import Buried, Claim, DeskSpec, Parked, Settlement
+from deadletter.brokers.types import Buried, Claim, Parked, Settlement, SubscriptionSpec
 from deadletter.core.letters import Message
 
 _MOST = 500
@@ -45,7 +45,7 @@ _Writer = Callable[[Sequence[_Wish]], Awaitable[list[int]]]
 class Clerk:
     """Writes the settlements of one desk."""
 
-    def __init__(self, line: Line, spec: DeskSpec, hands: Hands) -> None:
+    def __init__(self, line: Line, spec: SubscriptionSpec, hands: Hands) -> None:
         self._line, self._spec, self._hands = line, spec, hands
         self._wishes: list[_Wish] = []
         self._letters: list[_Wish] = []
@@ -67,7 +67,7 @@ class Clerk:
     def _post_in_time(self) -> None:
         loop = asyncio.get_running_loop()
         if self._posting is None:
-            self._posting = loop.call_at(max(self._posted + LETTERS_EVERY, loop.time()), self._post)
+            self._posting = loop.call_at(max(self._posted + LETTER_BATCH_INTERVAL_S, loop.time()), self._post)
 
     def _post(self) -> None:
         self._posting, self._posted = None, asyncio.get_running_loop().time()

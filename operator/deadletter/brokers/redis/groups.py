@@ -3,16 +3,16 @@
 from typing import Any
 
 from deadletter.brokers.errors import BrokerError
-from deadletter.brokers.group_offsets import EARLIEST, LATEST, Start, offsets_lost
+from deadletter.brokers.group_offsets import EARLIEST, LATEST, StartPosition, offsets_lost
 from deadletter.brokers.redis import streams
 from deadletter.brokers.redis.client import Line
-from deadletter.brokers.types import DeskSpec, Resumed
+from deadletter.brokers.types import ResumedGroup, SubscriptionSpec
 from deadletter.core.letters import SEQUENCE_MASK, Place
 
 _IDS: dict[str, str] = {EARLIEST: "0", LATEST: "$"}
 
 
-async def begin(line: Line, spec: DeskSpec) -> None:
+async def begin(line: Line, spec: SubscriptionSpec) -> None:
     """Make the group if need be, and the stream too: it is born by its first message, which a late group would miss."""
     start = "0" if spec.from_earliest else "$"
     if spec.has_started:
@@ -22,7 +22,7 @@ async def begin(line: Line, spec: DeskSpec) -> None:
     await streams.make_group(line, spec.source, spec.group, start)
 
 
-async def begin_again(line: Line, spec: DeskSpec, last: str | None) -> None:
+async def begin_again(line: Line, spec: SubscriptionSpec, last: str | None) -> None:
     """Make a group that vanished under an open desk, if the stream holds nothing that was read (`last`: up to it)."""
     told = await streams.look(line, spec.source)
     first = told[b"first-entry"] if told else None
@@ -42,7 +42,7 @@ async def is_lost(line: Line, source: str, group: str) -> bool:
     return group.encode() not in names
 
 
-async def resume(line: Line, source: str, group: str, start: Start) -> Resumed | None:
+async def resume(line: Line, source: str, group: str, start: StartPosition) -> ResumedGroup | None:
     """Make the group at that position."""
     if not await is_lost(line, source, group):
         return None
@@ -53,7 +53,9 @@ async def resume(line: Line, source: str, group: str, start: Start) -> Resumed |
         if str(error.__cause__).startswith("BUSYGROUP"):
             return None
         raise
-    return {EARLIEST: Resumed(0, length), LATEST: Resumed(length, 0)}.get(str(start), Resumed(None, None))
+    return {EARLIEST: ResumedGroup(0, length), LATEST: ResumedGroup(length, 0)}.get(
+        str(start), ResumedGroup(None, None)
+    )
 
 
 def _before(ms: int) -> str:
@@ -62,4 +64,4 @@ def _before(ms: int) -> str:
 
 
 def _offset(entry: str) -> int:
-    return Place.of_entry("", entry).offset
+    return Place.from_entry_id("", entry).offset

@@ -9,7 +9,7 @@ from itertools import islice
 from deadletter.brokers.redis import keys as names
 from deadletter.brokers.redis.client import Line
 from deadletter.brokers.redis.scripts import FREE_DUE, KEEP_DUE, REFRESH
-from deadletter.brokers.types import Claim, DeskSpec
+from deadletter.brokers.types import Claim, SubscriptionSpec
 
 LEASE = 45_000
 _ABANDONED = 24 * 3_600_000
@@ -25,7 +25,7 @@ def held_key(claim: Claim) -> Held:
 class Hands:
     """The claims of one desk."""
 
-    def __init__(self, line: Line, spec: DeskSpec) -> None:
+    def __init__(self, line: Line, spec: SubscriptionSpec) -> None:
         self._line, self._spec = line, spec
         self._claims: dict[Held, Claim] = {}
 

@@ -9,19 +9,19 @@ from deadletter.brokers.errors import LedgerCorrupt, LedgerTooNew
 from deadletter.brokers.redis import keys
 from deadletter.brokers.redis.client import Line, Word
 from deadletter.brokers.skipped_records import log_skipped
-from deadletter.brokers.types import CourierWord
+from deadletter.core.heartbeats import WorkerStatus
 from deadletter.core.ledger.settlements import (
     LedgerError,
     UnknownRecord,
-    courier_key,
-    decode_tally,
-    decode_word,
-    encode_word,
+    decode_progress,
+    decode_worker_status,
+    encode_worker_status,
     parse_key,
-    tally_key,
+    progress_key,
+    worker_key,
 )
 from deadletter.core.letters import Place
-from deadletter.core.replay_progress import Tally
+from deadletter.core.replay_progress import PartitionProgress
 
 _SLICE = 50  # one may be the selection of a step, 160 KB
 
@@ -30,8 +30,8 @@ _SLICE = 50  # one may be the selection of a step, 160 KB
 class Entries:
     """What the hash of a ledger says."""
 
-    tallies: dict[str, tuple[Tally, ...]] = field(default_factory=dict)
-    couriers: list[CourierWord] = field(default_factory=list)
+    tallies: dict[str, tuple[PartitionProgress, ...]] = field(default_factory=dict)
+    couriers: list[WorkerStatus] = field(default_factory=list)
     skipped: int = 0
 
     def add(self, key: bytes, value: bytes) -> bool:
@@ -41,9 +41,9 @@ class Entries:
             return False
         try:
             if parsed.kind == "tally":
-                self.tallies[parsed.subject] = (decode_tally(key, value),)
+                self.tallies[parsed.subject] = (decode_progress(key, value),)
             elif parsed.kind == "courier":
-                self.couriers.append(decode_word(key, value, CourierWord))
+                self.couriers.append(decode_worker_status(key, value, WorkerStatus))
         except UnknownRecord:
             return False
         return True
@@ -62,28 +62,28 @@ def read_entries(ledger: str, pairs: list[bytes]) -> Entries:
     return entries
 
 
-async def read_tally(line: Line, ledger: str, uid: str) -> Tally | None:
+async def read_tally(line: Line, ledger: str, uid: str) -> PartitionProgress | None:
     """What a Replay had counted."""
-    key = tally_key(uid, 0)
+    key = progress_key(uid, 0)
     value: bytes | None = await line.call("HGET", ledger, key)
     try:
-        return None if value is None else decode_tally(key, value)
+        return None if value is None else decode_progress(key, value)
     except UnknownRecord as error:
         raise LedgerTooNew(str(error)) from error
     except LedgerError as error:
         raise LedgerCorrupt(str(error)) from error
 
 
-async def write_word(line: Line, ledger: str, pod: str, word: CourierWord | None) -> None:
+async def write_word(line: Line, ledger: str, pod: str, word: WorkerStatus | None) -> None:
     """What a worker last said; None takes it back."""
-    key = courier_key(pod)
+    key = worker_key(pod)
     if word is None:
         await line.call("HDEL", ledger, key)
     else:
-        await line.call("HSET", ledger, key, encode_word(key, asdict(word)))
+        await line.call("HSET", ledger, key, encode_worker_status(key, asdict(word)))
 
 
-class Ranges:
+class RedisPublishedPositions:
     """Where a Replay published: a script publishes without a gap, so first and last entry are enough."""
 
     def __init__(self, lines: list[bytes]) -> None:
@@ -91,7 +91,7 @@ class Ranges:
         self._ranges: dict[str, list[tuple[int, int]]] = {}
         for line in lines:
             box, first, last, count = line.decode().rsplit(" ", 3)
-            span = (Place.of_entry(box, first).offset, Place.of_entry(box, last).offset)
+            span = (Place.from_entry_id(box, first).offset, Place.from_entry_id(box, last).offset)
             self._ranges.setdefault(box, []).append(span)
             self._count += int(count)
         for spans in self._ranges.values():
@@ -124,7 +124,7 @@ async def forget(line: Line, ledger: str, uid: str) -> None:
     """Selection, produced and tally of one Replay."""
     commands: list[tuple[Word, ...]] = [
         ("UNLINK", keys.selected(ledger, uid), keys.produced(ledger, uid)),
-        ("HDEL", ledger, tally_key(uid, 0)),
+        ("HDEL", ledger, progress_key(uid, 0)),
     ]
     raise_first(await line.calls(commands))
 

@@ -14,10 +14,11 @@ from deadletter.brokers.redis import keys, ledger
 from deadletter.brokers.redis.client import Line
 from deadletter.brokers.redis.reads import taken
 from deadletter.brokers.redis.scripts import Script
-from deadletter.brokers.types import CourierWord, GroupReading, Reading, Taken, Watched
+from deadletter.brokers.types import MonitoredBox, StoredMessage
+from deadletter.core.box_stats import BoxStats, FailureGroup
 from deadletter.core.dialects.reader import read_letter
 from deadletter.core.fingerprint import fingerprint
-from deadletter.core.heartbeats import Hearing
+from deadletter.core.heartbeats import HeartbeatTracker, WorkerStatus
 from deadletter.core.letter_index import MAX_GROUPS, OTHER
 from deadletter.core.letters import SEQUENCE_BITS, Letter
 
@@ -51,7 +52,7 @@ class _Counted:
     """The open letters of one stream, as last counted."""
 
     sight: list[Any] = field(default_factory=list)
-    groups: dict[str, GroupReading] = field(default_factory=dict)
+    groups: dict[str, FailureGroup] = field(default_factory=dict)
     oldest: int | None = None
 
     def add(self, letter: Letter) -> None:
@@ -61,33 +62,33 @@ class _Counted:
             name = OTHER
         when = letter.envelope.failed_at or letter.message.timestamp
         kind, category = ("", "") if name == OTHER else (failure.type, str(failure.category))
-        old = self.groups.get(name) or GroupReading(name, kind, category, 0, when, when)
-        self.groups[name] = GroupReading(
+        old = self.groups.get(name) or FailureGroup(name, kind, category, 0, when, when)
+        self.groups[name] = FailureGroup(
             name, kind, category, old.letters + 1, min(old.first_seen, when), max(old.last_seen, when)
         )
 
 
-class RedisRegisters:
+class RedisMonitor:
     """Keeps the contract of `base.Registers`."""
 
     def __init__(self, line: Line) -> None:
         self._line = line
         self._counted: dict[str, _Counted] = {}
-        self._hearings: dict[str, Hearing] = {}
+        self._hearings: dict[str, HeartbeatTracker] = {}
         self._lost: dict[str, int] = {}  # as last read: the number in Redis is never set back
 
-    async def sweep(self, watched: Sequence[Watched], now: int) -> Mapping[str, Reading | BrokerError]:
+    async def sweep(self, boxes: Sequence[MonitoredBox], now: int) -> Mapping[str, BoxStats | BrokerError]:
         """Two requests per hundred boxes, and one or more for each that changed."""
-        known = {each.dead for each in watched}
+        known = {each.dead for each in boxes}
         self._counted = {dead: counted for dead, counted in self._counted.items() if dead in known}
-        self._hearings = {dead: self._hearings.get(dead) or Hearing() for dead in known}
+        self._hearings = {dead: self._hearings.get(dead) or HeartbeatTracker() for dead in known}
         self._lost = {dead: lost for dead, lost in self._lost.items() if dead in known}
-        readings: dict[str, Reading | BrokerError] = {}
-        for at in range(0, len(watched), _SIGHTS):
-            readings |= await self._sweep_some(watched[at : at + _SIGHTS], now)
+        readings: dict[str, BoxStats | BrokerError] = {}
+        for at in range(0, len(boxes), _SIGHTS):
+            readings |= await self._sweep_some(boxes[at : at + _SIGHTS], now)
         return readings
 
-    async def _sweep_some(self, watched: Sequence[Watched], now: int) -> dict[str, Reading | BrokerError]:
+    async def _sweep_some(self, watched: Sequence[MonitoredBox], now: int) -> dict[str, BoxStats | BrokerError]:
         try:
             sights = await self._line.run(LOOK, [each.dead for each in watched], [])
             beside = await self._line.calls([command for each in watched for command in _beside(each)])
@@ -96,14 +97,16 @@ class RedisRegisters:
         parts = zip(watched, sights, beside[::3], beside[1::3], beside[2::3], strict=True)
         return {each.dead: await self._attempt(each, sight, told, now) for each, sight, *told in parts}
 
-    async def _attempt(self, watched: Watched, sight: list[Any], told: list[Any], now: int) -> Reading | BrokerError:
+    async def _attempt(
+        self, watched: MonitoredBox, sight: list[Any], told: list[Any], now: int
+    ) -> BoxStats | BrokerError:
         try:
             if not sight:
                 self._counted.pop(watched.dead, None)
                 raise BoxMissing(f"stream {watched.dead} does not exist")
             kept, due, lost = ledger.raise_first(told)
             counted, entries = await self._count(watched, sight), ledger.read_entries(watched.ledger, kept)
-            reading = _reading(counted, entries, due, self._hearings[watched.dead].living(entries.couriers, now))
+            reading = _reading(counted, entries, due, self._hearings[watched.dead].alive(entries.couriers, now))
             return replace(reading, lost=self._newly_lost(watched.dead, int(lost or 0)))
         except BrokerError as error:
             return error
@@ -113,7 +116,7 @@ class RedisRegisters:
         before, self._lost[dead] = self._lost.get(dead, lost), lost
         return max(0, lost - before)
 
-    async def _count(self, watched: Watched, sight: list[Any]) -> _Counted:
+    async def _count(self, watched: MonitoredBox, sight: list[Any]) -> _Counted:
         old = self._counted.get(watched.dead)
         if old is not None and old.sight == sight:
             return old
@@ -130,18 +133,18 @@ class RedisRegisters:
         self._counted[watched.dead] = counted
         return counted
 
-    async def _add_newer(self, watched: Watched, counted: _Counted, after: str, last: str) -> None:
+    async def _add_newer(self, watched: MonitoredBox, counted: _Counted, after: str, last: str) -> None:
         while entries := await self._line.call("XRANGE", watched.dead, f"({after}", last, "COUNT", _BATCH):
             await _add(watched, counted, entries)
             after = entries[-1][0].decode()
 
-    async def _add_newest(self, watched: Watched, counted: _Counted, last: str) -> None:
+    async def _add_newest(self, watched: MonitoredBox, counted: _Counted, last: str) -> None:
         end, seen = last, 0
         while seen < _MOST and (entries := await self._line.call("XREVRANGE", watched.dead, end, "-", "COUNT", _BATCH)):
             await _add(watched, counted, entries)
             seen, end = seen + len(entries), f"({entries[-1][0].decode()}"
 
-    async def _oldest(self, watched: Watched, first: str) -> int | None:
+    async def _oldest(self, watched: MonitoredBox, first: str) -> int | None:
         entries = await self._line.call("XRANGE", watched.dead, first, first) if first else []
         if not entries:
             return None
@@ -153,7 +156,7 @@ class RedisRegisters:
         self._counted.clear()
 
 
-def _beside(watched: Watched) -> list[tuple[str, ...]]:
+def _beside(watched: MonitoredBox) -> list[tuple[str, ...]]:
     retry = watched.retry or watched.dead
     return [("HGETALL", watched.ledger), ("ZCARD", keys.due(retry)), ("GET", keys.lost(retry))]
 
@@ -164,20 +167,20 @@ def _only_grew(old: list[Any], new: list[Any]) -> bool:
     return bool(old[3] >= 0 and added >= 0 and new[0] - old[0] == added and (old[2] == new[2] or not old[2]))
 
 
-async def _add(watched: Watched, counted: _Counted, entries: list[Any]) -> None:
+async def _add(watched: MonitoredBox, counted: _Counted, entries: list[Any]) -> None:
     for number, entry in enumerate(entries):
         counted.add(_letter(watched, taken(watched.dead, entry)))
         if number % _TURN == 0:
             await asyncio.sleep(0)
 
 
-def _letter(watched: Watched, one: Taken) -> Letter:
+def _letter(watched: MonitoredBox, one: StoredMessage) -> Letter:
     return read_letter(one.message, one.place, watched.dialect, watched.read_values, watched.origin)
 
 
-def _reading(counted: _Counted, entries: ledger.Entries, parked: int, couriers: tuple[CourierWord, ...]) -> Reading:
+def _reading(counted: _Counted, entries: ledger.Entries, parked: int, couriers: tuple[WorkerStatus, ...]) -> BoxStats:
     groups = sorted(counted.groups.values(), key=lambda one: (one.fingerprint == OTHER, -one.letters, one.fingerprint))
-    return Reading(
+    return BoxStats(
         depth=counted.sight[0],
         oldest=counted.oldest if counted.sight[0] else None,
         groups=tuple(groups),

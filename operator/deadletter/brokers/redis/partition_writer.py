@@ -19,16 +19,16 @@ from deadletter.brokers.redis.ledger import read_tally
 from deadletter.brokers.redis.packed_selection import packed
 from deadletter.brokers.redis.publish import Guard, Parcel, publish, unmark
 from deadletter.brokers.redis.scripts import LIST_IDS, SETTLE
-from deadletter.brokers.types import Step
-from deadletter.core.ledger.settlements import encode_tally, tally_key
+from deadletter.brokers.types import CommitBatch
+from deadletter.core.ledger.settlements import encode_progress, progress_key
 from deadletter.core.letters import Place
-from deadletter.core.replay_progress import Tally, Why
+from deadletter.core.replay_progress import PartitionProgress, SettledAs
 
 _REMEMBERED = 20_000
 _SLICE = 1_000
 
 
-class RedisMover:
+class RedisPartitionWriter:
     """Keeps the contract of `base.Mover`. `stream` is what it settles: the dead box or its archive."""
 
     def __init__(self, line: Line, stream: str, archive: str, ledger: str, uid: str, token: int) -> None:
@@ -41,11 +41,11 @@ class RedisMover:
         self._order: deque[int] = deque()
         self._spent = False
         self._unmarking: asyncio.Task[None] | None = None
-        self.tally: Tally | None = None
+        self.progress: PartitionProgress | None = None
 
     async def begin(self) -> None:
         """Read the tally, and which letters are there when they are not too many to remember."""
-        self.tally = await read_tally(self._line, self._ledger, self._uid)
+        self.progress = await read_tally(self._line, self._ledger, self._uid)
         if await self._line.call("XLEN", self._stream) <= _REMEMBERED:
             self._seen_to = (await streams.window(self._line, self._stream, optional=True)).end
             self._present = frozenset(await self._list())
@@ -54,7 +54,7 @@ class RedisMover:
         offsets: list[int] = []
         start = "-"
         while found := await self._line.run(LIST_IDS, [self._stream], [start, _SLICE]):
-            offsets += (Place.of_entry(self._stream, name.decode()).offset for name in found)
+            offsets += (Place.from_entry_id(self._stream, name.decode()).offset for name in found)
             start = f"({found[-1].decode()}"
         return offsets
 
@@ -67,18 +67,18 @@ class RedisMover:
             return False
         return offset not in self._settled
 
-    async def commit(self, step: Step) -> None:
+    async def commit(self, batch: CommitBatch) -> None:
         """Publish, settle, count."""
         if self._spent:
             raise Fenced("this mover is spent; open a new one")
         self._spent = True
-        gone = {offset for offsets in step.settled.values() for offset in offsets}
-        parcels = self._parcels(step, gone)
+        gone = {offset for offsets in batch.settled.values() for offset in offsets}
+        parcels = self._parcels(batch, gone)
         await publish(self._line, parcels, self._guard, keys.produced(self._ledger, self._uid))
-        await self._settle(step)
+        await self._settle(batch)
         self._remember(gone)
-        self.tally, self._spent = step.tally, False
-        settled = [parcel for parcel, one in zip(parcels, step.publications, strict=True) if one.letter.offset in gone]
+        self.progress, self._spent = batch.progress, False
+        settled = [parcel for parcel, one in zip(parcels, batch.publications, strict=True) if one.letter.offset in gone]
         await self.finish()
         self._unmarking = asyncio.create_task(self._unmark(settled))  # while the next step is made
 
@@ -87,7 +87,7 @@ class RedisMover:
         if self._unmarking is not None:
             await asyncio.wait({self._unmarking})
 
-    def _parcels(self, step: Step, gone: set[int]) -> list[Parcel]:
+    def _parcels(self, step: CommitBatch, gone: set[int]) -> list[Parcel]:
         """A letter that stays in the box may be sent again by another Replay: its mark carries ours."""
         return [
             Parcel(
@@ -99,11 +99,17 @@ class RedisMover:
             for one in step.publications
         ]
 
-    async def _settle(self, step: Step) -> None:
-        key = tally_key(self._uid, 0)
-        keep = () if self._stream == self._archive else step.settled.get(Why.Archived, ())
-        drop = [offset for why, offsets in step.settled.items() if why is not Why.Archived for offset in offsets]
-        words: list[Word] = [self._guard.token, key, encode_tally(key, step.tally), packed(step.selected), len(keep)]
+    async def _settle(self, step: CommitBatch) -> None:
+        key = progress_key(self._uid, 0)
+        keep = () if self._stream == self._archive else step.settled.get(SettledAs.Archived, ())
+        drop = [offset for why, offsets in step.settled.items() if why is not SettledAs.Archived for offset in offsets]
+        words: list[Word] = [
+            self._guard.token,
+            key,
+            encode_progress(key, step.progress),
+            packed(step.selected),
+            len(keep),
+        ]
         words += [_entry(offset) for offset in (*keep, *drop)]
         fence, chosen = self._guard.key, keys.selected(self._ledger, self._uid)
         await self._line.run(SETTLE, [fence, self._stream, self._archive, self._ledger, chosen], words)

@@ -6,7 +6,7 @@ from typing import Any
 
 from deadletter.brokers.redis.client import Line
 from deadletter.brokers.redis.entries import message_of
-from deadletter.brokers.types import Taken
+from deadletter.brokers.types import StoredMessage
 from deadletter.core.letters import SEQUENCE_BITS, SEQUENCE_MASK, Place
 from deadletter.core.replay_progress import Span
 
@@ -19,13 +19,13 @@ def entry_id(offset: int) -> str:
     return f"{offset >> SEQUENCE_BITS}-{offset & SEQUENCE_MASK}"
 
 
-def taken(box: str, entry: list[Any]) -> Taken:
+def taken(box: str, entry: list[Any]) -> StoredMessage:
     """One raw entry."""
-    place = Place.of_entry(box, entry[0].decode())
-    return Taken(place, message_of(entry[1], place.offset >> SEQUENCE_BITS))
+    place = Place.from_entry_id(box, entry[0].decode())
+    return StoredMessage(place, message_of(entry[1], place.offset >> SEQUENCE_BITS))
 
 
-async def read_span(line: Line, box: str, span: Span) -> AsyncGenerator[list[Taken], None]:
+async def read_span(line: Line, box: str, span: Span) -> AsyncGenerator[list[StoredMessage], None]:
     """All entries of the span, in order. The size of a batch follows the size of its letters."""
     count, start = _FEWEST, span.start
     ahead: asyncio.Task[Any] | None = None

@@ -12,7 +12,7 @@ from deadletter.brokers.redis.client import Line
 from deadletter.brokers.redis.scripts import CREATE
 from deadletter.brokers.types import BoxSpec, BoxState
 from deadletter.core.letters import Place
-from deadletter.core.names import archive
+from deadletter.core.names import archive_name
 from deadletter.core.replay_progress import Span
 
 _OLDEST_VERSION = 7
@@ -58,7 +58,7 @@ def _id(reply: Any) -> str:
 async def ensure(line: Line, spec: BoxSpec) -> BoxState:
     """Make it if it is not there. Partitions and retention are no notions of a stream."""
     kind: bytes = await line.call("TYPE", spec.name)
-    wanted = "hash" if spec.parking else "stream"
+    wanted = "hash" if spec.is_retry_box else "stream"
     if kind == b"none" and spec.adopt:
         raise BoxMissing(f"stream {spec.name} does not exist and is to be adopted; create it first")
     is_created = False
@@ -84,8 +84,13 @@ async def make_group(line: Line, stream: str, group: str, start: str) -> None:
 async def drop(line: Line, boxes: Sequence[str]) -> None:
     """Each box and every key beside it."""
     for box in boxes:
-        keys = [box, archive(box), names.marks(box), names.fence(box), names.due(box), names.holders(box)]
-        keys += [names.fence(archive(box)), names.marks(archive(box)), names.published(box), names.identity(box)]
+        keys = [box, archive_name(box), names.marks(box), names.fence(box), names.due(box), names.holders(box)]
+        keys += [
+            names.fence(archive_name(box)),
+            names.marks(archive_name(box)),
+            names.published(box),
+            names.identity(box),
+        ]
         keys += [names.lost(box)]
         for uid in await ledger.replays_of(line, box):
             keys += [names.selected(box, uid), names.produced(box, uid)]
@@ -99,9 +104,9 @@ async def window(line: Line, stream: str, optional: bool = False) -> Span:
         raise BoxMissing(f"stream {stream} does not exist")
     if told is None:
         return Span(0, 0, 0)
-    end = Place.of_entry(stream, told[b"last-generated-id"].decode()).offset + 1
+    end = Place.from_entry_id(stream, told[b"last-generated-id"].decode()).offset + 1
     first = told[b"first-entry"]
-    return Span(0, Place.of_entry(stream, first[0].decode()).offset if first else end, end)
+    return Span(0, Place.from_entry_id(stream, first[0].decode()).offset if first else end, end)
 
 
 async def look(line: Line, stream: str) -> dict[bytes, Any] | None:

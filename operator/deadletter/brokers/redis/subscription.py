@@ -15,8 +15,9 @@ from deadletter.brokers.redis.committer import Clerk
 from deadletter.brokers.redis.entries import message_of, unpack_letter
 from deadletter.brokers.redis.leases import LEASE, Hands
 from deadletter.brokers.redis.scripts import NOTE, TAKE_DUE
-from deadletter.brokers.types import Claim, CourierWord, DeskSpec, Settlement
-from deadletter.core.ledger.settlements import courier_key
+from deadletter.brokers.types import Claim, Settlement, SubscriptionSpec
+from deadletter.core.heartbeats import WorkerStatus
+from deadletter.core.ledger.settlements import worker_key
 from deadletter.core.letters import SEQUENCE_BITS, Place
 
 _BLOCK = 1_000
@@ -28,12 +29,12 @@ _TAKEOVER_EVERY = 5.0
 log = structlog.stdlib.get_logger("parking")
 
 
-class RedisDesk:
+class RedisSubscription:
     """Keeps the contract of `base.Desk`."""
 
-    why_shut: BrokerError | None = None  # a stream is open as a whole, or the claim fails
+    blocked_by: BrokerError | None = None  # a stream is open as a whole, or the claim fails
 
-    def __init__(self, line: Line, spec: DeskSpec) -> None:
+    def __init__(self, line: Line, spec: SubscriptionSpec) -> None:
         self._line, self._spec = line, spec
         self._hands = Hands(line, spec)
         self._clerk = Clerk(line, spec, self._hands)
@@ -67,7 +68,7 @@ class RedisDesk:
             await self._flush_notes()
             await self._hands.give_back()
             if self._pods:
-                await self._line.call("HDEL", self._spec.ledger, *(courier_key(pod) for pod in self._pods))
+                await self._line.call("HDEL", self._spec.ledger, *(worker_key(pod) for pod in self._pods))
 
     async def claim(self, limit: int, max_bytes: int = 64 << 20, due: int | None = None) -> list[Claim]:
         """Due letters, our own pending messages, those abandoned by others, new ones."""
@@ -194,11 +195,11 @@ class RedisDesk:
         return ledger.raise_first(await self._line.calls([marks, notes]))
 
     def _claim(self, entry: list[Any], note: bytes | None = None) -> Claim:
-        place = Place.of_entry(self._spec.source, entry[0].decode())
+        place = Place.from_entry_id(self._spec.source, entry[0].decode())
         attempts, first = map(int, note.split()[:2]) if note else (0, None)
         return Claim(place, message_of(entry[1], place.offset >> SEQUENCE_BITS), attempts, first)
 
-    def note(self, claim: Claim, attempts: int, first_failed_at: int) -> None:
+    def record_attempt(self, claim: Claim, attempts: int, first_failed_at: int) -> None:
         """Written within half a second; a parked letter takes it along when it is parked again."""
         claim.attempts, claim.first_failed_at = attempts, first_failed_at
         if not claim.parked and self.holds(claim):
@@ -208,12 +209,12 @@ class RedisDesk:
         """Is it still ours, as far as the last refresh knows?"""
         return self._hands.holds(claim)
 
-    async def settle(self, claim: Claim, how: Settlement) -> None:
+    async def settle(self, claim: Claim, settlement: Settlement) -> None:
         """Durable when it returns."""
         self._notes.pop(claim.place.id, None)
-        await self._clerk.settle(claim, how)
+        await self._clerk.settle(claim, settlement)
 
-    async def say(self, word: CourierWord) -> None:
+    async def report_status(self, word: WorkerStatus) -> None:
         """Into the ledger's hash."""
         self._pods.add(word.pod)
         await ledger.write_word(self._line, self._spec.ledger, word.pod, word)
@@ -256,5 +257,5 @@ def _size(claims: list[Claim]) -> int:
 
 
 def _parked(retry: str, name: bytes, letter: bytes) -> Claim:
-    place = Place.of_entry(retry, name.decode())
+    place = Place.from_entry_id(retry, name.decode())
     return parked_claim(place, unpack_letter(letter, place.offset >> SEQUENCE_BITS))

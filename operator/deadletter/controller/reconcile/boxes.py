@@ -40,7 +40,7 @@ def finding(error: BrokerError) -> Finding:
         reason = Reason.PartitionShrinkRefused
     elif isinstance(error, BoxAppeared):
         reason = Reason.BoxConflict
-    return Finding(reason, SENTENCES.get(reason) or str(error)[:1024] or reason.meaning, error.heals, BOXES)
+    return Finding(reason, SENTENCES.get(reason) or str(error)[:1024] or reason.meaning, error.is_transient, BOXES)
 
 
 def objection(operation: Operation, queue: DeadLetterQueue) -> Finding | None:
@@ -71,7 +71,7 @@ async def bring_about(operation: Operation, queue: DeadLetterQueue, connection: 
         with recording(operation, queue, planned, records, states):
             await _survey(line, queue, planned, states, thorough, new)
         names = queue.boxes(connection.spec.is_redis)
-        lacks = await within(line.broker.match_ledger(names.dead, names.ledger)) if thorough else None
+        lacks = await within(line.broker.match_ledger_replication(names.dead, names.ledger)) if thorough else None
     except BrokerError as error:
         operation.surveys.pop(key, None)
         return finding(error)
@@ -148,7 +148,7 @@ async def _is_anothers(operation: Operation, queue: DeadLetterQueue, line: Line)
     """Does an older queue have the same dead box, by another connection perhaps? Then it is not ours to delete."""
     rivals = await meet_rivals(operation, queue, line.spec.is_redis)
     if rivals and line.server is None:
-        line.server = await within(line.broker.server())
+        line.server = await within(line.broker.server_info())
     mine = identities(line.spec, line.server)
     return any(mine & operation.pool.identities(one) for one in rivals)
 
@@ -168,7 +168,7 @@ async def drop(operation: Operation, queue: DeadLetterQueue, connection: BrokerC
         names = boxes_to_drop(queue, line.spec.is_redis, await _described(line, queue))
         if isinstance(names, Finding):
             return names
-        await within(line.broker.drop(names))
+        await within(line.broker.delete(names))
     except BrokerError as error:
         found = finding(error)
         return replace(found, reason=Reason.DeletionBlocked, heals=True)

@@ -172,7 +172,7 @@ def ledger_lacks(operation: Operation, queue: DeadLetterQueue) -> str | None:
 
 def _deployment(operation: Operation, queue: DeadLetterQueue) -> Body | None:
     role = role_of(queue)
-    return operation.snapshots[DEPLOYMENTS].get(queue.namespace, names.child(queue.name, role)) if role else None
+    return operation.snapshots[DEPLOYMENTS].get(queue.namespace, names.child_name(queue.name, role)) if role else None
 
 
 async def gather_outside(operation: Operation, queue: DeadLetterQueue, facts: QueueFacts) -> dict[str, Any]:

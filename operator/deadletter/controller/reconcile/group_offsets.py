@@ -6,8 +6,8 @@ from deadletter.api.dead_letter_queues import DeadLetterQueue
 from deadletter.api.queue_spec import Source
 from deadletter.brokers.contract import Broker
 from deadletter.brokers.errors import BrokerError
-from deadletter.brokers.group_offsets import EARLIEST, LATEST, RESUME_FROM, Start, offsets_lost
-from deadletter.brokers.types import Resumed
+from deadletter.brokers.group_offsets import EARLIEST, LATEST, RESUME_FROM, StartPosition, offsets_lost
+from deadletter.brokers.types import ResumedGroup
 from deadletter.controller.context import Operation, Thing
 from deadletter.controller.reconcile import boxes, status
 from deadletter.controller.reconcile.facts import confirm
@@ -80,13 +80,13 @@ async def _resume(source: Source | None, asked: str, broker: Broker) -> tuple[Re
     )
 
 
-def _counts(resumed: Resumed) -> str:
+def _counts(resumed: ResumedGroup) -> str:
     if resumed.ahead is None or resumed.passed_over is None:
         return ""
     return f": {resumed.ahead} messages are to be delivered, {resumed.passed_over} before them are passed over"
 
 
-def _start(text: str) -> Start | None:
+def _start(text: str) -> StartPosition | None:
     if text == EARLIEST:
         return EARLIEST
     if text == LATEST:

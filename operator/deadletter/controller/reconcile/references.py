@@ -5,7 +5,7 @@ from typing import Any
 from deadletter.api.broker_connections import BrokerConnection
 from deadletter.api.retry_policies import RetryPolicy
 from deadletter.brokers.errors import BrokerError
-from deadletter.brokers.types import Server
+from deadletter.brokers.types import ServerInfo
 from deadletter.controller.context import Operation, Thing
 from deadletter.controller.reconcile import boxes
 from deadletter.controller.reconcile import status as statuses
@@ -43,7 +43,7 @@ def _ready(status: Body) -> str:
     return str(status["conditions"][0]["status"])
 
 
-def _server(server: Server) -> dict[str, Any]:
+def _server(server: ServerInfo) -> dict[str, Any]:
     return {
         "kind": server.kind,
         "version": server.version[:64],

@@ -89,7 +89,7 @@ async def _connection(operation: Operation, queue: DeadLetterQueue | None, confi
 
 def _child(operation: Operation, resource: Resource, replay: Replay) -> Body | None:
     """The child of this Replay; not that of an earlier one of the same name, which is still on its way out."""
-    body = operation.snapshots[resource].get(replay.namespace, names.child(replay.name, "replay"))
+    body = operation.snapshots[resource].get(replay.namespace, names.child_name(replay.name, "replay"))
     owners = body["metadata"].get("ownerReferences", ()) if body else ()
     return body if any(owner["uid"] == replay.uid for owner in owners) else None
 

@@ -28,7 +28,7 @@ def _waits(operation: Operation, body: Body) -> bool:
 
 def _runs(operation: Operation, body: Body) -> bool:
     meta = body["metadata"]
-    job = operation.snapshots[JOBS].get(meta["namespace"], names.child(meta["name"], "replay"))
+    job = operation.snapshots[JOBS].get(meta["namespace"], names.child_name(meta["name"], "replay"))
     return job is not None and not job["spec"].get("suspend")
 
 

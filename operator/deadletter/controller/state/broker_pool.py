@@ -10,9 +10,9 @@ import structlog
 
 from deadletter.api.broker_connections import BrokerConnection, BrokerConnectionSpec
 from deadletter.brokers.connect import open_broker
-from deadletter.brokers.contract import Broker, Registers
+from deadletter.brokers.contract import BoxMonitor, Broker
 from deadletter.brokers.errors import BrokerError, BrokerUnreachable, NotAuthorised
-from deadletter.brokers.types import BoxState, Server
+from deadletter.brokers.types import BoxState, ServerInfo
 from deadletter.controller.state.secret_cache import SecretStore
 
 Got = TypeVar("Got")
@@ -33,8 +33,8 @@ class Line:
     spec: BrokerConnectionSpec
     opened: AbstractAsyncContextManager[Broker]
     broker: Broker
-    registers: Registers
-    server: Server | None = None
+    registers: BoxMonitor
+    server: ServerInfo | None = None
     trouble: BrokerError | None = None  # what the last probe said
     asked: dict[str, asyncio.Future[BoxState | None]] = field(default_factory=dict)
     gathering: asyncio.Task[None] | None = None
@@ -85,7 +85,7 @@ async def within(asking: Awaitable[Got]) -> Got:
         raise BrokerUnreachable("the broker does not answer in time") from error
 
 
-def identities(spec: BrokerConnectionSpec, server: Server | None) -> frozenset[str]:
+def identities(spec: BrokerConnectionSpec, server: ServerInfo | None) -> frozenset[str]:
     """Two that have one of these in common are the same broker."""
     where = sorted(spec.kafka.bootstrap_servers) if spec.kafka else spec.redis.url if spec.redis else ""
     return frozenset({f"at:{where}", *([f"id:{server.id}"] if server else [])})
@@ -119,7 +119,7 @@ class Pool:
                 await self._close(key)
             opened = open_broker(connection.spec, self._secrets.reader(connection.namespace), self._allow)
             broker = await opened.__aenter__()
-            self._lines[key] = Line(connection.spec, opened, broker, broker.registers())
+            self._lines[key] = Line(connection.spec, opened, broker, broker.monitor())
             return self._lines[key]
 
     def identities(self, connection: BrokerConnection | None) -> frozenset[str]:
@@ -130,11 +130,11 @@ class Pool:
         known = line is not None and line.spec == connection.spec
         return identities(connection.spec, line.server if line is not None and known else None)
 
-    async def probe(self, connection: BrokerConnection) -> Server:
+    async def probe(self, connection: BrokerConnection) -> ServerInfo:
         """Ask the broker who it is."""
         line = await self.line(connection)
         try:
-            line.server = await within(line.broker.server())
+            line.server = await within(line.broker.server_info())
         except BrokerError as error:
             line.trouble = error
             raise

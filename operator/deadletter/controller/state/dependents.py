@@ -40,7 +40,7 @@ def dead_names(body: Body) -> set[str]:
     if name := (spec.get("dead") or {}).get("name"):
         return {str(name)}
     source = spec.get("source") or {}
-    return {names.dead_box(str(source.get("name")), str(source.get("group")), redis) for redis in (False, True)}
+    return {names.dead_box_name(str(source.get("name")), str(source.get("group")), redis) for redis in (False, True)}
 
 
 def _where(body: Body, *called: str) -> list[tuple[str, ...]]:

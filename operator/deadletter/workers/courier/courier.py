@@ -6,7 +6,7 @@ from typing import Any
 
 from deadletter import logs
 from deadletter.api.assignments import CourierAssignment
-from deadletter.brokers.contract import Desk
+from deadletter.brokers.contract import Subscription
 from deadletter.brokers.errors import BrokerError, Fenced, GroupOffsetsLost
 from deadletter.brokers.types import Claim
 from deadletter.core.circuit_breaker import PROBES
@@ -29,7 +29,7 @@ class Courier:
     def __init__(
         self,
         assignment: CourierAssignment,
-        desk: Desk,
+        desk: Subscription,
         deliverer: Deliverer,
         paused: Callable[[], str] = str,
         clock: Callable[[], int] = wall_clock,
@@ -105,7 +105,7 @@ class Courier:
                 # A group that forms anew looks like a fence for a moment. One that lost its offsets waits for a person,
                 # and the operator reports it only while no courier is ready.
                 is_over = isinstance(error, GroupOffsetsLost) or now - since > TROUBLE_S
-                if is_over or not (error.heals or isinstance(error, Fenced)):
+                if is_over or not (error.is_transient or isinstance(error, Fenced)):
                     raise
                 reason, message = type(error).__name__, str(error)[:1024]
                 self._log.warning("claiming failed; it is tried again", reason=reason, message=message)

@@ -17,9 +17,9 @@ from typing import Any
 
 from deadletter import logs
 from deadletter.api.assignments import CourierAssignment
-from deadletter.brokers.contract import Desk
+from deadletter.brokers.contract import Subscription
 from deadletter.brokers.types import Buried, Claim, Delivered, Discarded, Parked
-from deadletter.core.circuit_breaker import Sign
+from deadletter.core.circuit_breaker import ServiceHealth
 from deadletter.core.letters import Category, Failure, Letter
 from deadletter.core.policy import decide
 from deadletter.core.reasons import Reason
@@ -45,7 +45,7 @@ class Fates:
     def __init__(
         self,
         assignment: CourierAssignment,
-        desk: Desk,
+        desk: Subscription,
         gate: Gate,
         load: Load,
         clock: Callable[[], int],
@@ -58,7 +58,7 @@ class Fates:
         self._open_for = self._policy.breaker.open_for / 1000
         self._inline = assignment.delivery.inline_limit_ms
         self._where = (assignment.namespace, assignment.queue)
-        self._routes = tuple((Predicate.of(route.match), route.box) for route in assignment.routes)
+        self._routes = tuple((Predicate.cached(route.match), route.box) for route in assignment.routes)
         self.stopping = asyncio.Event()  # what is refused or over the budget is then left unsettled, for the next pod
         self._settler = Settler(desk, gate, self.stopping, *self._where)
         self._log = logs.get(__name__)
@@ -84,7 +84,7 @@ class Fates:
     def meet(self, claim: Claim, outcome: Outcome, leave: Pass, *, is_first: bool) -> bool:
         """A delivery ended like this; True: the service took it, and `settle_delivered` is to follow."""
         now = self._clock()
-        name = letters.name_of(claim) if outcome.sign is Sign.Down else None
+        name = letters.name_of(claim) if outcome.sign is ServiceHealth.Down else None
         counts = self._gate.record(outcome, leave, now, name, is_first=is_first)
         if len(self._doubts) and outcome.is_answered:
             self._doubts.release()
@@ -137,7 +137,7 @@ class Fates:
         A policy that allows one attempt, or names a maximum age, gets what it asks for.
         """
         is_exhausted = verdict.reason == Reason.AttemptsExhausted and letter.envelope.attempts > 1
-        return is_exhausted and outcome.sign is Sign.Down and self._policy.breaker.enabled
+        return is_exhausted and outcome.sign is ServiceHealth.Down and self._policy.breaker.enabled
 
     def _end(self, claim: Claim, letter: Letter, verdict: Bury | Discard) -> None:
         if isinstance(verdict, Bury):
@@ -153,7 +153,7 @@ class Fates:
             self._start(self._park(wait))
             return
         claim.attempts, claim.first_failed_at = letter.envelope.attempts, first
-        self._desk.note(claim, claim.attempts, first)
+        self._desk.record_attempt(claim, claim.attempts, first)
         metrics.RETRIES.labels(*self._where, "inline").inc()
         longest = self.waits.add(wait, now, self.lanes.retries)
         if longest is not None:
@@ -189,7 +189,7 @@ class Fates:
     def _box_of(self, letter: Letter) -> str:
         now = self._clock()
         own = self._assignment.boxes.dead
-        return next((box for predicate, box in self._routes if predicate.judge(letter, now)), own)
+        return next((box for predicate, box in self._routes if predicate.matches(letter, now)), own)
 
     async def _discard(self, claim: Claim, letter: Letter, verdict: Discard) -> None:
         if await self._lay_down(claim, Settling(Discarded())):

@@ -11,7 +11,7 @@ from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from enum import Enum
 
-from deadletter.core.circuit_breaker import Breaker, ErrorBudget, Sign
+from deadletter.core.circuit_breaker import CircuitBreaker, ErrorBudget, ServiceHealth
 from deadletter.core.policy import Policy
 from deadletter.core.reasons import Reason
 from deadletter.workers.courier.key_ordering import Lanes
@@ -42,7 +42,7 @@ class Gate:
     """The state of all that pauses; told the time, it sleeps never."""
 
     def __init__(self, policy: Policy, paused: Callable[[], str] = str) -> None:
-        self.breaker = Breaker(policy.breaker)
+        self.breaker = CircuitBreaker(policy.breaker)
         self.budget = ErrorBudget(policy.budget)
         self._asked = paused
         self._fault: Fault | None = None
@@ -97,7 +97,7 @@ class Gate:
             self.breaker.record_probe(sign, now, is_fresh=is_first)
         else:
             self.breaker.record(sign, message, now, is_first=is_first)
-        return sign is Sign.Up or was_closed or (leave is Pass.Probe and outcome.may_be_poison)
+        return sign is ServiceHealth.Up or was_closed or (leave is Pass.Probe and outcome.may_be_poison)
 
     def _blame(self, outcome: Outcome, leave: Pass, now: int) -> None:
         if self._fault is not None and leave is Pass.Usual:

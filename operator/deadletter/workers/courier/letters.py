@@ -3,14 +3,14 @@
 from dataclasses import replace
 
 from deadletter.brokers.types import Claim
-from deadletter.core.headers import read_fields, stamp, unforge
+from deadletter.core.headers import add_headers, read_headers, rename_spoofed
 from deadletter.core.letters import Envelope, Failure, Letter, Message, Origin, Place
 from deadletter.workers.delivery.http.request import Waybill, idempotency_key
 
 
 def _known(claim: Claim) -> Envelope:
     # A parked letter carries our own headers; those on a message of the source are the sender's, but for its replays.
-    known = read_fields(dict(claim.message.headers))
+    known = read_headers(dict(claim.message.headers))
     if claim.parked and known.origin.topic is not None:
         return replace(known, id=known.id or idempotency_key(claim.place))
     place, timestamp, name = claim.place, claim.message.timestamp, idempotency_key(claim.place)
@@ -39,7 +39,7 @@ def waybill(claim: Claim) -> Waybill:
 def resume(claim: Claim) -> Claim:
     """The same claim, told what its own headers say if it was parked: attempts survive every restart."""
     if claim.parked:
-        known = read_fields(dict(claim.message.headers))
+        known = read_headers(dict(claim.message.headers))
         claim.attempts = max(claim.attempts, known.attempts)
         if claim.first_failed_at is None and claim.attempts:
             claim.first_failed_at = known.first_failed_at
@@ -58,17 +58,17 @@ def failed(claim: Claim, failure: Failure, group: str, now: int) -> Letter:
         reason="",
         due_at=None,
     )
-    return Letter(claim.message if claim.parked else unforge(claim.message), claim.place, envelope)
+    return Letter(claim.message if claim.parked else rename_spoofed(claim.message), claim.place, envelope)
 
 
 def to_park(letter: Letter, due_at: int) -> Message:
     """How it lies in the retry box."""
-    return stamp(letter.message, replace(letter.envelope, due_at=due_at))
+    return add_headers(letter.message, replace(letter.envelope, due_at=due_at))
 
 
 def to_bury(letter: Letter, reason: str, compat: tuple[str, ...] = ()) -> Message:
     """How it lies in a dead box: as of its failure, for that is from when the box's retention counts."""
-    written = stamp(letter.message, replace(letter.envelope, reason=reason), compat)
+    written = add_headers(letter.message, replace(letter.envelope, reason=reason), compat)
     return replace(written, timestamp=letter.envelope.failed_at or written.timestamp)
 
 

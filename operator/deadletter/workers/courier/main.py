@@ -10,8 +10,8 @@ from deadletter.api.assignments import CourierAssignment
 from deadletter.brokers.connect import mounted_secrets, open_broker
 from deadletter.brokers.contract import Broker
 from deadletter.brokers.errors import BrokerError, Fenced
-from deadletter.brokers.types import DeskSpec
-from deadletter.core.names import retry_box
+from deadletter.brokers.types import SubscriptionSpec
+from deadletter.core.names import retry_box_name
 from deadletter.workers import health, process
 from deadletter.workers.courier.courier import TROUBLE_S, Courier
 from deadletter.workers.courier.status import Speaker
@@ -24,14 +24,14 @@ LONGEST_PAUSE_S = 30.0
 STEADY_S = 2 * TROUBLE_S  # a desk where nothing can be claimed is borne for half of it
 
 
-def desk_spec(assignment: CourierAssignment, pod: str, has_opened: bool = False) -> DeskSpec:
+def desk_spec(assignment: CourierAssignment, pod: str, has_opened: bool = False) -> SubscriptionSpec:
     """What this pod works on. `has_opened`: a desk of this process was open before, so the group has offsets."""
     boxes = assignment.boxes
-    return DeskSpec(
+    return SubscriptionSpec(
         source=boxes.source or "",
         group=assignment.group,
         dead=boxes.dead,
-        retry=boxes.retry or retry_box(boxes.dead),
+        retry=boxes.retry or retry_box_name(boxes.dead),
         ledger=boxes.ledger,
         consumer=pod,
         from_earliest=assignment.start_from == "Earliest",
@@ -89,7 +89,7 @@ class Shift:
                     await self._at_desk(broker, stop)
             except BrokerError as error:
                 self._note(error)
-                if not (error.heals or isinstance(error, Fenced)):
+                if not (error.is_transient or isinstance(error, Fenced)):
                     return 1
                 with suppress(TimeoutError):
                     await asyncio.wait_for(stop.wait(), pauses.after(self._worked()))
@@ -113,7 +113,7 @@ class Shift:
     async def _at_desk(self, broker: Broker, stop: asyncio.Event) -> None:
         assignment, pod = self._assignment, self._station.pod
         deliverer = Deliverer(assignment, self._secrets)
-        async with broker.desk(desk_spec(assignment, pod, self._has_opened)) as desk:
+        async with broker.subscribe(desk_spec(assignment, pod, self._has_opened)) as desk:
             self._has_opened = True
             courier = Courier(assignment, desk, deliverer, lambda: self._live.current.paused)
             where = (assignment.namespace, assignment.queue)

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from deadletter import logs
-from deadletter.brokers.contract import Desk
+from deadletter.brokers.contract import Subscription
 from deadletter.brokers.errors import BrokerError, Fenced, TooLarge
 from deadletter.brokers.types import Claim, Settlement
 from deadletter.workers import metrics
@@ -40,7 +40,7 @@ class Settling:
 class Settler:
     """Settles at one desk."""
 
-    def __init__(self, desk: Desk, gate: Gate, stopping: asyncio.Event, namespace: str, queue: str) -> None:
+    def __init__(self, desk: Subscription, gate: Gate, stopping: asyncio.Event, namespace: str, queue: str) -> None:
         self._stopping = stopping
         self._desk = desk
         self._gate = gate

@@ -5,9 +5,9 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from deadletter import logs
-from deadletter.brokers.contract import Desk
+from deadletter.brokers.contract import Subscription
 from deadletter.brokers.errors import BrokerError
-from deadletter.brokers.types import CourierWord
+from deadletter.core.heartbeats import WorkerStatus
 from deadletter.workers import metrics
 from deadletter.workers.courier.courier import Courier
 
@@ -20,10 +20,16 @@ class Speaker:
     """Watches a courier and speaks for it."""
 
     def __init__(
-        self, courier: Courier, desk: Desk, pod: str, where: tuple[str, str], clock: Callable[[], int], timeout_s: float
+        self,
+        courier: Courier,
+        desk: Subscription,
+        pod: str,
+        where: tuple[str, str],
+        clock: Callable[[], int],
+        timeout_s: float,
     ) -> None:
         self._courier, self._desk, self._pod, self._where, self._clock = courier, desk, pod, where, clock
-        self._said = CourierWord(pod, at=-SAY_MS)
+        self._said = WorkerStatus(pod, at=-SAY_MS)
         self._reason = ""
         self._patience = max(STUCK_S, 2 * timeout_s)
         self._moves = -1
@@ -32,16 +38,16 @@ class Speaker:
         self._moved_at = 0.0
         self._log = logs.get(__name__)
 
-    def word(self) -> CourierWord:
+    def word(self) -> WorkerStatus:
         """How it stands now."""
         now = self._clock()
         reason, message = self._why(now)
-        return CourierWord(self._pod, self._courier.gate.breaker.state, reason, message, self._desk.parked, now)
+        return WorkerStatus(self._pod, self._courier.gate.breaker.state, reason, message, self._desk.parked, now)
 
     def _why(self, now: int) -> tuple[str, str]:
         """Reason and sentence of the pause; without one, of a partition that is shut while others are worked on."""
         reason, message = self._courier.gate.why(now)
-        shut = self._desk.why_shut
+        shut = self._desk.blocked_by
         if reason or shut is None:
             return reason, message
         return type(shut).__name__, str(shut)[:1024]
@@ -53,14 +59,14 @@ class Speaker:
             await self._say(self.word())
             await asyncio.sleep(LOOK_S)
 
-    async def _say(self, word: CourierWord) -> None:
+    async def _say(self, word: WorkerStatus) -> None:
         same = replace(word, at=0, parked=0) == replace(self._said, at=0, parked=0)
         if same and 0 <= word.at - self._said.at < SAY_MS:  # a clock that was put back is no reason to be silent
             return
         if word.paused != self._said.paused:
             self._log.info("paused" if word.paused else "working", reason=word.paused, message=word.message)
         try:
-            await self._desk.say(word)
+            await self._desk.report_status(word)
         except BrokerError as error:
             self._log.warning("the ledger did not take the courier's word", reason=type(error).__name__)
         else:

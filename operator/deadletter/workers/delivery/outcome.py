@@ -3,8 +3,8 @@
 from dataclasses import dataclass, replace
 from email.utils import parsedate_to_datetime
 
-from deadletter.core.circuit_breaker import Sign
-from deadletter.core.failures import TYPE_LIMIT, failure_of, failure_of_status
+from deadletter.core.circuit_breaker import ServiceHealth
+from deadletter.core.failures import MAX_TYPE_CHARS, failure_from_error, failure_from_status
 from deadletter.core.letters import Category, Failure
 from deadletter.core.reasons import Reason
 from deadletter.workers.delivery.http.errors import CertificateRefused, HttpError, TargetForbidden
@@ -28,12 +28,16 @@ class Outcome:
     fault: str = ""
 
     @property
-    def sign(self) -> Sign:
+    def sign(self) -> ServiceHealth:
         """What it shows of the service. One that refuses a message works."""
         failure = self.failure
         if failure is None or failure.category in OF_MESSAGE:
-            return Sign.Up
-        return Sign.Down if failure.category is Category.Network or failure.status in OUTAGES else Sign.Failed
+            return ServiceHealth.Up
+        return (
+            ServiceHealth.Down
+            if failure.category is Category.Network or failure.status in OUTAGES
+            else ServiceHealth.Failed
+        )
 
     @property
     def is_answered(self) -> bool:
@@ -64,16 +68,16 @@ def of_answer(answer: Answer, *, is_success: bool, now: int) -> Outcome:
     asked = answer.headers.get("dlq-action", "").strip().lower()
     if is_success and asked not in ASKED:
         return DONE
-    failure = failure_of_status(answer.status, _text(answer.body))
+    failure = failure_from_status(answer.status, _text(answer.body))
     named = answer.headers.get("dlq-error-type", "").strip()
     if named:
-        failure = replace(failure, type=named[:TYPE_LIMIT])
+        failure = replace(failure, type=named[:MAX_TYPE_CHARS])
     return Outcome(failure, retry_after(answer.headers.get("retry-after"), now), asked if asked in ASKED else None)
 
 
 def of_error(error: HttpError) -> Outcome:
     """The outcome of a delivery without an answer."""
-    failure = failure_of(error.kind, str(error))
+    failure = failure_from_error(error.kind, str(error))
     if not error.is_of_queue:
         return Outcome(failure)
     return Outcome(failure, fault=FAULTS.get(type(error), Reason.TargetUnresolvable))

@@ -7,10 +7,10 @@ from deadletter.core.policy import BudgetSettings
 from deadletter.core.reasons import Reason
 
 WINDOW_MS = 60_000
-FEWEST = 20
+MIN_RETURNED = 20
 
 
-class Tide:
+class FeedbackGuard:
     """Counts what leaves and what returns in the last minute."""
 
     def __init__(self, budget: BudgetSettings | None) -> None:
@@ -18,24 +18,24 @@ class Tide:
         self._left: deque[tuple[int, int]] = deque()
         self._returned: deque[tuple[int, int]] = deque()
 
-    def died(self, at: int) -> None:
+    def record_failure(self, at: int) -> None:
         """A letter died then."""
         self._budget.spend(at)
 
-    def left(self, letters: int, now: int) -> None:
+    def record_sent(self, letters: int, now: int) -> None:
         """So many were sent back."""
         _note(self._left, letters, now)
 
-    def returned(self, letters: int, now: int) -> None:
+    def record_returned(self, letters: int, now: int) -> None:
         """So many came again."""
         _note(self._returned, letters, now)
 
-    def holds_back(self, now: int) -> str:
+    def pause_reason(self, now: int) -> str:
         """The reason to wait, or nothing."""
         if self._budget.is_spent(now):
             return Reason.ErrorBudgetSpent
         returned = _recent(self._returned, now)
-        return Reason.FailureShareExceeded if returned >= FEWEST and returned > _recent(self._left, now) else ""
+        return Reason.FailureShareExceeded if returned >= MIN_RETURNED and returned > _recent(self._left, now) else ""
 
 
 def _note(flow: deque[tuple[int, int]], letters: int, now: int) -> None:

@@ -13,7 +13,7 @@ from deadletter.workers.exit_status import HUMAN, Ending, of_broker
 from deadletter.workers.health import Health, serve
 from deadletter.workers.live_config import LiveFile
 from deadletter.workers.redrive.redriver import Redriver
-from deadletter.workers.replay.main import following
+from deadletter.workers.replay.main import follow_live_config
 from deadletter.workers.replay.setup import wall_clock
 
 
@@ -21,7 +21,7 @@ async def _redrive(assignment: RedriveAssignment, station: Station, stop: asynci
     live = LiveFile(station.assignments)
     secrets = mounted_secrets(station.secrets)
     try:
-        async with open_broker(assignment.broker, secrets, assignment.allow) as broker, following(live):
+        async with open_broker(assignment.broker, secrets, assignment.allow) as broker, follow_live_config(live):
             redriver = Redriver(assignment, broker, stop, wall_clock, lambda: live.current.paused, station.pod)
             return await redriver.run()
     except PredicateError as error:

@@ -4,7 +4,7 @@ from deadletter import logs
 from deadletter.api.boxes import Boxes
 from deadletter.brokers.contract import Broker
 from deadletter.brokers.errors import BrokerError
-from deadletter.brokers.types import CourierWord
+from deadletter.core.heartbeats import WorkerStatus
 from deadletter.core.reasons import Reason
 from deadletter.workers import metrics
 
@@ -15,16 +15,16 @@ SENTENCES: dict[str, str] = {
 }
 
 
-class Pauses:
+class PauseReporter:
     """The pauses of one redriver; `reason` is why it waits now, or nothing."""
 
     def __init__(self, broker: Broker, boxes: Boxes, pod: str, where: tuple[str, str]) -> None:
         self._broker, self._boxes, self._pod, self._where = broker, boxes, pod, where
-        self._said: CourierWord | None = None
+        self._said: WorkerStatus | None = None
         self._log = logs.get(__name__)
         self.reason = ""
 
-    async def note(self, reason: str, now: int) -> None:
+    async def report(self, reason: str, now: int) -> None:
         """It waits for this reason now, or for none."""
         if reason != self.reason:
             self._log.info("the gate moved", paused=str(reason))
@@ -34,23 +34,23 @@ class Pauses:
             metrics.REDRIVE_PAUSED.labels(*self._where, str(reason)).set(1)
         self.reason = reason
         if reason in SENTENCES:  # of the others the operator knows before us
-            await self._say(CourierWord(self._pod, paused=str(reason), message=SENTENCES[reason], at=now))
+            await self._say(WorkerStatus(self._pod, paused=str(reason), message=SENTENCES[reason], at=now))
         else:
-            await self.end()
+            await self.withdraw()
 
-    async def end(self) -> None:
+    async def withdraw(self) -> None:
         """Take back what was said."""
         if self._said is not None:
             await self._write(None)
 
-    async def _say(self, word: CourierWord) -> None:
+    async def _say(self, word: WorkerStatus) -> None:
         said = self._said
         if said is None or said.paused != word.paused or not 0 <= word.at - said.at < SAY_MS:
             await self._write(word)
 
-    async def _write(self, word: CourierWord | None) -> None:
+    async def _write(self, word: WorkerStatus | None) -> None:
         try:
-            await self._broker.say(self._boxes.dead, self._boxes.ledger, self._pod, word)
+            await self._broker.report_status(self._boxes.dead, self._boxes.ledger, self._pod, word)
         except BrokerError as error:
             self._log.warning("the ledger did not take the redriver's word", error=type(error).__name__)
         else:

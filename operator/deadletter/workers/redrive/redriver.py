@@ -12,27 +12,34 @@ from contextlib import aclosing
 from dataclasses import replace
 
 from deadletter import logs
-from deadletter.api.assignments import RedriveAssignment, ReplayAssignment, Target
+from deadletter.api.assignments import RedriveAssignment, ReplayAssignment, ReplayTarget
 from deadletter.api.base import NameRef
 from deadletter.api.replays import ReplaySpec
-from deadletter.brokers.contract import Broker, Mover
+from deadletter.brokers.contract import Broker, PartitionWriter
 from deadletter.brokers.errors import BrokerError, Fenced, TooLarge
-from deadletter.brokers.types import Step
+from deadletter.brokers.types import CommitBatch
 from deadletter.core.dialects.reader import read_letter
 from deadletter.core.letters import Letter
 from deadletter.core.policy import decide
 from deadletter.core.reasons import Reason
-from deadletter.core.replay_progress import Span, Tally, Why
-from deadletter.core.selection import Predicate, failed_at
+from deadletter.core.replay_progress import PartitionProgress, SettledAs, Span
+from deadletter.core.selection import Predicate, failure_time
 from deadletter.core.verdicts import Retry
 from deadletter.workers import metrics
 from deadletter.workers.exit_status import STOPPED, Ending, of_broker
-from deadletter.workers.redrive.feedback_guard import Tide
-from deadletter.workers.redrive.pause_status import Pauses
-from deadletter.workers.redrive.rounds import MOST, PREFIX, Rounds, closes_loop, longest, uid
-from deadletter.workers.replay.batch import BYTES, LETTERS, Batch
-from deadletter.workers.replay.letter_results import Outcome, fold
-from deadletter.workers.replay.publication import Drafter
+from deadletter.workers.redrive.feedback_guard import FeedbackGuard
+from deadletter.workers.redrive.pause_status import PauseReporter
+from deadletter.workers.redrive.rounds import (
+    MAX_NAMED_ROUND,
+    UID_PREFIX,
+    Rounds,
+    can_recognise_return,
+    max_rounds,
+    round_uid,
+)
+from deadletter.workers.replay.batch import MAX_BATCH_BYTES, MAX_BATCH_LETTERS, ReplayBatch
+from deadletter.workers.replay.letter_results import LetterResult, add_results
+from deadletter.workers.replay.publication import PublicationBuilder
 
 TURN_S = 5.0
 FENCED_S = 30.0
@@ -43,12 +50,12 @@ WAITING = 100_000
 Waiting = tuple[int, int, int]  # due, offset, round
 
 
-def as_replay(assignment: RedriveAssignment, round_: int) -> ReplayAssignment:
+def round_assignment(assignment: RedriveAssignment, round_: int) -> ReplayAssignment:
     """A round is a Replay of single letters to their origin."""
     return ReplayAssignment(
         namespace=assignment.namespace,
-        name=uid(round_),
-        uid=uid(round_),
+        name=round_uid(round_),
+        uid=round_uid(round_),
         queue=assignment.queue,
         broker=assignment.broker,
         boxes=assignment.boxes,
@@ -56,7 +63,7 @@ def as_replay(assignment: RedriveAssignment, round_: int) -> ReplayAssignment:
         read_values=assignment.read_values,
         origin=assignment.origin,
         spec=ReplaySpec(queue_ref=NameRef(name=assignment.queue), max_replays=1000),
-        target=Target(kind="Origin"),
+        target=ReplayTarget(kind="Origin"),
         allow=assignment.allow,
     )
 
@@ -76,20 +83,20 @@ class Redriver:
         self._told, self._broker, self._stop, self._clock, self._gate = assignment, broker, stop, clock, gate
         self._named = (assignment.namespace, assignment.queue)
         self._policy = assignment.policy.policy()
-        self._where = Predicate.of(assignment.where) if assignment.where else None
-        self._rounds = Rounds(broker, assignment.boxes.ledger, longest(self._policy))
-        self._tide = Tide(self._policy.budget)
+        self._where = Predicate.cached(assignment.where) if assignment.where else None
+        self._rounds = Rounds(broker, assignment.boxes.ledger, max_rounds(self._policy))
+        self._tide = FeedbackGuard(self._policy.budget)
         self._next: dict[int, int] = {}
         self._waiting: dict[int, list[Waiting]] = {}
         self._staying: dict[int, set[int]] = {}  # went back as often as the policy allows
         self._looked = 0
         self._by_others = 0
         self._reading = (assignment.dialect, assignment.read_values, assignment.origin)
-        self._pauses = Pauses(broker, assignment.boxes, pod, self._named)
+        self._pauses = PauseReporter(broker, assignment.boxes, pod, self._named)
         self._log = logs.get(__name__)
 
     @property
-    def paused(self) -> str:
+    def pause_reason(self) -> str:
         """Why nothing is sent back now, or nothing."""
         return self._pauses.reason
 
@@ -98,14 +105,14 @@ class Redriver:
         while not self._stop.is_set():
             wait = TURN_S
             try:
-                await self.turn()
+                await self.run_once()
             except BrokerError as error:
-                if not error.heals and not isinstance(error, Fenced):
+                if not error.is_transient and not isinstance(error, Fenced):
                     return of_broker(error)
                 self._log.warning("waiting for the broker", error=type(error).__name__)
                 wait = FENCED_S if isinstance(error, Fenced) else TURN_S
             await self._rest(wait)
-        await self._pauses.end()
+        await self._pauses.withdraw()
         return Ending(STOPPED, "Stopped")
 
     async def _rest(self, seconds: float) -> None:
@@ -114,15 +121,15 @@ class Redriver:
         except TimeoutError:
             return
 
-    async def turn(self) -> int:
+    async def run_once(self) -> int:
         """Read what is new, send what is due; how many were sent."""
         spans = await self._broker.window(self._told.boxes.dead)
         await self._tail(spans)
         now = self._clock()
         await self._count_staying(spans, now)
         metrics.REDRIVE_WAITING.labels(*self._named).set(sum(map(len, self._waiting.values())))
-        await self._pauses.note(self._gate() or self._tide.holds_back(now) or await self._makes_way(now), now)
-        if self.paused:
+        await self._pauses.report(self._gate() or self._tide.pause_reason(now) or await self._makes_way(now), now)
+        if self.pause_reason:
             return 0
         return sum([await self._send_due(span, now) for span in spans])
 
@@ -132,7 +139,7 @@ class Redriver:
             self._looked = now
             done = sum(tally.replayed + tally.archived + tally.discarded for tally in await self._others())
             if done != self._by_others:
-                settled = await self._broker.settled(self._told.boxes.dead, self._told.boxes.ledger)
+                settled = await self._broker.settled_offsets(self._told.boxes.dead, self._told.boxes.ledger)
                 for span in spans:
                     gone = settled.get(span.partition, ())
                     left = {offset for offset in self._staying.get(span.partition, ()) if offset not in gone}
@@ -140,10 +147,10 @@ class Redriver:
                 self._by_others = done
         metrics.REDRIVE_EXHAUSTED.labels(*self._named).set(sum(map(len, self._staying.values())))
 
-    async def _others(self) -> list[Tally]:
+    async def _others(self) -> list[PartitionProgress]:
         """What Replays of this queue have counted."""
-        counted = await self._broker.tallies(self._told.boxes.ledger)
-        return [tally for uid_, found in counted.items() if not uid_.startswith(PREFIX) for tally in found]
+        counted = await self._broker.replay_progress(self._told.boxes.ledger)
+        return [tally for uid_, found in counted.items() if not uid_.startswith(UID_PREFIX) for tally in found]
 
     async def _makes_way(self, now: int) -> str:
         """A Replay that began lately would be fenced by us; of one that goes on for long the gate tells."""
@@ -158,7 +165,7 @@ class Redriver:
         if not fresh:
             return
         boxes = self._told.boxes
-        settled = await self._broker.settled(boxes.dead, boxes.ledger)
+        settled = await self._broker.settled_offsets(boxes.dead, boxes.ledger)
         await self._rounds.refresh()
         for span in fresh:
             done = settled.get(span.partition, ())
@@ -178,14 +185,14 @@ class Redriver:
     def _consider(self, letter: Letter) -> None:
         """Keep the letter until its backoff is over, if the policy would retry it."""
         known, now = letter.envelope, self._clock()
-        died = failed_at(letter) or now
-        self._tide.died(died)
-        round_ = self._rounds.of(known)
+        died = failure_time(letter) or now
+        self._tide.record_failure(died)
+        round_ = self._rounds.next_round(known)
         if round_ > 1:
-            self._tide.returned(1, now)
-        if known.origin.topic in (None, letter.place.box) or not closes_loop(known):
+            self._tide.record_returned(1, now)
+        if known.origin.topic in (None, letter.place.box) or not can_recognise_return(known):
             return
-        if self._where is not None and self._where.judge(letter, now) is not True:
+        if self._where is not None and self._where.matches(letter, now) is not True:
             return
         counted = Letter(letter.message, letter.place, replace(known, attempts=round_))
         verdict = decide(counted, self._policy, died, random.random())  # noqa: S311 a spread, not a secret
@@ -210,7 +217,7 @@ class Redriver:
     def _take_due(self, partition: int, now: int) -> list[Waiting]:
         waiting = self._waiting.get(partition, [])
         due: list[Waiting] = []
-        while waiting and waiting[0][0] <= now and len(due) < LETTERS:
+        while waiting and waiting[0][0] <= now and len(due) < MAX_BATCH_LETTERS:
             due.append(heapq.heappop(waiting))
         return due
 
@@ -242,45 +249,47 @@ class Redriver:
 
     async def _move(self, span: Span, round_: int, offsets: set[int]) -> AsyncGenerator[int]:
         """Step after step, how many went. What another settled before the fence is seen as settled, or is gone."""
-        boxes, batch = self._told.boxes, Batch()
-        drafter = Drafter(as_replay(self._told, round_), self._broker, self._clock)
-        async with self._broker.mover(boxes.dead, boxes.ledger, span.partition, uid(round_)) as mover:
-            tally = mover.tally or Tally(span, self._clock(), span.start)
+        boxes, batch = self._told.boxes, ReplayBatch()
+        drafter = PublicationBuilder(round_assignment(self._told, round_), self._broker, self._clock)
+        async with self._broker.partition_writer(boxes.dead, boxes.ledger, span.partition, round_uid(round_)) as mover:
+            tally = mover.progress or PartitionProgress(span, self._clock(), span.start)
             still = {offset for offset in offsets if mover.is_open(offset)}
             async with aclosing(self._read(span, still)) as letters:
                 async for letter in letters:
                     # A pod has little memory, and what fell due during an outage is sent at once.
-                    if batch.taken and batch.size + letter.message.size > BYTES:
+                    if batch.taken and batch.taken_bytes + letter.message.size > MAX_BATCH_BYTES:
                         tally = await self._commit(mover, tally, round_, batch)
                         yield batch.taken
-                        batch = Batch()
+                        batch = ReplayBatch()
                     batch.add(await self._draft(drafter, letter, round_))
             await self._commit(mover, tally, round_, batch)
             yield batch.taken
 
-    async def _commit(self, mover: Mover, tally: Tally, round_: int, batch: Batch) -> Tally:
+    async def _commit(
+        self, mover: PartitionWriter, tally: PartitionProgress, round_: int, batch: ReplayBatch
+    ) -> PartitionProgress:
         """What there is to send in one step; the tally after it."""
-        sent, now = [one for one in batch.outcomes if one.publication is not None], self._clock()
+        sent, now = [one for one in batch.results if one.publication is not None], self._clock()
         if not sent:
             return tally
         step = self._step(tally, sent, now)
-        self._rounds.published(round_)  # before, for nobody knows what became of a commit that fails
+        self._rounds.invalidate(round_)  # before, for nobody knows what became of a commit that fails
         await mover.commit(step)
-        self._tide.left(len(sent), now)
-        metrics.REDRIVEN.labels(*self._named, str(min(round_, MOST))).inc(len(sent))
+        self._tide.record_sent(len(sent), now)
+        metrics.REDRIVEN.labels(*self._named, str(min(round_, MAX_NAMED_ROUND))).inc(len(sent))
         self._log.info("letters went back", letters=len(sent), round=round_, partition=tally.span.partition)
-        return step.tally
+        return step.progress
 
     @staticmethod
-    async def _draft(drafter: Drafter, letter: Letter, round_: int) -> Outcome:
-        if drafter.is_new(letter):
-            await drafter.look(letter)
+    async def _draft(drafter: PublicationBuilder, letter: Letter, round_: int) -> LetterResult:
+        if drafter.needs_origin_lookup(letter):
+            await drafter.look_up_origin(letter)
         letter.envelope.replays = round_ - 1
-        return drafter.draft(letter, 1)
+        return drafter.build(letter, 1)
 
     @staticmethod
-    def _step(tally: Tally, sent: list[Outcome], now: int) -> Step:
+    def _step(tally: PartitionProgress, sent: list[LetterResult], now: int) -> CommitBatch:
         following = max(tally.next, sent[-1].offset + 1)
-        after = fold(tally, sent, len(sent), following, "replayed", now)
+        after = add_results(tally, sent, len(sent), following, "replayed", now)
         published = [one.publication for one in sent if one.publication is not None]
-        return Step(after, published, {Why.Replayed: [one.offset for one in sent]})
+        return CommitBatch(after, published, {SettledAs.Replayed: [one.offset for one in sent]})

@@ -9,20 +9,20 @@ from deadletter.api.assignments import ReplayAssignment
 from deadletter.brokers.contract import Broker
 from deadletter.core.letters import SEQUENCE_MASK, Place
 
-Named = Mapping[int, Sequence[int]]
+ExplicitOffsets = Mapping[int, Sequence[int]]
 
 
-class PreviewGone(Exception):
+class PreviewNotFound(Exception):
     """What the preview selected is not in the ledger any more; to take anything else would be wrong."""
 
 
-def of_ids(ids: Iterable[str], partitions: Iterable[int], entries: bool) -> Named:
+def parse_ids(ids: Iterable[str], partitions: Iterable[int], entries: bool) -> ExplicitOffsets:
     """Offsets per partition; ids of a partition that does not exist are asked of the first one and never found."""
     asked: dict[int, set[int]] = {partition: set() for partition in partitions}
     first = min(asked, default=0)
     for one in ids:
         if entries:
-            asked[first].add(Place.of_entry("", one).offset)
+            asked[first].add(Place.from_entry_id("", one).offset)
             continue
         partition, _, offset = one.partition("-")
         known = int(partition) in asked
@@ -35,45 +35,49 @@ def _packed(offsets: Iterable[int]) -> Sequence[int]:
     return offsets if isinstance(offsets, Sequence) else array("Q", offsets)
 
 
-async def names(assignment: ReplayAssignment, broker: Broker, partitions: list[int]) -> Named | None:
+async def explicit_offsets(
+    assignment: ReplayAssignment, broker: Broker, partitions: list[int]
+) -> ExplicitOffsets | None:
     """What this Replay asks for by name, per partition; None: it chooses by its selection alone."""
     if assignment.preview_uid is not None:
         ledger, preview = assignment.boxes.ledger, assignment.preview_uid
-        selected = await broker.selected(ledger, preview)
-        if not selected and preview not in await broker.tallies(ledger):
+        selected = await broker.selected_offsets(ledger, preview)
+        if not selected and preview not in await broker.replay_progress(ledger):
             sentence = "it was deleted, or made while the queue only observed"
-            raise PreviewGone(f"The ledger does not hold what the preview selected ({sentence}): create both again.")
+            raise PreviewNotFound(
+                f"The ledger does not hold what the preview selected ({sentence}): create both again."
+            )
         return {partition: _packed(selected.get(partition, ())) for partition in partitions}
     ids = assignment.spec.select.ids
-    return of_ids(ids, partitions, assignment.broker.redis is not None) if ids else None
+    return parse_ids(ids, partitions, assignment.broker.redis is not None) if ids else None
 
 
 @dataclass(slots=True)
-class Roll:
+class OffsetCursor:
     """The roll of one partition: called in order, so that those who do not answer are known."""
 
     offsets: Sequence[int]
-    at: int = field(default=0)
+    index: int = field(default=0)
 
     @classmethod
-    def after(cls, offsets: Sequence[int], start: int) -> "Roll":
+    def starting_at(cls, offsets: Sequence[int], start: int) -> "OffsetCursor":
         """The roll from `start` on; those before were called already."""
         return cls(offsets, bisect_left(offsets, start))
 
     @property
     def bounds(self) -> tuple[int, int]:
         """First and end of what is still called; nothing left: an empty range."""
-        return (self.offsets[self.at], self.offsets[-1] + 1) if self.at < len(self.offsets) else (0, 0)
+        return (self.offsets[self.index], self.offsets[-1] + 1) if self.index < len(self.offsets) else (0, 0)
 
-    def missing_before(self, offset: int) -> Sequence[int]:
+    def take_missing(self, offset: int) -> Sequence[int]:
         """Those before `offset` who did not answer."""
-        end = bisect_left(self.offsets, offset, self.at)
-        gone, self.at = self.offsets[self.at : end], end
+        end = bisect_left(self.offsets, offset, self.index)
+        gone, self.index = self.offsets[self.index : end], end
         return gone
 
-    def answers(self, offset: int) -> bool:
+    def match(self, offset: int) -> bool:
         """Is this one called? Then it has answered."""
-        if self.at < len(self.offsets) and self.offsets[self.at] == offset:
-            self.at += 1
+        if self.index < len(self.offsets) and self.offsets[self.index] == offset:
+            self.index += 1
             return True
         return False

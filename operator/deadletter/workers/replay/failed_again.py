@@ -4,19 +4,19 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from deadletter.api.assignments import ReplayAssignment
-from deadletter.brokers.contract import Broker, Produced
+from deadletter.brokers.contract import Broker, PublishedPositions
 from deadletter.brokers.errors import BoxMissing
 from deadletter.core.dialects.reader import read_letter
 from deadletter.core.letters import Envelope
 from deadletter.core.replay_progress import Span
 
 
-def was_sent(envelope: Envelope, uid: str, produced: Produced) -> bool:
+def was_sent_by(envelope: Envelope, uid: str, produced: PublishedPositions) -> bool:
     """Did the Replay `uid` send it? By its header, or, where the application drops headers, by where it published."""
-    return envelope.replay == uid or lies_in(envelope, produced)
+    return envelope.replay == uid or was_produced(envelope, produced)
 
 
-def lies_in(envelope: Envelope, produced: Produced) -> bool:
+def was_produced(envelope: Envelope, produced: PublishedPositions) -> bool:
     """Was the letter published there: where it was last consumed from, or, passed on since then, first came from?"""
     return any(
         produced.holds(place.topic, place.partition or 0, place.offset)
@@ -25,7 +25,7 @@ def lies_in(envelope: Envelope, produced: Produced) -> bool:
     )
 
 
-class Returns:
+class FailedAgainCounter:
     """Counts returns by partition, each letter once; `starts`: where the frozen windows of the dead box end.
 
     Letters that routes lead elsewhere, or that were sent to another queue, die in other boxes, written by us; what
@@ -65,12 +65,12 @@ class Returns:
 
     async def _read(self, box: str, spans: list[Span]) -> dict[int, int]:
         # After the window's end is known: what returned by then was noted as produced before.
-        produced = await self._broker.produced(self._ledger, self._uid)
+        produced = await self._broker.published_positions(self._ledger, self._uid)
         dialect = self._dialect if box == self._own else ("Auto", False, None)
         found: dict[int, int] = {}
         async for batch in self._there.read(box, spans):
             for taken in batch:
                 letter = read_letter(taken.message, taken.place, *dialect)
-                if was_sent(letter.envelope, self._uid, produced):
+                if was_sent_by(letter.envelope, self._uid, produced):
                     found[taken.place.partition] = found.get(taken.place.partition, 0) + 1
         return found

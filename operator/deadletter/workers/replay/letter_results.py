@@ -7,7 +7,7 @@ from itertools import islice
 
 from deadletter.brokers.types import Publication
 from deadletter.core.letters import Origin, Place
-from deadletter.core.replay_progress import Skip, Tally
+from deadletter.core.replay_progress import PartitionProgress, Skip
 
 MOST_NAMES = 100
 MOST_SAMPLES = 10
@@ -15,7 +15,7 @@ REST = "other"
 
 
 @dataclass(slots=True)
-class Outcome:
+class LetterResult:
     """What becomes of one matched letter. `scanned`: letters the batch had seen, this one counted."""
 
     place: Place
@@ -26,7 +26,7 @@ class Outcome:
     skip: Skip | None = None
     publication: Publication | None = None
     origin: Origin | None = None  # told to a service, which is no box
-    refused: bool = False  # the service said no: sent, failed again, still open
+    is_refused: bool = False  # the service said no: sent, failed again, still open
 
     @property
     def offset(self) -> int:
@@ -43,7 +43,9 @@ def _counted(names: Mapping[str, int], more: Counter[str]) -> dict[str, int]:
     return after
 
 
-def fold(tally: Tally, outcomes: Sequence[Outcome], scanned: int, following: int, verb: str, now: int) -> Tally:
+def add_results(
+    tally: PartitionProgress, outcomes: Sequence[LetterResult], scanned: int, following: int, verb: str, now: int
+) -> PartitionProgress:
     """The tally after these outcomes; `verb` is the count a taken letter adds to, or nothing in a DryRun.
 
     Every outcome is a matched letter but a SelectorError: an expression that fails never selects.
@@ -65,7 +67,7 @@ def fold(tally: Tally, outcomes: Sequence[Outcome], scanned: int, following: int
         targets=_counted(tally.targets, targets),
         samples=samples[:MOST_SAMPLES],
         bytes=tally.bytes + sum([outcome.size for outcome in matched]),
-        failed_again=tally.failed_again + sum(outcome.refused for outcome in taken),
+        failed_again=tally.failed_again + sum(outcome.is_refused for outcome in taken),
         updated_at=now,
         **done,
     )

@@ -17,12 +17,12 @@ from deadletter.workers.exit_status import COUNTS, HUMAN, Ending, of_broker
 from deadletter.workers.health import Health, serve
 from deadletter.workers.live_config import LiveFile
 from deadletter.workers.replay.services import open_service
-from deadletter.workers.replay.setup import replay
+from deadletter.workers.replay.setup import run_replay
 from deadletter.workers.replay.sinks import BrokerCarrier, Carrier
 
 
 @asynccontextmanager
-async def following(live: LiveFile) -> AsyncIterator[None]:
+async def follow_live_config(live: LiveFile) -> AsyncIterator[None]:
     """Keep the live file fresh while the block runs."""
     task = asyncio.create_task(live.follow())
     try:
@@ -53,8 +53,8 @@ async def _replay(assignment: ReplayAssignment, station: Station, stop: asyncio.
             carrier = await _carrier(assignment, secrets, stack)
         except BrokerError as error:
             return of_broker(error)
-        await stack.enter_async_context(following(live))
-        return await replay(assignment, broker, stop, carrier, lambda: live.current.rate)
+        await stack.enter_async_context(follow_live_config(live))
+        return await run_replay(assignment, broker, stop, carrier, lambda: live.current.rate)
 
 
 async def work(stop: asyncio.Event) -> int:

@@ -3,13 +3,13 @@
 from collections.abc import Callable
 
 from deadletter.api.assignments import ReplayAssignment
-from deadletter.core.replay_progress import Tally
+from deadletter.core.replay_progress import PartitionProgress
 from deadletter.workers import metrics
 
-Meter = Callable[[Tally | None, Tally], None]
+Meter = Callable[[PartitionProgress | None, PartitionProgress], None]
 
 
-def _results(tally: Tally | None) -> dict[str, int]:
+def _results(tally: PartitionProgress | None) -> dict[str, int]:
     if tally is None:
         return {}
     return {
@@ -25,7 +25,7 @@ def meter_of(assignment: ReplayAssignment) -> Meter:
     """Counts what each step of this Replay adds."""
     where = (assignment.namespace, assignment.name, assignment.queue)
 
-    def note(before: Tally | None, after: Tally) -> None:
+    def note(before: PartitionProgress | None, after: PartitionProgress) -> None:
         known = _results(before)
         for result, letters in _results(after).items():
             metrics.REPLAYED.labels(*where, result).inc(max(0, letters - known.get(result, 0)))

@@ -6,13 +6,13 @@ from deadletter.api.assignments import ReplayAssignment
 from deadletter.api.transform import Patch
 from deadletter.brokers.contract import Broker
 from deadletter.brokers.errors import NotAuthorised
-from deadletter.core.dialects.reader import DialectError, original, restored
+from deadletter.core.dialects.reader import DialectError, restore_message, restore_payload
 from deadletter.core.fingerprint import fingerprint
 from deadletter.core.letters import Letter, Message
 from deadletter.core.replay_progress import Skip
 from deadletter.core.transform import Transform, TransformError
-from deadletter.workers.replay.letter_results import Outcome
-from deadletter.workers.replay.targets import Target
+from deadletter.workers.replay.letter_results import LetterResult
+from deadletter.workers.replay.targets import PublicationTarget
 
 WITH_VALUE = ("add", "replace", "test")
 
@@ -24,7 +24,7 @@ def _operation(patch: Patch) -> dict[str, object]:
     return step | ({"value": patch.value} if patch.op in WITH_VALUE else {})
 
 
-def transform_of(assignment: ReplayAssignment) -> Transform | None:
+def build_transform(assignment: ReplayAssignment) -> Transform | None:
     """What the Replay changes in messages, if anything."""
     spec = assignment.spec.transform
     if spec is None:
@@ -32,13 +32,13 @@ def transform_of(assignment: ReplayAssignment) -> Transform | None:
     return Transform(spec.set_headers, spec.remove_headers, [_operation(patch) for patch in spec.json_patch])
 
 
-class Drafter:
+class PublicationBuilder:
     """Drafts letters by one Replay's spec; it knows the origin topics it has met."""
 
     def __init__(self, assignment: ReplayAssignment, broker: Broker, clock: Callable[[], int]) -> None:
         self._spec = assignment.spec
-        self._target = Target.of(assignment)
-        self._transform = transform_of(assignment)
+        self._target = PublicationTarget.from_assignment(assignment)
+        self._transform = build_transform(assignment)
         self._broker = broker
         self._clock = clock
         self._publishes = assignment.spec.action == "Republish"
@@ -47,12 +47,12 @@ class Drafter:
         self._looks = self._publishes and self._target.kind == "Origin"
         self._partitions: dict[str, int | None] = {}
 
-    def is_new(self, letter: Letter) -> bool:
+    def needs_origin_lookup(self, letter: Letter) -> bool:
         """Does it come from a topic that was not looked at yet?"""
         topic = letter.envelope.origin.topic
         return self._looks and topic is not None and topic not in self._partitions
 
-    async def look(self, letter: Letter) -> None:
+    async def look_up_origin(self, letter: Letter) -> None:
         """Ask the broker whether the letter's origin still exists, and how wide it is."""
         topic = letter.envelope.origin.topic
         if topic is not None:
@@ -67,18 +67,18 @@ class Drafter:
             return 1  # who only observes may not see the origin, and nothing is sent there
         return found.partitions if found else None
 
-    def draft(self, letter: Letter, scanned: int) -> Outcome:
+    def build(self, letter: Letter, scanned: int) -> LetterResult:
         """What becomes of the letter."""
-        outcome = Outcome(letter.place, scanned, letter.message.size, fingerprint(letter.envelope.failure))
+        outcome = LetterResult(letter.place, scanned, letter.message.size, fingerprint(letter.envelope.failure))
         if self._publishes:
             self._address(letter, outcome)
         return outcome
 
-    def _address(self, letter: Letter, outcome: Outcome) -> None:
+    def _address(self, letter: Letter, outcome: LetterResult) -> None:
         if letter.envelope.replays >= self._spec.max_replays:
             outcome.skip = Skip.LoopCap
             return
-        to = self._target.name(letter)
+        to = self._target.box_for(letter)
         if to is None or (self._looks and self._partitions.get(to) is None):
             outcome.skip = Skip.NoOrigin
             return
@@ -87,7 +87,9 @@ class Drafter:
                 self._try_to_mend(letter)
             else:
                 mended = self._mend(letter)
-                outcome.publication = self._target.publish(to, letter, mended, self._partitions, self._clock())
+                outcome.publication = self._target.build_publication(
+                    to, letter, mended, self._partitions, self._clock()
+                )
                 outcome.origin = letter.envelope.origin
         except (DialectError, TransformError):
             outcome.skip = Skip.TransformError
@@ -97,12 +99,12 @@ class Drafter:
     def _try_to_mend(self, letter: Letter) -> None:
         """A preview asks only whether it could be done; what headers would be left changes nothing about that."""
         if self._transform is None:
-            restored(letter.message, letter.envelope)
+            restore_payload(letter.message, letter.envelope)
         else:
-            self._transform.apply(original(letter.message, letter.envelope))
+            self._transform.apply(restore_message(letter.message, letter.envelope))
 
     def _mend(self, letter: Letter) -> Message:
-        message = original(letter.message, letter.envelope)  # made just now, so it may be changed
+        message = restore_message(letter.message, letter.envelope)  # made just now, so it may be changed
         if self._transform is not None:
             message = self._transform.apply(message)
         message.timestamp = self._time(letter)

@@ -8,33 +8,33 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 
 from deadletter.brokers.errors import BrokerError
-from deadletter.brokers.types import Step
+from deadletter.brokers.types import CommitBatch
 from deadletter.core.reasons import Reason
-from deadletter.core.replay_progress import Skip, Span, Tally
+from deadletter.core.replay_progress import PartitionProgress, Skip, Span
 from deadletter.workers.backoff import Patience, rest
 from deadletter.workers.exit_status import FAILED, FINISHED, STOPPED, Ending, ReplayFailed, counts
-from deadletter.workers.replay.context import Errand
-from deadletter.workers.replay.failed_again import Returns
-from deadletter.workers.replay.partition import Walk, is_done
-from deadletter.workers.replay.session import Seat
+from deadletter.workers.replay.context import ReplayContext
+from deadletter.workers.replay.failed_again import FailedAgainCounter
+from deadletter.workers.replay.partition import PartitionReplay, is_window_read
+from deadletter.workers.replay.session import PartitionSession
 from deadletter.workers.replay.sinks import BrokerCarrier, Undelivered
 
 WATCH_S = 10.0
-STOPPING = Ending(STOPPED, "Stopped", "Asked to stop; the tallies are whole and another pod goes on.")
+STOP_REQUESTED = Ending(STOPPED, "Stopped", "Asked to stop; the tallies are whole and another pod goes on.")
 
 
-class Course:
+class ReplayRun:
     """One Replay from its window to its last word."""
 
-    def __init__(self, errand: Errand, seats: Sequence[Seat]) -> None:
+    def __init__(self, errand: ReplayContext, seats: Sequence[PartitionSession]) -> None:
         self._errand = errand
         self._seats = seats
         self._spec = errand.assignment.spec
-        self._returns: Returns | None = None
+        self._returns: FailedAgainCounter | None = None
 
     @property
-    def _tallies(self) -> list[Tally]:
-        return self._errand.quota.tallies
+    def _tallies(self) -> list[PartitionProgress]:
+        return self._errand.quota.progress
 
     async def run(self, window: Sequence[Span]) -> Ending:
         """To the end, or to the stop."""
@@ -51,14 +51,14 @@ class Course:
         now = self._errand.clock()
         await self._each(lambda seat: self._freeze(seat, window[seat.partition], now))
         if self._errand.is_stopping:
-            return STOPPING
+            return STOP_REQUESTED
         for tally in self._tallies:
             if tally.phase == "Failed":
                 raise ReplayFailed(tally.reason, tally.message)
         if not all(tally.phase == "Finished" for tally in self._tallies):
             await self._work()
         if self._errand.is_stopping:
-            return STOPPING
+            return STOP_REQUESTED
         reason = self._reason()
         await self._say("Finished", reason)
         return Ending(FINISHED, reason, "", counts(self._tallies))
@@ -75,90 +75,90 @@ class Course:
             sentence = f"The service did not take {refused} of {sent} letters; they are still in the dead box."
             raise ReplayFailed(Reason.DeliveryFailed, sentence)
 
-    async def _freeze(self, seat: Seat, span: Span, now: int) -> None:
+    async def _freeze(self, seat: PartitionSession, span: Span, now: int) -> None:
         await seat.open()
-        if seat.tally is None:
-            await seat.commit(Step(Tally(span, now, span.start, updated_at=now)))
+        if seat.progress is None:
+            await seat.commit(CommitBatch(PartitionProgress(span, now, span.start, updated_at=now)))
         await self._let_go(seat)
 
-    async def _let_go(self, seat: Seat) -> None:
+    async def _let_go(self, seat: PartitionSession) -> None:
         if len(self._seats) > self._spec.parallelism:
             await seat.close()
 
     async def _send_canaries(self) -> None:
         canary, quota = self._spec.canary, self._errand.quota
-        if canary is None or all(is_done(tally) and tally.phase != "Waiting" for tally in self._tallies):
+        if canary is None or all(is_window_read(tally) and tally.phase != "Waiting" for tally in self._tallies):
             return
         for step in canary.steps:
             if quota.sent > step or self._errand.is_stopping:
                 continue
-            quota.step = step
+            quota.canary_step = step
             await self._walk()
             await self._watch("Waiting", canary.wait_ms, canary.max_failure_share)
-            if all(is_done(tally) for tally in self._tallies):
+            if all(is_window_read(tally) for tally in self._tallies):
                 break
-        quota.step = None
+        quota.canary_step = None
         if not self._errand.is_stopping:
             await self._say("Running")
 
     async def _walk(self) -> None:
         quota = self._errand.quota
-        in_order = quota.limit is not None or quota.step is not None
+        in_order = quota.limit is not None or quota.canary_step is not None
         await self._each(self._walk_one, 1 if in_order else self._spec.parallelism)
 
-    async def _walk_one(self, seat: Seat) -> None:
+    async def _walk_one(self, seat: PartitionSession) -> None:
         await seat.open()
-        tally = seat.tally
-        if tally is not None and (not is_done(tally) or self._is_missed(tally)):
-            await Walk(self._errand, seat, tally).go()
+        tally = seat.progress
+        if tally is not None and (not is_window_read(tally) or self._is_missed(tally)):
+            await PartitionReplay(self._errand, seat, tally).run()
         await self._let_go(seat)
 
-    def _is_missed(self, tally: Tally) -> bool:
+    def _is_missed(self, tally: PartitionProgress) -> bool:
         """Is it an empty window of which letters are asked by name, and none of them is accounted for yet?"""
-        named = self._errand.named or {}
+        named = self._errand.explicit_offsets or {}
         return bool(named.get(tally.span.partition)) and tally.span.start == tally.span.end and not tally.matched
 
-    async def _each(self, work: Callable[[Seat], Awaitable[None]], at_once: int | None = None) -> None:
+    async def _each(self, work: Callable[[PartitionSession], Awaitable[None]], at_once: int | None = None) -> None:
         """Do it for every partition, some at once and in their order; when one fails the others end their step."""
         slots = asyncio.Semaphore(at_once or self._spec.parallelism)
 
-        async def visit(seat: Seat) -> None:
+        async def visit(seat: PartitionSession) -> None:
             async with slots:
                 try:
                     await self._insist(seat, work)
                 except BaseException:
-                    self._errand.halted = True
+                    self._errand.is_halted = True
                     raise
 
         done = await asyncio.gather(*(visit(seat) for seat in self._seats), return_exceptions=True)
-        self._errand.halted = False
+        self._errand.is_halted = False
         for fault in done:
             if isinstance(fault, BaseException):
                 raise fault
 
-    async def _insist(self, seat: Seat, work: Callable[[Seat], Awaitable[None]]) -> None:
+    async def _insist(self, seat: PartitionSession, work: Callable[[PartitionSession], Awaitable[None]]) -> None:
         """Go on from the ledger after an error that time mends, unless there is no progress."""
         patience = Patience()
         while not self._errand.is_stopping:
-            before = seat.tally
+            before = seat.progress
             try:
                 await work(seat)
             except (BrokerError, Undelivered) as error:
                 await seat.close()
-                await self._wait(patience.wait_after(error, moved=before != seat.tally))
+                await self._sleep(patience.wait_after(error, moved=before != seat.progress))
             else:
                 return
 
-    async def _wait(self, seconds: float) -> None:
+    async def _sleep(self, seconds: float) -> None:
         await rest(self._errand.stop, seconds)
 
     async def _say(self, phase: str, reason: str = "", message: str = "") -> None:
-        async def write(seat: Seat) -> None:
+        async def write(seat: PartitionSession) -> None:
             await seat.open()
-            tally = seat.tally
+            tally = seat.progress
             if tally is not None and (tally.phase, tally.reason) != (phase, reason):
                 said = tally.evolve(phase=phase, reason=reason, message=message, updated_at=self._errand.clock())
-                await seat.commit(Step(said))
+                await seat.commit(CommitBatch(said))
             await self._let_go(seat)
 
         await self._each(write)
@@ -171,7 +171,7 @@ class Course:
         loop = asyncio.get_running_loop()
         end = loop.time() + duration / 1000
         while not self._errand.stop.is_set():
-            await self._wait(max(0.0, min(WATCH_S, end - loop.time())))
+            await self._sleep(max(0.0, min(WATCH_S, end - loop.time())))
             is_last = loop.time() >= end
             await self._judge(share)
             if is_last:
@@ -189,35 +189,35 @@ class Course:
         if self._returns is None:
             carrier = self._errand.carrier
             there = carrier.broker if isinstance(carrier, BrokerCarrier) else None
-            self._returns = Returns(self._errand.broker, self._errand.assignment, self._starts(), there)
+            self._returns = FailedAgainCounter(self._errand.broker, self._errand.assignment, self._starts(), there)
         found = await self._returns.count()
         own = {seat.partition for seat in self._seats}
         strays = sum(letters for partition, letters in found.items() if partition not in own)
         first = min(own)
 
-        async def note(seat: Seat) -> None:
+        async def note(seat: PartitionSession) -> None:
             letters = found.get(seat.partition, 0) + (strays if seat.partition == first else 0)
-            if seat.tally is not None and seat.tally.failed_again != letters:
+            if seat.progress is not None and seat.progress.failed_again != letters:
                 await seat.open()
-                tally = seat.tally
-                await seat.commit(Step(tally.evolve(failed_again=letters, updated_at=self._errand.clock())))
+                tally = seat.progress
+                await seat.commit(CommitBatch(tally.evolve(failed_again=letters, updated_at=self._errand.clock())))
                 await self._let_go(seat)
 
         await self._each(note)
 
     def _starts(self) -> dict[int, int]:
         # An archive is another stream on Redis: its window says nothing about the dead box.
-        if self._errand.archived:
+        if self._errand.reads_archive:
             return {}
         return {tally.span.partition: tally.span.end for tally in self._tallies}
 
     def _mind_losses(self) -> None:
         gone = sum(tally.skipped.get(Skip.Expired.value, 0) for tally in self._tallies)
-        if gone and self._errand.named is None and not self._errand.is_stopping:
+        if gone and self._errand.explicit_offsets is None and not self._errand.is_stopping:
             raise ReplayFailed(Reason.WindowExpired, f"Retention ate {gone} letters of the window before their turn.")
 
     def _reason(self) -> str:
-        if self._errand.is_preview:
+        if self._errand.is_dry_run:
             return Reason.DryRunFinished
         matched = sum(tally.matched for tally in self._tallies)
         return Reason.AllReplayed if matched else Reason.NothingMatched

@@ -3,32 +3,32 @@
 from contextlib import AsyncExitStack
 from typing import Protocol
 
-from deadletter.brokers.contract import Broker, Mover, Offsets
-from deadletter.brokers.types import Step
-from deadletter.core.replay_progress import Tally
+from deadletter.brokers.contract import Broker, Offsets, PartitionWriter
+from deadletter.brokers.types import CommitBatch
+from deadletter.core.replay_progress import PartitionProgress
 from deadletter.workers.replay.meter import Meter
 
 
-class Seat(Protocol):
+class PartitionSession(Protocol):
     """Where one partition is worked on; `tally` is what is durable, None before the window is frozen."""
 
     partition: int
-    tally: Tally | None
+    progress: PartitionProgress | None
 
     async def open(self) -> None:
         """Be ready to commit, with the tally as the ledger has it."""
 
-    def is_open(self, offset: int) -> bool:
+    def is_takeable(self, offset: int) -> bool:
         """May the letter be taken?"""
 
-    async def commit(self, step: Step) -> None:
+    async def commit(self, step: CommitBatch) -> None:
         """All of it or nothing; after an error the seat must be opened again."""
 
     async def close(self) -> None:
         """Let go."""
 
 
-class MoverSeat:
+class WritingSession:
     """A seat that settles: it holds the one mover of its partition."""
 
     def __init__(
@@ -36,23 +36,23 @@ class MoverSeat:
     ) -> None:
         self.partition = partition
         self._meter = meter
-        self.tally: Tally | None = None
+        self.progress: PartitionProgress | None = None
         self._broker = broker
         self._asked = (box, ledger, partition, uid, archived)
         self._stack = AsyncExitStack()
-        self._mover: Mover | None = None
+        self._mover: PartitionWriter | None = None
 
     async def open(self) -> None:
         """Take the mover, unless it is held; what it has counted is the truth."""
         if self._mover is None:
-            self._mover = await self._stack.enter_async_context(self._broker.mover(*self._asked))
-            self.tally = self._mover.tally
+            self._mover = await self._stack.enter_async_context(self._broker.partition_writer(*self._asked))
+            self.progress = self._mover.progress
 
-    def is_open(self, offset: int) -> bool:
+    def is_takeable(self, offset: int) -> bool:
         """Not settled yet, or archived when that is asked for."""
         return self._mover is not None and self._mover.is_open(offset)
 
-    async def commit(self, step: Step) -> None:
+    async def commit(self, step: CommitBatch) -> None:
         """Commit; on any error the mover is given up."""
         await self.open()
         if self._mover is None:
@@ -62,8 +62,8 @@ class MoverSeat:
         except BaseException:
             await self.close()
             raise
-        self._meter(self.tally, step.tally)
-        self.tally = step.tally
+        self._meter(self.progress, step.progress)
+        self.progress = step.progress
 
     async def close(self) -> None:
         """Give up the mover."""
@@ -71,24 +71,24 @@ class MoverSeat:
         await self._stack.aclose()
 
 
-class ObserverSeat:
+class ReadOnlySession:
     """A seat without any right to write: what it counts is only in memory."""
 
     def __init__(self, partition: int, settled: Offsets | None) -> None:
         self.partition = partition
-        self.tally: Tally | None = None
+        self.progress: PartitionProgress | None = None
         self._settled = settled
 
     async def open(self) -> None:
         """Nothing to take."""
 
-    def is_open(self, offset: int) -> bool:
+    def is_takeable(self, offset: int) -> bool:
         """Not settled, as the ledger said at the beginning."""
         return self._settled is None or offset not in self._settled
 
-    async def commit(self, step: Step) -> None:
+    async def commit(self, step: CommitBatch) -> None:
         """Remember the tally."""
-        self.tally = step.tally
+        self.progress = step.progress
 
     async def close(self) -> None:
         """Nothing to give up."""

@@ -14,12 +14,12 @@ from deadletter.core.selection import PredicateError
 from deadletter.workers.backoff import Patience, rest
 from deadletter.workers.exit_status import HUMAN, TRY_AGAIN, Ending, of_broker
 from deadletter.workers.rate_limit import Flight, Pace
-from deadletter.workers.replay.context import Errand, Quota, selection_of
-from deadletter.workers.replay.explicit_ids import PreviewGone, names
+from deadletter.workers.replay.context import MatchQuota, ReplayContext, build_selection
+from deadletter.workers.replay.explicit_ids import PreviewNotFound, explicit_offsets
 from deadletter.workers.replay.meter import meter_of
-from deadletter.workers.replay.publication import Drafter
-from deadletter.workers.replay.run import STOPPING, Course
-from deadletter.workers.replay.session import MoverSeat, ObserverSeat, Seat
+from deadletter.workers.replay.publication import PublicationBuilder
+from deadletter.workers.replay.run import STOP_REQUESTED, ReplayRun
+from deadletter.workers.replay.session import PartitionSession, ReadOnlySession, WritingSession
 from deadletter.workers.replay.sinks import Carrier, Undelivered
 
 
@@ -30,28 +30,30 @@ def wall_clock() -> int:
 
 async def _settled(broker: Broker, boxes: Boxes) -> Mapping[int, Offsets]:
     try:
-        return await broker.settled(boxes.dead, boxes.ledger)
+        return await broker.settled_offsets(boxes.dead, boxes.ledger)
     except NotAuthorised:
         return {}  # Kafka does not tell who may only read the dead box that there is no ledger
 
 
-async def _seats(assignment: ReplayAssignment, broker: Broker, window: tuple[Span, ...], archived: bool) -> list[Seat]:
+async def _seats(
+    assignment: ReplayAssignment, broker: Broker, window: tuple[Span, ...], archived: bool
+) -> list[PartitionSession]:
     boxes = assignment.boxes
     if assignment.observe:
         settled = await _settled(broker, boxes)
-        return [ObserverSeat(span.partition, settled.get(span.partition)) for span in window]
+        return [ReadOnlySession(span.partition, settled.get(span.partition)) for span in window]
     uid, meter = assignment.uid, meter_of(assignment)
-    return [MoverSeat(broker, boxes.dead, boxes.ledger, span.partition, uid, archived, meter) for span in window]
+    return [WritingSession(broker, boxes.dead, boxes.ledger, span.partition, uid, archived, meter) for span in window]
 
 
 async def _errand(
     assignment: ReplayAssignment,
     broker: Broker,
-    seats: list[Seat],
+    seats: list[PartitionSession],
     carrier: Carrier | None,
     rate: Callable[[], Rate | None],
     stop: asyncio.Event,
-) -> Errand:
+) -> ReplayContext:
     def now() -> Rate | None:
         return rate() or assignment.spec.rate
 
@@ -63,26 +65,26 @@ async def _errand(
         current = now()
         return None if current is None else current.max_in_flight
 
-    selection = selection_of(assignment)
+    selection = build_selection(assignment)
     if selection.where:
         _ = selection.predicate  # an expression that does not compile is known before anything is done
-    return Errand(
+    return ReplayContext(
         assignment=assignment,
         broker=broker,
         selection=selection,
-        drafter=Drafter(assignment, broker, wall_clock),
-        pace=Pace(per_second, stop),
-        flight=Flight(in_flight),
-        rate=now,
+        builder=PublicationBuilder(assignment, broker, wall_clock),
+        tokens=Pace(per_second, stop),
+        in_flight_limit=Flight(in_flight),
+        current_rate=now,
         carrier=carrier,
-        quota=Quota(seats, selection.limit),
-        named=await names(assignment, broker, [seat.partition for seat in seats]),
+        quota=MatchQuota(seats, selection.limit),
+        explicit_offsets=await explicit_offsets(assignment, broker, [seat.partition for seat in seats]),
         clock=wall_clock,
         stop=stop,
     )
 
 
-async def replay(
+async def run_replay(
     assignment: ReplayAssignment,
     broker: Broker,
     stop: asyncio.Event,
@@ -92,10 +94,10 @@ async def replay(
     """Do what the assignment says, or go on with it; every end is a value."""
     try:
         begun = await _begun(assignment, broker, stop, carrier, rate)
-        return STOPPING if begun is None else await begun[0].run(begun[1])
+        return STOP_REQUESTED if begun is None else await begun[0].run(begun[1])
     except PredicateError as error:
         return Ending(HUMAN, Reason.InvalidSpec, f"select.where: {error}")
-    except PreviewGone as error:
+    except PreviewNotFound as error:
         return Ending(HUMAN, Reason.ReplayNotFound, str(error))
     except Undelivered as error:
         return Ending(TRY_AGAIN, Reason.DeliveryFailed, str(error))
@@ -109,7 +111,7 @@ async def _begun(
     stop: asyncio.Event,
     carrier: Carrier | None,
     rate: Callable[[], Rate | None],
-) -> tuple[Course, tuple[Span, ...]] | None:
+) -> tuple[ReplayRun, tuple[Span, ...]] | None:
     """The course and its window, as soon as the broker answers; None: the stop came first."""
     archived = assignment.spec.select.state == "Archived"
     patience = Patience()
@@ -117,7 +119,7 @@ async def _begun(
         try:
             window = await broker.window(assignment.boxes.dead, archived)
             seats = await _seats(assignment, broker, window, archived)
-            return Course(await _errand(assignment, broker, seats, carrier, rate, stop), seats), window
+            return ReplayRun(await _errand(assignment, broker, seats, carrier, rate, stop), seats), window
         except BrokerUnreachable as error:
             await rest(stop, patience.wait_after(error))
         if stop.is_set():

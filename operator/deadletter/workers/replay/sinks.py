@@ -13,7 +13,7 @@ from deadletter.core.letters import Message, Place
 from deadletter.workers.delivery.http.client import Client
 from deadletter.workers.delivery.http.errors import HttpError
 from deadletter.workers.delivery.http.request import Requests, Waybill
-from deadletter.workers.replay.letter_results import Outcome
+from deadletter.workers.replay.letter_results import LetterResult
 
 ATTEMPTS = 5
 FIRST_WAIT_S = 0.5
@@ -29,7 +29,7 @@ class Undelivered(Exception):
 class Carrier(Protocol):
     """Carries a batch before it is settled."""
 
-    async def carry(self, outcomes: Sequence[Outcome]) -> None:
+    async def carry(self, outcomes: Sequence[LetterResult]) -> None:
         """All of it has arrived when this returns; an outcome may be marked as refused."""
 
 
@@ -40,11 +40,11 @@ class BrokerCarrier:
         self.broker = broker
         self._uid = uid
 
-    async def carry(self, outcomes: Sequence[Outcome]) -> None:
+    async def carry(self, outcomes: Sequence[LetterResult]) -> None:
         """Append them there; on Redis a letter that this Replay brought before is not repeated."""
         publications = [self._named(outcome.publication) for outcome in outcomes if outcome.publication is not None]
         if publications:
-            await self.broker.append(publications)
+            await self.broker.publish(publications)
 
     def _named(self, publication: Publication) -> Publication:
         """A box of the same name, on a third broker or made again, holds other letters at the same places."""
@@ -59,9 +59,9 @@ def _is_final(status: int, attempt: int) -> bool:
     return status < 500 or attempt == ATTEMPTS
 
 
-def _waybill(outcome: Outcome, publication: Publication, attempt: int) -> Waybill:
+def _waybill(outcome: LetterResult, publication: Publication, attempt: int) -> Waybill:
     """As a courier's: where the message first came from, or, where that is not known, where its letter lies."""
-    known, origin, place = headers.read_fields(dict(publication.message.headers)), outcome.origin, publication.letter
+    known, origin, place = headers.read_headers(dict(publication.message.headers)), outcome.origin, publication.letter
     if origin is not None and origin.topic is not None and origin.offset is not None:
         place = Place(origin.topic, origin.partition or 0, origin.offset)
     return Waybill(known.id or place.id, place, attempt, origin.timestamp if origin is not None else None)
@@ -76,7 +76,7 @@ class ServiceCarrier:
         self._requests = requests
         self._slots = asyncio.Semaphore(in_flight)
 
-    async def carry(self, outcomes: Sequence[Outcome]) -> None:
+    async def carry(self, outcomes: Sequence[LetterResult]) -> None:
         """Deliver them, several at once; Undelivered when the service is away for one in all of a few attempts.
 
         One that it breaks at every time is refused, as one that it does not want.
@@ -89,14 +89,14 @@ class ServiceCarrier:
             if isinstance(fault, BaseException):
                 raise fault
 
-    async def _deliver(self, outcome: Outcome) -> None:
+    async def _deliver(self, outcome: LetterResult) -> None:
         if outcome.publication is None:
             return
         async with self._slots:
             for attempt in range(1, ATTEMPTS + 1):
                 status = await self._send(outcome.publication.message, _waybill(outcome, outcome.publication, attempt))
                 if status is not None and _is_final(status, attempt):
-                    outcome.refused = not self._http.is_success(status)
+                    outcome.is_refused = not self._http.is_success(status)
                     return
                 if attempt < ATTEMPTS:
                     await asyncio.sleep(FIRST_WAIT_S * 2 ** (attempt - 1))

@@ -18,7 +18,7 @@ from deadletter.core.letters import SEQUENCE_MASK, Envelope, Letter, Message, Or
 SERVICE = "service"
 
 
-def identity(letter: Letter) -> str:
+def message_id(letter: Letter) -> str:
     """The name of the message through its whole life: the one it carries, its origin, or where it lies."""
     origin = letter.envelope.origin
     if letter.envelope.id:
@@ -35,7 +35,7 @@ def _entry(origin: Origin) -> str:
 
 
 @dataclass(slots=True, frozen=True)
-class Target:
+class PublicationTarget:
     """One kind of target; `partitions` tells how many an origin topic has now, None: it is gone."""
 
     kind: str
@@ -43,26 +43,26 @@ class Target:
     uid: str
 
     @classmethod
-    def of(cls, assignment: ReplayAssignment) -> "Target":
+    def from_assignment(cls, assignment: ReplayAssignment) -> "PublicationTarget":
         """The target the operator resolved."""
         told = assignment.target
         box = told.box or (assignment.boxes.retry if told.kind == "Retry" else None) or ""
         return cls(told.kind, SERVICE if told.kind == "Service" else box, assignment.uid)
 
-    def name(self, letter: Letter) -> str | None:
+    def box_for(self, letter: Letter) -> str | None:
         """The box this letter goes to; None: the letter does not say."""
         if self.kind != "Origin":
             return self.box
         topic = letter.envelope.origin.topic
         return None if topic == letter.place.box else topic
 
-    def publish(
+    def build_publication(
         self, to: str, letter: Letter, mended: Message, partitions: Mapping[str, int | None], now: int
     ) -> Publication:
         """The publication of a letter whose message is mended."""
         if self.kind == "Retry":
-            return Publication(to, headers.stamp(mended, self._fresh(letter, now)), letter.place, due_at=now)
-        stamped = headers.stamp_replay(mended, identity(letter), self.uid, letter.envelope.replays + 1)
+            return Publication(to, headers.add_headers(mended, self._fresh(letter, now)), letter.place, due_at=now)
+        stamped = headers.add_replay_headers(mended, message_id(letter), self.uid, letter.envelope.replays + 1)
         return Publication(to, stamped, letter.place, self._partition(to, letter, partitions))
 
     def _partition(self, to: str, letter: Letter, partitions: Mapping[str, int | None]) -> int | None:
@@ -79,5 +79,5 @@ class Target:
             due_at=now,
             replays=known.replays + 1,
             replay=self.uid,
-            id=identity(letter),
+            id=message_id(letter),
         )

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from deadletter.brokers.contract import LETTERS_EVERY
+from deadletter.brokers.contract import LETTER_BATCH_INTERVAL_S
 from deadletter.brokers.errors import BrokerError, Fenced
 from deadletter.brokers.kafka.errors import translate
 from deadletter.brokers.kafka.subscription.membership import HEARTBEAT_MS
@@ -120,10 +120,12 @@ class Committer:
         """What is written now: the letters among them when it is time for a transaction."""
         letters = [verdict for verdict in self._pending if self._writer.may_wait(verdict)]
         now = asyncio.get_running_loop().time()
-        is_early = now < self._posted + LETTERS_EVERY and len(letters) < MANY_LETTERS and not self._closing.is_set()
+        is_early = (
+            now < self._posted + LETTER_BATCH_INTERVAL_S and len(letters) < MANY_LETTERS and not self._closing.is_set()
+        )
         if letters and is_early:
             ready, later = [one for one in self._pending if not self._writer.may_wait(one)], letters
-            self._wake_at(self._posted + LETTERS_EVERY)
+            self._wake_at(self._posted + LETTER_BATCH_INTERVAL_S)
         else:
             ready, later = self._pending, []
             self._posted = now if letters else self._posted

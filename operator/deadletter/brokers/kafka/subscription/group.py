@@ -15,13 +15,13 @@ from aiokafka.protocol.commit import OffsetFetchRequest
 from aiokafka.structs import OffsetAndMetadata
 
 from deadletter.brokers.errors import BrokerUnreachable, Fenced
-from deadletter.brokers.group_offsets import EARLIEST, LATEST, Start, offsets_lost
+from deadletter.brokers.group_offsets import EARLIEST, LATEST, StartPosition, offsets_lost
 from deadletter.brokers.kafka import client as lines
 from deadletter.brokers.kafka import hanging_transactions
 from deadletter.brokers.kafka.client import Line
 from deadletter.brokers.kafka.errors import translated
 from deadletter.brokers.kafka.transactions import Room
-from deadletter.brokers.types import DeskSpec, Resumed
+from deadletter.brokers.types import ResumedGroup, SubscriptionSpec
 
 _MOVING = (
     driver.GroupCoordinatorNotAvailableError,
@@ -33,7 +33,7 @@ _LONGEST_PAUSE = 30.0
 _MARKER_SECONDS = 0.02
 
 
-async def begin(line: Line, spec: DeskSpec) -> None:
+async def begin(line: Line, spec: SubscriptionSpec) -> None:
     """Commit the first offsets of a new group; one that has offsets is left as it is."""
     tps = await _partitions(line, spec.source)
     pause = _RETRY_SECONDS
@@ -57,7 +57,7 @@ async def _wait_for_others(line: Line, group: str, tps: Sequence[TopicPartition]
         await asyncio.sleep(_RETRY_SECONDS)
 
 
-async def _begin_new(line: Line, spec: DeskSpec, tps: Sequence[TopicPartition]) -> None:
+async def _begin_new(line: Line, spec: SubscriptionSpec, tps: Sequence[TopicPartition]) -> None:
     async with _committing(line, spec.source, spec.group) as room:
         if await committed(line, spec.group, tps):
             return
@@ -77,7 +77,7 @@ async def is_lost(line: Line, source: str, group: str) -> bool:
     return firsts != ends
 
 
-async def resume(line: Line, source: str, group: str, start: Start) -> Resumed | None:
+async def resume(line: Line, source: str, group: str, start: StartPosition) -> ResumedGroup | None:
     """Commit offsets for a lost group."""
     async with _committing(line, source, group) as room:
         if not await is_lost(line, source, group):
@@ -86,7 +86,7 @@ async def resume(line: Line, source: str, group: str, start: Start) -> Resumed |
         starts = {EARLIEST: firsts, LATEST: ends}.get(str(start)) or await _since(line, source, ends, int(start))
         await _commit(line, room, group, source, starts)
     passed_over = sum(starts[number] - firsts[number] for number in starts)
-    return Resumed(passed_over, sum(ends[number] - starts[number] for number in starts))
+    return ResumedGroup(passed_over, sum(ends[number] - starts[number] for number in starts))
 
 
 async def committed(

@@ -5,12 +5,12 @@ from dataclasses import replace
 
 from deadletter.brokers.kafka.subscription.committer import Verdict
 from deadletter.brokers.kafka.subscription.offset_metadata import Attempt
-from deadletter.brokers.types import Buried, Claim, DeskSpec, Parked, Publication, Taken
+from deadletter.brokers.types import Buried, Claim, Parked, Publication, StoredMessage, SubscriptionSpec
 from deadletter.core import headers, times
 from deadletter.core.letters import Message
 
 
-def publications(verdicts: Sequence[Verdict], spec: DeskSpec, counts: dict[str, int]) -> list[Publication]:
+def publications(verdicts: Sequence[Verdict], spec: SubscriptionSpec, counts: dict[str, int]) -> list[Publication]:
     """The letters that go into dead and retry boxes; partition = that of the claim mod count."""
     made = []
     for verdict in verdicts:
@@ -25,7 +25,7 @@ def publications(verdicts: Sequence[Verdict], spec: DeskSpec, counts: dict[str, 
     return made
 
 
-def targets_of(verdicts: Sequence[Verdict], spec: DeskSpec) -> list[str]:
+def targets_of(verdicts: Sequence[Verdict], spec: SubscriptionSpec) -> list[str]:
     """The boxes these settlements write to."""
     boxes = [how.box for verdict in verdicts if isinstance(how := verdict.how, Buried)]
     return boxes + [spec.retry for verdict in verdicts if isinstance(verdict.how, Parked)]
@@ -45,16 +45,16 @@ def with_attempts(message: Message, attempt: Attempt) -> Message:
 
 def attempt_of(message: Message) -> Attempt:
     """Attempts and first failure that a parked letter carries."""
-    envelope = headers.read_fields(dict(message.headers))
+    envelope = headers.read_headers(dict(message.headers))
     return Attempt(envelope.attempts, envelope.first_failed_at)
 
 
 def due_at(message: Message) -> int:
     """When a parked letter is due; without a time: now."""
-    return headers.read_fields(dict(message.headers)).due_at or 0
+    return headers.read_headers(dict(message.headers)).due_at or 0
 
 
-def parked_claim(one: Taken) -> Claim:
+def parked_claim(one: StoredMessage) -> Claim:
     """A due letter as a claim; its due time has served its purpose."""
     kept = tuple(pair for pair in one.message.headers if pair[0] != headers.DUE_AT)
     attempt = attempt_of(one.message)

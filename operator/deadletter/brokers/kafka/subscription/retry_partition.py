@@ -17,10 +17,10 @@ from deadletter.brokers.kafka.subscription import letters, membership
 from deadletter.brokers.kafka.subscription.committer import Committer, Verdict
 from deadletter.brokers.kafka.subscription.offset_metadata import Attempt
 from deadletter.brokers.kafka.transactions import Room
-from deadletter.brokers.types import Buried, Claim, DeskSpec, Discarded, Parked, Taken
+from deadletter.brokers.types import Buried, Claim, Discarded, Parked, StoredMessage, SubscriptionSpec
 from deadletter.core.ledger.settlements import Key, Settlements
 from deadletter.core.letters import Message, Place
-from deadletter.core.replay_progress import Why
+from deadletter.core.replay_progress import SettledAs
 
 KEPT_BYTES = 16 << 20  # payloads held in all partitions of ours; the others are read when they are due
 FETCH_BYTES = 1 << 18  # at once, of those that are not kept
@@ -35,7 +35,7 @@ class RetryPartition:
         self,
         line: Line,
         consumer: AIOKafkaConsumer,
-        spec: DeskSpec,
+        spec: SubscriptionSpec,
         tp: TopicPartition,
         count_lost: Callable[[int], None],
     ) -> None:
@@ -132,7 +132,7 @@ class RetryPartition:
         self._held.update((claim.place.offset, claim) for claim in claims)
         return claims
 
-    async def _messages(self, sizes: Mapping[int, int]) -> list[Taken]:
+    async def _messages(self, sizes: Mapping[int, int]) -> list[StoredMessage]:
         """The letters at these offsets, except those that the broker has deleted."""
         found = {offset: self._kept[offset] for offset in sizes if offset in self._kept}
         missing = {offset: size for offset, size in sizes.items() if offset not in found}
@@ -141,7 +141,7 @@ class RetryPartition:
             await self._give_up(missing.keys() - found.keys())
         for offset in found:
             self._drop(offset)
-        return [Taken(Place(self.tp.topic, self.tp.partition, o), found[o]) for o in sizes if o in found]
+        return [StoredMessage(Place(self.tp.topic, self.tp.partition, o), found[o]) for o in sizes if o in found]
 
     async def _give_up(self, gone: Collection[int]) -> None:
         """Release letters that are no longer in the topic, and count those that were not settled as lost.
@@ -199,7 +199,9 @@ class RetryPartition:
         for verdict in verdicts:
             self._settled.add(_why(verdict), [verdict.offset])
         packed.append(
-            await ledger_parcel(self._spec.ledger, self.tp.partition, self._settled.changed(), self._room.targets)
+            await ledger_parcel(
+                self._spec.ledger, self.tp.partition, self._settled.take_changed_records(), self._room.targets
+            )
         )
         async with self._room.transaction() as transaction:
             await transaction.send(packed)
@@ -252,13 +254,13 @@ def _spans(offsets: Sequence[int], apart: int) -> Iterator[tuple[int, int]]:
     yield first, last + 1
 
 
-def _why(verdict: Verdict) -> Why:
+def _why(verdict: Verdict) -> SettledAs:
     match verdict.how:
         case Buried():
-            return Why.Buried
+            return SettledAs.Buried
         case Parked():
-            return Why.Superseded
+            return SettledAs.Superseded
         case Discarded():
-            return Why.Discarded
+            return SettledAs.Discarded
         case _:
-            return Why.Delivered
+            return SettledAs.Delivered

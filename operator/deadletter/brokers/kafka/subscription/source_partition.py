@@ -17,7 +17,7 @@ from deadletter.brokers.kafka.subscription.committer import Committer, Verdict
 from deadletter.brokers.kafka.subscription.offset_metadata import Attempt
 from deadletter.brokers.kafka.subscription.progress import Progress
 from deadletter.brokers.kafka.transactions import Room
-from deadletter.brokers.types import Buried, Claim, DeskSpec, Parked
+from deadletter.brokers.types import Buried, Claim, Parked, SubscriptionSpec
 from deadletter.core.letters import Message, Place
 
 log = structlog.stdlib.get_logger("sources")
@@ -27,7 +27,7 @@ class SourcePartition:
     """Opened on assignment: producer first, which fences the owner before us, then the committed offset."""
 
     def __init__(
-        self, line: Line, consumer: AIOKafkaConsumer, spec: DeskSpec, tp: TopicPartition, is_anew: bool = False
+        self, line: Line, consumer: AIOKafkaConsumer, spec: SubscriptionSpec, tp: TopicPartition, is_anew: bool = False
     ) -> None:
         self._line, self._consumer, self._spec, self.tp = line, consumer, spec, tp
         self._is_anew = is_anew  # the group's offset is of a log that is gone

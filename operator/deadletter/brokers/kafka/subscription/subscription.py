@@ -22,7 +22,8 @@ from deadletter.brokers.kafka.subscription.group import begin
 from deadletter.brokers.kafka.subscription.offset_metadata import Attempt
 from deadletter.brokers.kafka.subscription.retry_partition import RetryPartition
 from deadletter.brokers.kafka.subscription.source_partition import SourcePartition
-from deadletter.brokers.types import Claim, CourierWord, DeskSpec, Settlement
+from deadletter.brokers.types import Claim, Settlement, SubscriptionSpec
+from deadletter.core.heartbeats import WorkerStatus
 
 PATIENCE = 1.0
 BACKOFF = 1.0
@@ -31,10 +32,10 @@ METADATA_MS = 30_000  # until a new partition of the source is heard of
 LOOK_EVERY = 5.0  # seconds; who is paused reads nothing, and would not see the source grow
 
 
-class KafkaDesk(ConsumerRebalanceListener):  # type: ignore[misc]
+class KafkaSubscription(ConsumerRebalanceListener):  # type: ignore[misc]
     """See `base.Desk`."""
 
-    def __init__(self, line: Line, spec: DeskSpec) -> None:
+    def __init__(self, line: Line, spec: SubscriptionSpec) -> None:
         self._line, self._spec = line, spec
         self._consumer: AIOKafkaConsumer = None
         self._works: dict[TopicPartition, Partition] = {}
@@ -161,7 +162,7 @@ class KafkaDesk(ConsumerRebalanceListener):  # type: ignore[misc]
                 return not membership.is_assigned(self._consumer, tp)
             if isinstance(error, GroupOffsetsLost):
                 return await self._open_if_remade(tp, error)
-            if isinstance(error, BrokerError) and error.heals:
+            if isinstance(error, BrokerError) and error.is_transient:
                 self._shut.put(tp, error)
                 return False
             raise
@@ -190,7 +191,7 @@ class KafkaDesk(ConsumerRebalanceListener):  # type: ignore[misc]
         return shut + sum(max(0, self._end(tp) - work.progress.highest - 1) for tp, work in sources)
 
     @property
-    def why_shut(self) -> BrokerError | None:
+    def blocked_by(self) -> BrokerError | None:
         """What keeps a partition of ours shut."""
         return self._shut.first
 
@@ -233,8 +234,8 @@ class KafkaDesk(ConsumerRebalanceListener):  # type: ignore[misc]
 
     async def _nothing(self) -> list[Claim]:
         """Nothing came, and it is asked why: what keeps a partition shut is raised."""
-        if self.why_shut is not None:
-            raise self.why_shut
+        if self.blocked_by is not None:
+            raise self.blocked_by
         if not self._line.is_current(self._consumer):
             await self._join_anew()
         return []
@@ -259,7 +260,7 @@ class KafkaDesk(ConsumerRebalanceListener):  # type: ignore[misc]
     def _owner(self, claim: Claim) -> Partition | None:
         return self._works.get(TopicPartition(claim.place.box, claim.place.partition))
 
-    def note(self, claim: Claim, attempts: int, first_failed_at: int) -> None:
+    def record_attempt(self, claim: Claim, attempts: int, first_failed_at: int) -> None:
         """Remember an inline failure."""
         claim.attempts, claim.first_failed_at = attempts, first_failed_at
         work = self._owner(claim)
@@ -271,14 +272,14 @@ class KafkaDesk(ConsumerRebalanceListener):  # type: ignore[misc]
         work = self._owner(claim)
         return work is not None and work.is_held(claim)
 
-    async def settle(self, claim: Claim, how: Settlement) -> None:
+    async def settle(self, claim: Claim, settlement: Settlement) -> None:
         """Returns when it is durable."""
         work = self._owner(claim)
         if work is None or not work.is_held(claim):
             raise Fenced(f"{claim.place.box}: the partition went to another courier")
-        await work.committer.settle(claim, how)
+        await work.committer.settle(claim, settlement)
 
-    async def say(self, word: CourierWord) -> None:
+    async def report_status(self, word: WorkerStatus) -> None:
         """Keep this word where the sweep reads it."""
         self._said = True
         await write_word(self._line, self._spec.ledger, word.pod, word)
@@ -289,9 +290,9 @@ def _size(claims: Iterable[Claim]) -> int:
 
 
 @asynccontextmanager
-async def open_desk(line: Line, spec: DeskSpec) -> AsyncIterator[KafkaDesk]:
+async def open_desk(line: Line, spec: SubscriptionSpec) -> AsyncIterator[KafkaSubscription]:
     """Join the group; leave it at the end."""
-    desk = KafkaDesk(line, spec)
+    desk = KafkaSubscription(line, spec)
     try:
         await desk.open()
         yield desk
