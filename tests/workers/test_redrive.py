@@ -45,7 +45,7 @@ class Stage:
 
     async def after(self, seconds: int) -> int:
         self.now += seconds * 1_000run_once
-        return await self.redriver.turn()
+        return await self.redriver.run_once()
 
     async def words(self) -> tuple[WorkerStatus, ...]:
         """What the operator's sweep reads."""
@@ -118,7 +118,7 @@ async def test_rounds_are_counted_as_far_as_a_rule_allows_more_than_the_policy(s
 
 
 async def test_more_rounds_than_have_names_of_their_own_come_to_an_end(scene, monkeypatch):
-    monkeypatch.setattr("deadletter.workers.redrive.rounds.MOST", 4)
+    monkeypatch.setattr("deadletter.workers.redrive.rounds.MAX_NAMED_ROUND", 4)
     stage = Stage(scene, policy={**POLICY, "maxAttempts": 9})
     assert await sent_until_exhausted(stage, scene) == 4
     assert await scene.open_letters() == [7]

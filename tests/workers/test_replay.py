@@ -172,7 +172,7 @@ async def test_fewer_letters_in_flight_than_partitions_at_once(server):
 
 
 async def test_letters_that_are_archived_are_moved_a_bounded_number_of_bytes_at_once(scene, monkeypatch):
-    monkeypatch.setattr(walk, "BYTES", 1_000)
+    monkeypatch.setattr(walk, "MAX_BATCH_BYTES", 1_000)
     steps, commit = [], MemoryPartitionWriter.commit
 
     async def note(mover, step):

@@ -140,7 +140,7 @@ async def test_a_second_settler_fences_the_first(scene):
 
 
 async def test_a_stop_leaves_whole_tallies_and_the_next_pod_goes_on(scene, monkeypatch):
-    monkeypatch.setattr("deadletter.workers.replay.partition.LETTERS", 10)
+    monkeypatch.setattr("deadletter.workers.replay.partition.MAX_BATCH_LETTERS", 10)
     await scene.bury(*(letter(number) for number in range(100)))
     stop = asyncio.Event()
     turns = []

@@ -66,7 +66,7 @@ def live(monkeypatch, application: Application) -> None:
         await application.consume()
         await asyncio.sleep(0)
 
-    monkeypatch.setattr("deadletter.workers.replay.run.Course._wait", wait)
+    monkeypatch.setattr("deadletter.workers.replay.run.ReplayRun._sleep", wait)
 
 
 CANARY = {"steps": [1, 4], "wait": "1ms", "maxFailureShare": 25}
@@ -148,7 +148,7 @@ async def test_canary_steps_are_letters_sent_in_all(scene, monkeypatch):
     async def wait(self, seconds):
         sent.append(len(await scene.numbers()))
 
-    monkeypatch.setattr("deadletter.workers.replay.run.Course._wait", wait)
+    monkeypatch.setattr("deadletter.workers.replay.run.ReplayRun._sleep", wait)
     await scene.bury(*(letter(number) for number in range(3)), partition=0)
     await scene.bury(*(letter(number) for number in range(3, 9)), partition=1)
     ending = await scene.replay(canary=CANARY)
@@ -197,7 +197,7 @@ async def test_nothing_is_waited_for_where_nothing_was_sent(scene, monkeypatch):
     async def wait(self, seconds):
         waits.append(seconds)
 
-    monkeypatch.setattr("deadletter.workers.replay.run.Course._wait", wait)
+    monkeypatch.setattr("deadletter.workers.replay.run.ReplayRun._sleep", wait)
     await scene.bury(*(letter(number) for number in range(3)))
     ending = await scene.replay(select={"where": "payload.n > 9"}, canary=CANARY, verify=VERIFY)
     assert (ending.reason, waits) == ("NothingMatched", [])
@@ -211,7 +211,7 @@ async def test_a_replay_stopped_in_a_canary_goes_on_where_it_was(scene, monkeypa
 
     await scene.bury(*(letter(number) for number in range(9)))
     with monkeypatch.context() as patch:
-        patch.setattr("deadletter.workers.replay.run.Course._wait", halt)
+        patch.setattr("deadletter.workers.replay.run.ReplayRun._sleep", halt)
         ending = await scene.run(scene.assignment(canary=CANARY), stop=stop)
     assert ending.code == exit_status.STOPPED
     assert await scene.numbers() == [0]

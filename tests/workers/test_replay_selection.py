@@ -121,7 +121,7 @@ async def test_groups_are_counted_by_cause(scene):
 
 
 async def test_a_limit_takes_the_same_letters_whenever_it_was_interrupted(server, monkeypatch):
-    monkeypatch.setattr("deadletter.workers.replay.partition.LETTERS", 1)
+    monkeypatch.setattr("deadletter.workers.replay.partition.MAX_BATCH_LETTERS", 1)
     scene = await Scene(MemoryBroker(server), partitions=3).build()
     for partition in range(3):
         await scene.bury(*(letter(10 * partition + number) for number in range(4)), partition=partition)
