@@ -1,11 +1,13 @@
 # Every command that a person or CI runs. `make help` lists them.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help setup lint test test-kill test-sieve crds image bed-up bed-down bed-status demo demo-picture demo-down bench soak
+.PHONY: help setup ruff lint check test test-kill test-sieve crds requirements image bed-up bed-down bed-status demo demo-picture demo-down bench soak
 
 CACHE := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/dlq-operator
 VENV := $(CACHE)/venv/$(shell sha256sum requirements-dev.txt | cut -c1-16)
 PY := PYTHONPATH=operator:. $(VENV)/bin/python
+UV_VERSION := 0.13.8
+UV_COMPILE = $(CACHE)/uv-$(UV_VERSION)/bin/uv pip compile -q --universal --python-version 3.11 --generate-hashes --custom-compile-command "make requirements"
 PROVIDER ?= processes
 BROKER ?= kafka
 SECONDS_OF_SOAK ?= 3600
@@ -34,12 +36,18 @@ $(VENV)/.made: requirements-dev.txt
 	  && $(VENV)/bin/python -m pip install -q --disable-pip-version-check --no-deps --require-hashes -r requirements-dev.txt; }; } && touch $@ \
 	  || { echo "setup: pip did not get what requirements-dev.txt names (it says above why): is there a way to a Python package index, by the network or by pip's settings?" >&2; exit 1; }
 
-lint: setup ## style, types, floors and dependencies (ruff, mypy, import-linter, deptry)
-	@echo "lint: ruff, mypy, import-linter, deptry"
+ruff: setup ## style alone, a second; what pre-commit runs
 	@$(VENV)/bin/ruff check -q . && $(VENV)/bin/ruff format -q --check .
+
+lint: ruff ## style, types, layers and dependencies (ruff, mypy, import-linter, deptry)
+	@echo "lint: mypy, import-linter, deptry"
 	@$(PY) -m mypy --no-error-summary
-	@PYTHONPATH=operator $(VENV)/bin/lint-imports --no-logo > $(VENV)/.floors.$$PPID 2>&1 || { cat $(VENV)/.floors.$$PPID; rm -f $(VENV)/.floors.$$PPID; exit 1; }; rm -f $(VENV)/.floors.$$PPID
+	@PYTHONPATH=operator $(VENV)/bin/lint-imports --no-logo > $(VENV)/.layers.$$PPID 2>&1 || { cat $(VENV)/.layers.$$PPID; rm -f $(VENV)/.layers.$$PPID; exit 1; }; rm -f $(VENV)/.layers.$$PPID
 	@$(VENV)/bin/deptry -v operator 2>&1 | tail -n 1; exit $${PIPESTATUS[0]}
+
+check: setup lint ## lint and every test that needs no root, no broker and no cluster (under 3 min on 2 cores; ARGS="-k word")
+	@echo "check: tests without servers"
+	@$(PY) $(PYTEST) -q -m "not server and not node and not kill" $(ARGS)
 
 test: .root setup lint ## lint and every test but the long kill runs, on real parts (root; PROVIDER=kind, ARGS="-k word")
 	@echo "test: real Kafka, Redis and Kubernetes in a network of their own; programs are built at the first run (about 15 min on 2 cores)"
@@ -59,6 +67,13 @@ crds: setup ## write what is generated: CRDs, their copy in the chart, the refer
 	@$(PY) -m tools.crds
 	@$(PY) -m tools.reference_docs
 	@$(PY) -m tools.chart_readme
+
+requirements: ## write the hashed requirements files from pyproject.toml (ARGS=--upgrade takes newer releases)
+	@echo "requirements: uv $(UV_VERSION) resolves pyproject.toml"
+	@[ -x $(CACHE)/uv-$(UV_VERSION)/bin/uv ] || { python3 -m venv $(CACHE)/uv-$(UV_VERSION) \
+	  && $(CACHE)/uv-$(UV_VERSION)/bin/python -m pip install -q --disable-pip-version-check uv==$(UV_VERSION); }
+	@$(UV_COMPILE) pyproject.toml -o requirements.txt $(ARGS)
+	@$(UV_COMPILE) pyproject.toml --group dev -o requirements-dev.txt $(ARGS)
 
 image: setup ## build the image from the Dockerfile, without a registry (BASE=name takes a public base image)
 	@$(PY) -m tests.bed image
