@@ -25,10 +25,11 @@ from deadletter.api.broker_connections import BrokerConnectionSpec
 from deadletter.brokers.connect import open_broker
 from deadletter.brokers.contract import Broker, PartitionWriter
 from deadletter.brokers.errors import BrokerError
-from deadletter.brokers.types import BoxSpec, CommitBatch, MonitoredBox, Publication, StoredMessage
+from deadletter.brokers.types import CommitBatch, MonitoredBox, Publication, StoredMessage
+from deadletter.core.box_spec import BoxSpec
 from deadletter.core.letters import Message, Place
 from deadletter.core.replay_progress import PartitionProgress, SettledAs, Span
-from deadletter.workers.process import calm_collector, keep_buffers
+from deadletter.workers.process import tune_gc, tune_malloc
 from tests.bed import beds
 from tests.workers.replaying import Scene
 from tests.workers.replaying import letter as dead_letter
@@ -218,8 +219,8 @@ async def kafka_sweep(broker: Broker, queues: int) -> None:
 
 async def main(letters: int, rounds: int, queues: int) -> None:
     """Every part on a bed of its own."""
-    calm_collector()  # as every replayer does
-    keep_buffers()
+    tune_gc()  # as every replayer does
+    tune_malloc()
     bed = beds.create()
     try:
         servers = await asyncio.to_thread(peers.full_kafka, bed)

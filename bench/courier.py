@@ -33,12 +33,13 @@ from deadletter.api.assignments import CourierAssignment
 from deadletter.api.broker_connections import BrokerConnectionSpec
 from deadletter.brokers.connect import open_broker
 from deadletter.brokers.contract import Broker
-from deadletter.brokers.types import BoxSpec, Publication
+from deadletter.brokers.types import Publication
+from deadletter.core.box_spec import BoxSpec
 from deadletter.core.letters import Message, Place
 from deadletter.workers.courier.courier import Courier
-from deadletter.workers.courier.main import desk_spec
-from deadletter.workers.delivery.http.delivery import Deliverer
-from deadletter.workers.process import calm_collector
+from deadletter.workers.courier.main import subscription_spec
+from deadletter.workers.delivery.http.delivery import HttpMessageDelivery
+from deadletter.workers.process import tune_gc
 from tests.bed import beds
 
 BODY = os.urandom(512).hex().encode()
@@ -149,7 +150,7 @@ def assignment(url: str, prefix: str, spec: BrokerConnectionSpec, **more: Any) -
     )
 
 
-class Timed(Deliverer):
+class Timed(HttpMessageDelivery):
     """A deliverer that keeps how long each delivery took."""
 
     def __init__(self, told: CourierAssignment) -> None:
@@ -170,7 +171,7 @@ async def courier(url: str, spec: BrokerConnectionSpec, count: int, bad: int = 0
     async with queue(spec, count, bad) as (broker, prefix):
         told = assignment(url, prefix, spec)
         deliverer, stop = Timed(told), asyncio.Event()
-        async with broker.subscribe(desk_spec(told, "bench")) as desk:
+        async with broker.subscribe(subscription_spec(told, "bench")) as desk:
             used = cpu()
             work = asyncio.ensure_future(Courier(told, desk, deliverer).run(stop))
             while len(deliverer.seconds) < count:
@@ -184,7 +185,7 @@ async def courier(url: str, spec: BrokerConnectionSpec, count: int, bad: int = 0
 
 def run(work):
     """As our pods do."""
-    calm_collector()
+    tune_gc()
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         return runner.run(work)
 

@@ -18,8 +18,9 @@ from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from bench import lines
 from deadletter.api.broker_connections import BrokerConnection
 from deadletter.api.dead_letter_queues import DeadLetterQueue
+from deadletter.core.box_spec import BoxSpec
 from deadletter.kube import CONNECTIONS, QUEUES, Cluster, connect
-from deadletter.plan.boxes import PlannedBox, plan_boxes
+from deadletter.plan.boxes import plan_boxes
 from tests.bed import beds
 from tests.bed.control import ApiServer
 from tests.controller.operators import Operator, rights
@@ -131,7 +132,7 @@ def requests(server: ApiServer) -> tuple[float, float]:
     return sum(float(count) for _, count in found), sum(written)
 
 
-async def make_boxes(kafka: str, wanted: Sequence[PlannedBox]) -> None:
+async def make_boxes(kafka: str, wanted: Sequence[BoxSpec]) -> None:
     """Topics as the operator would make them."""
     admin = AIOKafkaAdminClient(bootstrap_servers=kafka, request_timeout_ms=120_000)
     await admin.start()
@@ -142,7 +143,7 @@ async def make_boxes(kafka: str, wanted: Sequence[PlannedBox]) -> None:
         await admin.close()
 
 
-def as_topic(box: PlannedBox) -> NewTopic:
+def as_topic(box: BoxSpec) -> NewTopic:
     return NewTopic(box.name, 1, 1, topic_configs={"retention.ms": str(box.retention_ms), **box.config})
 
 

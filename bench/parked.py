@@ -15,8 +15,8 @@ from redis.asyncio.connection import AbstractConnection
 from bench.courier import assignment, no_secret, queue, run
 from deadletter.api.broker_connections import BrokerConnectionSpec
 from deadletter.workers.courier.courier import Courier
-from deadletter.workers.courier.main import desk_spec
-from deadletter.workers.delivery.http.delivery import Deliverer
+from deadletter.workers.courier.main import subscription_spec
+from deadletter.workers.delivery.http.delivery import HttpMessageDelivery
 
 COUNT = 10_000
 IDLE_S = 20.0
@@ -50,8 +50,8 @@ async def wait(spec: BrokerConnectionSpec, url: str) -> dict[str, float]:
     requests = Requests()
     async with queue(spec, COUNT, 0) as (broker, prefix):
         told = assignment(f"{url}later", prefix, spec, policy=POLICY)
-        deliverer, stop = Deliverer(told, no_secret), asyncio.Event()
-        async with broker.subscribe(desk_spec(told, "bench")) as desk:
+        deliverer, stop = HttpMessageDelivery(told, no_secret), asyncio.Event()
+        async with broker.subscribe(subscription_spec(told, "bench")) as desk:
             before = resident()
             work = asyncio.ensure_future(Courier(told, desk, deliverer).run(stop))
             while desk.parked < COUNT:

@@ -15,7 +15,8 @@ from bench.brokers import STEP, connect, fill, interleaved, letter, longest_hold
 from bench.lines import bound, versus
 from deadletter.brokers.contract import Broker
 from deadletter.brokers.redis.entries import fields_of
-from deadletter.brokers.types import BoxSpec, MonitoredBox
+from deadletter.brokers.types import MonitoredBox
+from deadletter.core.box_spec import BoxSpec
 from tests.bed import beds
 
 

@@ -23,9 +23,10 @@ import uvloop
 
 from bench.lines import line, progress, versus
 from deadletter.brokers.contract import PartitionWriter
-from deadletter.brokers.types import BoxSpec, CommitBatch, Publication, StoredMessage
+from deadletter.brokers.types import CommitBatch, Publication, StoredMessage
+from deadletter.core.box_spec import BoxSpec
 from deadletter.core.replay_progress import PartitionProgress, SettledAs, Span
-from deadletter.workers.process import calm_collector, keep_buffers
+from deadletter.workers.process import tune_gc, tune_malloc
 from tests.bed import beds, processes
 from tests.bed.node import Cluster
 from tests.demo import story
@@ -174,8 +175,8 @@ def main() -> int:
         again = [sys.executable, "-m", "bench.replay", *sys.argv[1:]]
         return subprocess.run([sys.executable, "-m", "tests.bed", "run", "--", *again], check=False).returncode
     bed = beds.Bed(Path(os.environ[processes.USED]))
-    calm_collector()
-    keep_buffers()
+    tune_gc()
+    tune_malloc()
     uvloop.run(measure(bed.cluster(), bed.kafka(), options))
     return 0
 

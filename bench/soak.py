@@ -27,7 +27,8 @@ from aiohttp import web
 from bench.lines import bound, progress, versus
 from bench.soaked import IDLE, Queue, connections, open_one
 from deadletter.brokers.contract import Broker
-from deadletter.brokers.types import BoxSpec, Publication
+from deadletter.brokers.types import Publication
+from deadletter.core.box_spec import BoxSpec
 from deadletter.core.letters import Message, Place
 from tests.bed import beds, places, processes
 

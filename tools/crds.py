@@ -11,7 +11,7 @@ from pydantic import BaseModel
 from deadletter.api.base import Model
 from deadletter.api.broker_connections import BrokerConnection
 from deadletter.api.dead_letter_queues import DeadLetterQueue
-from deadletter.api.kinds import CATEGORY, GROUP, VERSION, Column, Kind
+from deadletter.api.kinds import CATEGORY, GROUP, VERSION, Kind, PrinterColumn
 from deadletter.api.replays import Replay
 from deadletter.api.retry_policies import RetryPolicy
 
@@ -133,7 +133,7 @@ def root_schema(kind: type[Kind]) -> Node:
     return root
 
 
-def column(one: Column) -> Node:
+def column(one: PrinterColumn) -> Node:
     """A printer column."""
     out: Node = {"name": one.name, "type": one.type, "jsonPath": one.path, "description": one.description}
     return out | ({"priority": 1} if one.wide else {})

@@ -75,13 +75,13 @@ class DeleteOffsetsRequest(Request[_DeleteOffsets]):
 async def delete_offsets(broker: KafkaBroker, source: str, group: str) -> None:
     """Delete the group's offsets of a topic as soon as none of its members is subscribed to it."""
     line = broker._line
-    request = DeleteOffsetsRequest(group, source, await line.partitions(source))
+    request = DeleteOffsetsRequest(group, source, await line.partition_count(source))
     codes = {SUBSCRIBED}
     async with asyncio.timeout(PATIENCE):
         while codes & {SUBSCRIBED, *MOVING}:  # while the group forms anew, every topic counts as subscribed
             await asyncio.sleep(0.1)
-            coordinator = await (await line.admin()).find_coordinator(group)
-            answer = await (await line.client()).send(coordinator, request)
+            coordinator = await (await line.admin_client()).find_coordinator(group)
+            answer = await (await line.shared_client()).send(coordinator, request)
             codes = {answer.error_code, *(code for _, partitions in answer.topics for _, code in partitions)}
     assert codes == {0}
 
@@ -92,8 +92,8 @@ async def delete_group(broker: Broker, source: str, group: str) -> None:
         line, codes = broker._line, set(MOVING)
         async with asyncio.timeout(PATIENCE):
             while codes & MOVING:
-                coordinator = await (await line.admin()).find_coordinator(group)
-                answer = await (await line.client()).send(coordinator, DeleteGroupsRequest(group))
+                coordinator = await (await line.admin_client()).find_coordinator(group)
+                answer = await (await line.shared_client()).send(coordinator, DeleteGroupsRequest(group))
                 codes = {code for _, code in answer.results}
                 await asyncio.sleep(0.1 * bool(codes & MOVING))
         assert codes == {0}

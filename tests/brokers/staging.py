@@ -7,15 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from deadletter.brokers.contract import Broker, Subscription
-from deadletter.brokers.types import (
-    BoxSpec,
-    Claim,
-    Delivered,
-    MonitoredBox,
-    Publication,
-    StoredMessage,
-    SubscriptionSpec,
-)
+from deadletter.brokers.types import Claim, Delivered, MonitoredBox, Publication, StoredMessage, SubscriptionSpec
+from deadletter.core.box_spec import BoxSpec
 from deadletter.core.letters import Message, Place
 from deadletter.core.replay_progress import PartitionProgress, Span
 

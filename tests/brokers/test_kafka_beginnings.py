@@ -10,7 +10,7 @@ from deadletter.brokers.connect import open_broker
 from deadletter.brokers.contract import Broker
 from deadletter.brokers.errors import GroupOffsetsLost
 from deadletter.brokers.kafka.broker import KafkaBroker
-from deadletter.brokers.kafka.client import Line
+from deadletter.brokers.kafka.client import KafkaClient
 from deadletter.brokers.kafka.subscription import group
 from deadletter.brokers.types import ResumedGroup
 from tests.brokers.groups import delete_group
@@ -41,7 +41,7 @@ async def test_many_couriers_that_begin_at_once_do_not_fence_each_other_for_ever
         opened = [pods.enter_async_context(open_broker(kafka_at(kafka), no_secrets, LOOPBACK)) for _ in range(PODS)]
         lines = [one._line for one in await asyncio.gather(*opened) if isinstance(one, KafkaBroker)]
 
-        async def begin(number: int, line: Line) -> None:
+        async def begin(number: int, line: KafkaClient) -> None:
             await asyncio.sleep(number / PODS)
             await group.begin(line, boxes.desk(from_earliest=False))
 

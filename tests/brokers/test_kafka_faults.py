@@ -22,7 +22,8 @@ from deadletter.brokers.errors import (
 )
 from deadletter.brokers.kafka.record_batches import Target
 from deadletter.brokers.kafka.subscription.retry_partition import RetryPartition
-from deadletter.brokers.types import BoxSpec, Buried, Claim, CommitBatch, Delivered, Parked, Publication, StoredMessage
+from deadletter.brokers.types import Buried, Claim, CommitBatch, Delivered, Parked, Publication, StoredMessage
+from deadletter.core.box_spec import BoxSpec
 from deadletter.core.box_stats import BoxStats
 from deadletter.core.ledger.settlements import mark_key
 from deadletter.core.letters import Message, Place

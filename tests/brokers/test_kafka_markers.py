@@ -166,7 +166,7 @@ async def test_a_word_outlives_an_opening_that_failed(
         first, _ = await claim_some(desk, 2)
         lost.add(boxes.dead)
         await desk.settle(first, Buried(boxes.dead, first.message))
-    look = hanging_transactions.open_from
+    look = hanging_transactions.first_open_offsets
 
     async def failing(*words: Any) -> Any:
         monkeypatch.setattr(hanging_transactions, "open_from", look)

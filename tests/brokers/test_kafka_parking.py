@@ -24,7 +24,7 @@ Span = tuple[int, int]  # first offset and end
 @pytest.fixture
 def spans(monkeypatch: pytest.MonkeyPatch) -> list[Span]:
     """What was read out of order, span by span; nothing is kept in memory."""
-    read, seen = reads.read_to, list[Span]()
+    read, seen = reads.read_records, list[Span]()
 
     async def read_to(consumer: AIOKafkaConsumer, wanted: Mapping[TopicPartition, Span]) -> AsyncIterator[Any]:
         seen.extend(wanted.values())

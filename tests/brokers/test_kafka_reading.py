@@ -11,7 +11,7 @@ from aiokafka.record.default_records import DefaultRecordBatchBuilder
 from deadletter.brokers.contract import Broker
 from deadletter.brokers.errors import TooLarge
 from deadletter.brokers.kafka import fetch
-from deadletter.brokers.types import BoxSpec
+from deadletter.core.box_spec import BoxSpec
 from deadletter.core.letters import Message
 from deadletter.core.replay_progress import Span
 from tests.brokers.opening import fresh_name
@@ -100,7 +100,7 @@ async def test_what_retention_ate_is_left_out(broker: Broker, kafka: str) -> Non
 
 async def test_more_than_one_fetch_in_order(broker: Broker) -> None:
     box = await box_of(broker, "long")
-    letters = [Message(b"%d" % number, b"x" * 2_000) for number in range(3 * fetch.BYTES // 2_000)]
+    letters = [Message(b"%d" % number, b"x" * 2_000) for number in range(3 * fetch.FETCH_BYTES // 2_000)]
     await lay(broker, box, letters)
     assert [one.message.key for one in await contents(broker, box)] == [one.key for one in letters]
 
@@ -115,10 +115,10 @@ def test_what_lies_before_a_corrupt_batch_can_be_had() -> None:
 
     broken = batch(1)
     broken[-2] ^= 1
-    found, position = fetch.committed(bytes(batch(0) + broken + batch(2)), [], 0)
+    found, position = fetch.select_committed(bytes(batch(0) + broken + batch(2)), [], 0)
     assert (len(found), position) == (1, 1)
     with pytest.raises(fetch.driver.CorruptRecordException):
-        fetch.committed(bytes(broken + batch(2)), [], 1)
+        fetch.select_committed(bytes(broken + batch(2)), [], 1)
 
 
 async def test_the_limit_of_a_topic_is_met_to_the_byte(broker: Broker) -> None:

@@ -12,8 +12,9 @@ from deadletter.api.broker_connections import BrokerConnectionSpec
 from deadletter.brokers.connect import mounted_secrets, open_broker
 from deadletter.brokers.contract import BoxMonitor, Broker, PartitionWriter
 from deadletter.brokers.errors import AuthenticationFailed, BoxRefused, CertificateRefused, NotAuthorised
-from deadletter.brokers.kafka.reassignments import reassign
-from deadletter.brokers.types import BoxSpec, CommitBatch, StoredMessage
+from deadletter.brokers.kafka.reassignments import reassign_partitions
+from deadletter.brokers.types import CommitBatch, StoredMessage
+from deadletter.core.box_spec import BoxSpec
 from deadletter.core.box_stats import BoxStats
 from deadletter.core.replay_progress import SettledAs
 from tests.bed import beds
@@ -221,12 +222,12 @@ async def test_who_may_not_alter_the_cluster_is_refused_more_replicas(secured: S
     async with dial(secured, secrets, "PLAIN") as guest:
         boxes = await until_allowed(guest, name)
         with pytest.raises(NotAuthorised):
-            await reassign(guest._line, boxes.dead, {0: [1]})  # type: ignore[attr-defined]
+            await reassign_partitions(guest._line, boxes.dead, {0: [1]})  # type: ignore[attr-defined]
     login(secrets, "admin", PASSWORD)
     async with dial(secured, secrets, "PLAIN") as admin:
-        await reassign(admin._line, boxes.dead, {0: [1]})  # type: ignore[attr-defined]
+        await reassign_partitions(admin._line, boxes.dead, {0: [1]})  # type: ignore[attr-defined]
         with pytest.raises(BoxRefused, match="InvalidReplicationAssignment"):
-            await reassign(admin._line, boxes.dead, {0: [1, 99]})  # type: ignore[attr-defined]
+            await reassign_partitions(admin._line, boxes.dead, {0: [1, 99]})  # type: ignore[attr-defined]
 
 
 async def test_a_right_lost_in_the_middle_of_a_replay_settles_nothing_more(secured: Secured, secrets: Path) -> None:

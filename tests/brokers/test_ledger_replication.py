@@ -10,8 +10,8 @@ from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 
 from deadletter.brokers.contract import Broker
 from deadletter.brokers.kafka import topics
-from deadletter.brokers.kafka.reassignments import extended
-from deadletter.brokers.types import BoxSpec
+from deadletter.brokers.kafka.reassignments import plan_added_replicas
+from deadletter.core.box_spec import BoxSpec
 from deadletter.core.heartbeats import WorkerStatus
 from tests.bed.kafka_cluster import KafkaCluster
 from tests.brokers.opening import fresh_name
@@ -124,4 +124,4 @@ async def test_a_lost_disk_sends_no_letter_twice(broker: Broker, kafka_cluster: 
     ],
 )
 def test_replicas_are_added_on_the_brokers_of_the_dead_topic(current: Any, like: Any, expected: Any) -> None:
-    assert extended(current, like) == expected
+    assert plan_added_replicas(current, like) == expected

@@ -15,7 +15,8 @@ from deadletter.brokers.contract import BoxMonitor, Broker
 from deadletter.brokers.kafka.ledger import ledger_partition
 from deadletter.brokers.kafka.subscription import retry_partition
 from deadletter.brokers.kafka.subscription.subscription import KafkaSubscription
-from deadletter.brokers.types import BoxSpec, Delivered, Parked
+from deadletter.brokers.types import Delivered, Parked
+from deadletter.core.box_spec import BoxSpec
 from deadletter.core.box_stats import BoxStats
 from deadletter.core.letters import Message
 from deadletter.plan.boxes import plan_boxes

@@ -59,16 +59,16 @@ def policy() -> Policy:
     ],
 )
 def test_verdicts(policy, failure, verdict):
-    told = decide.verdict_on(failure, policy, NOW)
+    told = decide.evaluate(failure, policy, NOW)
     assert {name: told[name] for name in verdict} == verdict
 
 
 def test_chance_spreads_the_wait(policy):
-    assert decide.verdict_on({}, policy, NOW, 0.5)["waitMs"] == 1_100
+    assert decide.evaluate({}, policy, NOW, 0.5)["waitMs"] == 1_100
 
 
 def test_the_table_of_waits(policy):
-    assert decide.table(policy).splitlines() == [
+    assert decide.schedule_table(policy).splitlines() == [
         "FAILURE  WAIT          IN ALL",
         "1        1s            1s",
         "2        2s            3s",
@@ -78,7 +78,7 @@ def test_the_table_of_waits(policy):
 
 
 def test_a_policy_that_never_retries_has_a_short_table():
-    assert decide.table(Policy(backoff=Backoff("Never"), on_exhausted="Discard")).splitlines()[1:] == [
+    assert decide.schedule_table(Policy(backoff=Backoff("Never"), on_exhausted="Discard")).splitlines()[1:] == [
         "1        Discard"
     ]
 

@@ -41,7 +41,7 @@ SPRING = [
 
 
 def test_a_letter_is_described():
-    told = decode.describe(_line(SPRING))
+    told = decode.envelope_fields(_line(SPRING))
     assert (told["dialect"], told["confidence"]) == ("spring-dlt", "Certain")
     assert told["origin"] == {"topic": "orders", "partition": 3, "offset": 42, "timestamp": None}
     assert told["error"] == {
@@ -56,32 +56,32 @@ def test_a_letter_is_described():
 
 def test_an_origin_on_redis_is_told_by_its_entry():
     headers = [("dlq-origin-topic", b"orders"), ("dlq-origin-offset", b"1794990614608-5"), ("dlq-id", b"o")]
-    told = decode.describe(_line(headers))
+    told = decode.envelope_fields(_line(headers))
     assert orjson.loads(orjson.dumps(told))["origin"]["offset"] == "1794990614608-5"
 
 
 @pytest.mark.parametrize("sample", [s for s in SAMPLES if not s.pinned and s.place.offset < 1 << 64], ids=str)
 def test_every_dialect_is_told(sample):
-    told = decode.describe(_of_sample(sample))
+    told = decode.envelope_fields(_of_sample(sample))
     assert told["dialect"] == sample.dialect
     assert orjson.loads(orjson.dumps(told)) == told
 
 
 def test_a_dialect_may_be_pinned_and_an_origin_given():
-    told = decode.describe(_line([], dialect="kafka-connect-bare", origin="orders"))
+    told = decode.envelope_fields(_line([], dialect="kafka-connect-bare", origin="orders"))
     assert (told["dialect"], told["confidence"], told["origin"]["topic"]) == ("kafka-connect-bare", "Pinned", "orders")
-    assert decode.describe(_line([]), "kafka-connect-bare")["confidence"] == "Pinned"
+    assert decode.envelope_fields(_line([]), "kafka-connect-bare")["confidence"] == "Pinned"
 
 
 def test_values_may_be_left_alone():
     sample = next(sample for sample in SAMPLES if str(sample) == "pipestream-plain")
     line = orjson.dumps(orjson.loads(_of_sample(sample)) | {"readValues": False})
-    assert decode.describe(line)["dialect"] == "none"
+    assert decode.envelope_fields(line)["dialect"] == "none"
 
 
 def test_a_pointer_is_told():
     headers = [("__dlq.errors.topic", b"orders"), ("__dlq.errors.offset", b"3")]
-    assert decode.describe(_line(headers, value=None))["pointer"] is True
+    assert decode.envelope_fields(_line(headers, value=None))["pointer"] is True
 
 
 @pytest.mark.parametrize(
@@ -89,7 +89,7 @@ def test_a_pointer_is_told():
     [b"secret", b"[1]", b'{"value": "not base64 secret!"}', b'{"headers": [["secret"]]}', b'{"dialect": "secret"}'],
 )
 def test_a_line_that_is_no_letter_is_told_without_what_it_holds(line, capsys):
-    assert decode.decode([_line(SPRING), b"\n", line, _line([])]) == 1
+    assert decode.print_envelopes([_line(SPRING), b"\n", line, _line([])]) == 1
     out, err = capsys.readouterr()
     assert [orjson.loads(told)["dialect"] for told in out.splitlines()] == ["spring-dlt", "none"]
     assert err == f"line 3: {decode.MALFORMED}\n"

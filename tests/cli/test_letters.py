@@ -14,9 +14,9 @@ from deadletter.brokers.connect import open_broker
 from deadletter.cli import letters
 from deadletter.core.letters import Category, Failure, Place
 from deadletter.plan.facts import ReplayFacts
-from deadletter.plan.pod_template import Image
+from deadletter.plan.pod_template import WorkerImage
 from deadletter.plan.replay_manifests import plan_replay
-from deadletter.plan.worker_manifests import Workers
+from deadletter.plan.worker_manifests import WorkerSettings
 from tests.workers.replaying import Scene, letter
 
 ANYWHERE = ("0.0.0.0/0", "::/0")
@@ -51,8 +51,8 @@ def write(folder, scene, told):
     )
     broker = BrokerConnection.from_body({"metadata": {"name": "broker", "namespace": "shop"}, "spec": told})
     owner = DeadLetterQueue.from_body({"metadata": {"name": "queue", "namespace": "shop"}, "spec": queue(scene)})
-    workers = Workers(Image("image:1"), allow=ANYWHERE)
-    config = plan_replay(made, ReplayFacts(queue=owner, connection=broker), workers, hold=False)[0]
+    workers = WorkerSettings(WorkerImage("image:1"), allow=ANYWHERE)
+    config = plan_replay(made, ReplayFacts(queue=owner, connection=broker), workers, suspend=False)[0]
     for name, text in config["data"].items():
         (folder / name).write_text(text)
 

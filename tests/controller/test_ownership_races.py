@@ -9,11 +9,12 @@ import pytest
 
 from deadletter.api.dead_letter_queues import DeadLetterQueue
 from deadletter.brokers.memory.broker import MemoryBroker
-from deadletter.brokers.types import BoxSpec, BoxState
-from deadletter.controller.context import Operation
+from deadletter.brokers.types import BoxState
+from deadletter.controller.context import OperatorContext
 from deadletter.controller.reconcile import boxes
-from deadletter.controller.reconcile.facts import gather_queue
-from deadletter.controller.state.broker_pool import Line
+from deadletter.controller.reconcile.facts import gather_queue_facts
+from deadletter.controller.state.broker_pool import PooledBroker
+from deadletter.core.box_spec import BoxSpec
 from deadletter.core.reasons import Reason
 from deadletter.kube import CONNECTIONS, QUEUES, Body
 from deadletter.plan.findings import Finding
@@ -60,12 +61,12 @@ class Scene:
 
     def __init__(self) -> None:
         self.api, self.broker = Api(), Stale()
-        self.operation = Operation(Settings(), self.api)  # type: ignore[arg-type]
+        self.operation = OperatorContext(Settings(), self.api)  # type: ignore[arg-type]
         body = {"metadata": meta("broker", resourceVersion="1"), "spec": connection().spec.to_wire()}
-        self.operation.snapshots[CONNECTIONS].take(body)
-        line = Line(connection().spec, nullcontext(self.broker), self.broker, None)  # type: ignore[arg-type]
+        self.operation.informers[CONNECTIONS].upsert(body)
+        line = PooledBroker(connection().spec, nullcontext(self.broker), self.broker, None)  # type: ignore[arg-type]
 
-        async def known(_: Any) -> Line:
+        async def known(_: Any) -> PooledBroker:
             return line
 
         self.operation.pool = SimpleNamespace(line=known, identities=lambda _: frozenset())  # type: ignore[assignment]
@@ -73,10 +74,10 @@ class Scene:
     async def reconcile(self) -> Finding | None:
         """One pass, as far as boxes are concerned; the records are stored at its end."""
         self.operation.surveys.clear()
-        self.operation.snapshots[QUEUES].take(self.api.body)
+        self.operation.informers[QUEUES].upsert(self.api.body)
         queue = DeadLetterQueue.from_body(self.api.body)
-        found = await boxes.bring_about(self.operation, queue, connection())
-        status = queue_status(queue, await gather_queue(self.operation, queue), found)
+        found = await boxes.ensure_boxes(self.operation, queue, connection())
+        status = queue_status(queue, await gather_queue_facts(self.operation, queue), found)
         await self.api.patch(QUEUES, "shop", "orders", {"status": {"ownedBoxes": None, **status}})
         return found
 
@@ -126,16 +127,16 @@ async def test_a_box_created_before_a_lost_reply_is_ours(scene: Scene) -> None:
 async def test_a_queue_that_is_created_again_during_a_pass_does_not_inherit_its_records(scene: Scene) -> None:
     def create_again() -> None:
         new = {**scene.api.body, "metadata": meta("orders", uid="uid-2", resourceVersion="9"), "status": {}}
-        scene.operation.changed(QUEUES, scene.api.body, new)
-        scene.operation.snapshots[QUEUES].take(new)
+        scene.operation.on_change(QUEUES, scene.api.body, new)
+        scene.operation.informers[QUEUES].upsert(new)
         scene.api.body = new
 
     scene.broker.after_ensure = create_again
     first = DeadLetterQueue.from_body(scene.api.body)
-    scene.operation.snapshots[QUEUES].take(scene.api.body)
-    assert await boxes.bring_about(scene.operation, first, connection()) is None
+    scene.operation.informers[QUEUES].upsert(scene.api.body)
+    assert await boxes.ensure_boxes(scene.operation, first, connection()) is None
     second = DeadLetterQueue.from_body(scene.api.body)
-    found = await boxes.bring_about(scene.operation, second, connection())
+    found = await boxes.ensure_boxes(scene.operation, second, connection())
     assert found is not None
     assert found.reason is Reason.BoxConflict
-    assert "ownedBoxes" not in queue_status(second, await gather_queue(scene.operation, second), found)
+    assert "ownedBoxes" not in queue_status(second, await gather_queue_facts(scene.operation, second), found)

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from deadletter.controller import garbage, main, sweep
-from deadletter.controller.health import not_live
-from deadletter.controller.state.dependents import BROKER, DEAD, OF_QUEUES, OF_REPLAYS, ROUTES
-from deadletter.controller.state.informer import Followed, Snapshot
-from deadletter.controller.state.workqueue import Work
+from deadletter.controller.health import liveness_problem
+from deadletter.controller.state.dependents import BY_BROKER, BY_DEAD_NAME, QUEUE_INDEXES, REPLAY_INDEXES, BY_ROUTE_TARGET
+from deadletter.controller.state.informer import InformerSpec, Informer
+from deadletter.controller.state.workqueue import WorkQueue
 from deadletter.kube import QUEUES, REPLAYS, Body, Bucket
 from deadletter.settings import Settings
 
@@ -27,8 +27,8 @@ def routes(*names: str) -> list[dict[str, Any]]:
     return [{"match": "true", "queueRef": {"name": name}} for name in names]
 
 
-def snapshot() -> Snapshot:
-    return Snapshot(Followed(QUEUES, "", OF_QUEUES), lambda *_: None)
+def snapshot() -> Informer:
+    return Informer(InformerSpec(QUEUES, "", QUEUE_INDEXES), lambda *_: None)
 
 
 def named(found: list[Body]) -> list[str]:
@@ -37,45 +37,45 @@ def named(found: list[Body]) -> list[str]:
 
 def test_an_object_is_found_by_what_it_names_now() -> None:
     queues = snapshot()
-    queues.take(body("a", 1, routes=routes("c")))
-    queues.take(body("b", 2, routes=routes("c", "d")))
-    assert named(queues.by(BROKER, "shop", "kafka")) == ["a", "b"]
-    assert named(queues.by(ROUTES, "shop", "c")) == ["a", "b"]
-    queues.take(body("b", 3, routes=routes("d")))
-    assert named(queues.by(ROUTES, "shop", "c")) == ["a"]
-    assert named(queues.by(DEAD, "b.dead")) == ["b"]
-    queues.drop(body("b", 4))
-    assert queues.by(DEAD, "b.dead") == []
-    assert queues.by(ROUTES, "shop", "d") == []
+    queues.upsert(body("a", 1, routes=routes("c")))
+    queues.upsert(body("b", 2, routes=routes("c", "d")))
+    assert named(queues.by_index(BY_BROKER, "shop", "kafka")) == ["a", "b"]
+    assert named(queues.by_index(BY_ROUTE_TARGET, "shop", "c")) == ["a", "b"]
+    queues.upsert(body("b", 3, routes=routes("d")))
+    assert named(queues.by_index(BY_ROUTE_TARGET, "shop", "c")) == ["a"]
+    assert named(queues.by_index(BY_DEAD_NAME, "b.dead")) == ["b"]
+    queues.remove(body("b", 4))
+    assert queues.by_index(BY_DEAD_NAME, "b.dead") == []
+    assert queues.by_index(BY_ROUTE_TARGET, "shop", "d") == []
 
 
 def test_a_default_box_is_found_by_both_its_names() -> None:
     queues = snapshot()
-    queues.take(body("a", 1, dead={}, source={"name": "orders", "group": "billing"}))
-    assert named(queues.by(DEAD, "orders.billing.dlq")) == ["a"]
-    assert named(queues.by(DEAD, "{orders}.billing.dlq")) == ["a"]
+    queues.upsert(body("a", 1, dead={}, source={"name": "orders", "group": "billing"}))
+    assert named(queues.by_index(BY_DEAD_NAME, "orders.billing.dlq")) == ["a"]
+    assert named(queues.by_index(BY_DEAD_NAME, "{orders}.billing.dlq")) == ["a"]
 
 
 def test_an_older_sight_and_another_of_its_name_change_nothing() -> None:
     queues = snapshot()
-    queues.take(body("a", 5, routes=routes("c")))
-    queues.take(body("a", 4))
-    assert named(queues.by(ROUTES, "shop", "c")) == ["a"]
-    queues.drop(body("a", 6, uid="another"))
+    queues.upsert(body("a", 5, routes=routes("c")))
+    queues.upsert(body("a", 4))
+    assert named(queues.by_index(BY_ROUTE_TARGET, "shop", "c")) == ["a"]
+    queues.remove(body("a", 6, uid="another"))
     assert queues.get("shop", "a") is not None
 
 
 def test_a_selection_is_kept_while_a_replay_that_has_not_ended_takes_it() -> None:
-    replays = Snapshot(Followed(REPLAYS, "", OF_REPLAYS), lambda *_: None)
+    replays = Informer(InformerSpec(REPLAYS, "", REPLAY_INDEXES), lambda *_: None)
     operation: Any = SimpleNamespace(snapshots={REPLAYS: replays})
     preview = body("dry", 1, queueRef={"name": "orders"})
     apply = body("back", 2, queueRef={"name": "orders"}, previewRef={"name": "dry"})
-    assert not garbage.is_taken(operation, preview)
-    replays.take(apply)
-    assert garbage.is_taken(operation, preview)
+    assert not garbage.is_preview_in_use(operation, preview)
+    replays.upsert(apply)
+    assert garbage.is_preview_in_use(operation, preview)
     ended = body("back", 3, queueRef={"name": "orders"}, previewRef={"name": "dry"})
-    replays.take(ended | {"status": {"completionTime": "2026-11-16T00:00:00Z"}})
-    assert not garbage.is_taken(operation, preview)
+    replays.upsert(ended | {"status": {"completionTime": "2026-11-16T00:00:00Z"}})
+    assert not garbage.is_preview_in_use(operation, preview)
 
 
 def test_a_bucket_that_is_shut_lets_nothing_through() -> None:
@@ -94,18 +94,18 @@ def test_a_burst_is_followed_by_the_rate() -> None:
 
 
 async def test_a_thing_that_is_woken_during_its_pass_is_looked_at_once_more() -> None:
-    work: Work[str] = Work()
+    work: WorkQueue[str] = WorkQueue()
     seen: list[str] = []
 
     async def look(thing: str) -> None:
         seen.append(thing)
         if len(seen) == 1:
-            work.wake(thing)
-            work.wake(thing)
+            work.add(thing)
+            work.add(thing)
 
     task = asyncio.create_task(work.run(look))
-    work.wake("a")
-    work.wake("a")
+    work.add("a")
+    work.add("a")
     async with asyncio.timeout(60):
         while len(seen) < 2:
             await asyncio.sleep(0.01)
@@ -122,11 +122,11 @@ def test_the_probes_tell_what_is_stuck() -> None:
             work=range(waiting),
         )
 
-    assert not_live(operation(1000, 1000, 0, 0), 1000) == ""
-    assert not_live(operation(1000, 1000, 990, 5), 1000) == ""
-    assert "no pass" in not_live(operation(1000, 1000, 0, 5), 1000)
-    assert "no sweep" in not_live(operation(0, 1000, 1000, 0), 1000)
-    assert "judged" in not_live(operation(1000, 0, 1000, 0), 1000)
+    assert liveness_problem(operation(1000, 1000, 0, 0), 1000) == ""
+    assert liveness_problem(operation(1000, 1000, 990, 5), 1000) == ""
+    assert "no pass" in liveness_problem(operation(1000, 1000, 0, 5), 1000)
+    assert "no sweep" in liveness_problem(operation(0, 1000, 1000, 0), 1000)
+    assert "judged" in liveness_problem(operation(1000, 0, 1000, 0), 1000)
 
 
 async def test_a_watch_that_ends_before_everything_is_listed_ends_the_operator(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -159,7 +159,7 @@ async def test_a_broker_that_does_not_answer_holds_back_no_other(monkeypatch: py
         settings=SimpleNamespace(sweep_seconds=0.01),
         pulse=SimpleNamespace(swept_at=0.0),
     )
-    task = asyncio.create_task(sweep.sweep_for_ever(operation))
+    task = asyncio.create_task(sweep.sweep_forever(operation))
     async with asyncio.timeout(60):
         while swept["well"] < 3:
             await asyncio.sleep(0.01)

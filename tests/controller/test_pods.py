@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from deadletter.controller.reconcile.pods import exits, trouble, waits
-from deadletter.plan.queue_status import replica_failure
+from deadletter.controller.reconcile.pods import container_exits, describe_problem, waiting_reason
+from deadletter.plan.queue_status import replica_failure_message
 from tests.controller.operators import Operator, Place, until
 
 
@@ -36,20 +36,20 @@ UNSCHEDULED = {"type": "PodScheduled", "status": "False", "reason": "Unschedulab
     ([pod(state=ended(1, exitCode=1, message=OURS)), pod(state=ended(2, exitCode=0))], ""),
 ])  # fmt: skip
 def test_what_is_said_of_pods(pods: list[dict[str, Any]], said: str) -> None:
-    assert trouble(pods) == said
+    assert describe_problem(pods) == said
 
 
 def test_the_newest_word_counts() -> None:
     pods = [pod(lastState=ended(2, message="newer"), state=ended(3))]
     pods += [pod(state=ended(4, message="newest")), pod(state=ended(1, message="old"))]
-    assert [one.message for one in exits(pods)] == ["old", "newer", "", "newest"]
+    assert [one.message for one in container_exits(pods)] == ["old", "newer", "", "newest"]
 
 
 def test_why_no_pod_is_made() -> None:
     failed = {"type": "ReplicaFailure", "status": "True", "message": "exceeded quota"}
-    assert replica_failure({"status": {"conditions": [failed]}}) == "No pod is made: exceeded quota"
-    assert replica_failure({}) == ""
-    assert waits([]) == ""
+    assert replica_failure_message({"status": {"conditions": [failed]}}) == "No pod is made: exceeded quota"
+    assert replica_failure_message({}) == ""
+    assert waiting_reason([]) == ""
 
 
 def test_a_courier_and_a_replay_say_why_their_pods_wait(place: Place, operator: Operator, redis: str) -> None:

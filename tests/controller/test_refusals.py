@@ -9,8 +9,8 @@ import redis as driver
 
 from deadletter.brokers import errors
 from deadletter.brokers.connect import open_broker
-from deadletter.brokers.types import BoxSpec
-from deadletter.controller.reconcile.boxes import finding
+from deadletter.controller.reconcile.boxes import to_finding
+from deadletter.core.box_spec import BoxSpec
 from deadletter.core.reasons import Reason
 from tests.brokers.opening import LOOPBACK, fresh_name, kafka_at, no_secrets
 from tests.brokers.staging import lay, named, numbered
@@ -32,12 +32,12 @@ from tests.controller.operators import Operator, Place, until
     ],
 )
 def test_a_brokers_objection_in_our_words(error: errors.BrokerError, reason: Reason) -> None:
-    found = finding(error)
-    assert (found.reason, found.message, found.heals) == (reason, str(error), error.is_transient)
+    found = to_finding(error)
+    assert (found.reason, found.message, found.is_transient) == (reason, str(error), error.is_transient)
 
 
 def test_of_a_broker_that_is_away_only_that_it_is() -> None:
-    assert "10.0.0.7" not in finding(errors.BrokerUnreachable("10.0.0.7:9092 refused")).message
+    assert "10.0.0.7" not in to_finding(errors.BrokerUnreachable("10.0.0.7:9092 refused")).message
 
 
 def test_an_address_that_must_not_be_dialled_is_said_so(place: Place, operator: Operator) -> None:

@@ -15,10 +15,10 @@ from deadletter.api.dead_letter_queues import DeadLetterQueue
 from deadletter.brokers import errors
 from deadletter.brokers.types import BoxState, ServerInfo
 from deadletter.controller import health, sweep
-from deadletter.controller.context import Operation, Survey, Thing
+from deadletter.controller.context import BoxSurvey, ObjectKey, OperatorContext
 from deadletter.controller.reconcile import boxes, loop, queue
-from deadletter.controller.reconcile.facts import gather_queue
-from deadletter.controller.state.broker_pool import Line
+from deadletter.controller.reconcile.facts import gather_queue_facts
+from deadletter.controller.state.broker_pool import PooledBroker
 from deadletter.core.box_stats import BoxStats
 from deadletter.core.heartbeats import WorkerStatus
 from deadletter.kube import CONNECTIONS, QUEUES
@@ -27,17 +27,17 @@ from deadletter.settings import Settings
 from tests.plan.things import NOW, connection, meta, plain
 
 KEY = ("shop", "orders")
-ORDERS = Thing(QUEUES, *KEY)
+ORDERS = ObjectKey(QUEUES, *KEY)
 DEAD = "orders.dead"
 
 
-def operating(**spec: Any) -> Operation:
+def operating(**spec: Any) -> OperatorContext:
     """An operator that knows one queue, whose box was found and whose status says so."""
-    operation = Operation(Settings(), SimpleNamespace())
+    operation = OperatorContext(Settings(), SimpleNamespace())
     for resource, thing in ((CONNECTIONS, connection()), (QUEUES, plain(**spec))):
         body = {"metadata": meta(thing.name, resourceVersion="1"), "spec": thing.spec.to_wire()}
-        operation.snapshots[resource].take(body)
-    operation.surveys[KEY] = Survey((), {DEAD: BoxState(DEAD, 1)}, time.monotonic())
+        operation.informers[resource].upsert(body)
+    operation.surveys[KEY] = BoxSurvey((), {DEAD: BoxState(DEAD, 1)}, time.monotonic())
     return operation
 
 
@@ -48,8 +48,8 @@ def line(answer: Callable[[], Mapping[str, Any]]) -> Any:
     return SimpleNamespace(registers=SimpleNamespace(sweep=answers), broker=SimpleNamespace(describe=answers))
 
 
-async def swept(operation: Operation, answer: Any) -> None:
-    await sweep.sweep_line(operation, ("shop", "broker"), line(lambda: {DEAD: answer}))
+async def swept(operation: OperatorContext, answer: Any) -> None:
+    await sweep.sweep_broker(operation, ("shop", "broker"), line(lambda: {DEAD: answer}))
 
 
 def shown() -> dict[str, float]:
@@ -72,20 +72,20 @@ async def test_a_queue_that_went_during_a_sweep_leaves_nothing_behind(answer: An
     operation = operating()
 
     def answers() -> Mapping[str, Any]:
-        operation.snapshots[QUEUES].drop({"metadata": meta("orders")})
+        operation.informers[QUEUES].remove({"metadata": meta("orders")})
         return {DEAD: answer}
 
-    await sweep.sweep_line(operation, ("shop", "broker"), line(answers))
+    await sweep.sweep_broker(operation, ("shop", "broker"), line(answers))
     assert shown() == {}
-    assert (operation.readings, operation.objections) == ({}, {})
+    assert (operation.box_stats, operation.box_errors) == ({}, {})
 
 
 async def test_a_new_queue_of_an_old_name_begins_with_nothing() -> None:
     operation = operating(capacity={"maxLetters": 3})
     await swept(operation, BoxStats(3, NOW))
-    body = operation.snapshots[QUEUES].get(*KEY) or {}
-    operation.snapshots[QUEUES].take({**body, "metadata": meta("orders", resourceVersion="2", uid="another")})
-    assert (operation.readings, operation.surveys) == ({}, {})
+    body = operation.informers[QUEUES].get(*KEY) or {}
+    operation.informers[QUEUES].upsert({**body, "metadata": meta("orders", resourceVersion="2", uid="another")})
+    assert (operation.box_stats, operation.surveys) == ({}, {})
 
 
 async def test_an_age_grows_while_nothing_happens(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -121,43 +121,43 @@ async def test_letters_of_another_age_of_the_world_are_counted() -> None:
     operation = operating()
     await swept(operation, BoxStats(1, 2**64))
     assert shown()["dlq_letters"] == 1
-    status = queue_status(plain(), sweep.facts_of(operation, plain(), BoxStats(1, 2**64)), None)
+    status = queue_status(plain(), sweep.facts_from_stats(operation, plain(), BoxStats(1, 2**64)), None)
     assert status["oldestLetterTime"].startswith("9999-12-31")
 
 
 @pytest.mark.parametrize(("spec", "at_once"), [({}, False), ({"alerts": {"depth": 1}}, True)])
 async def test_numbers_wait_for_their_time_and_a_condition_does_not(spec: dict[str, Any], at_once: bool) -> None:
     operation = operating(**spec)
-    told = queue_status(plain(**spec), sweep.facts_of(operation, plain(**spec), BoxStats(0, None)), None)
-    body = operation.snapshots[QUEUES].get(*KEY) or {}
-    operation.snapshots[QUEUES].take({**body, "metadata": meta("orders", resourceVersion="2"), "status": told})
-    operation.readings[KEY] = BoxStats(0, None)
-    operation.work = type(operation.work)()
-    operation.written_at[ORDERS] = time.monotonic()
+    told = queue_status(plain(**spec), sweep.facts_from_stats(operation, plain(**spec), BoxStats(0, None)), None)
+    body = operation.informers[QUEUES].get(*KEY) or {}
+    operation.informers[QUEUES].upsert({**body, "metadata": meta("orders", resourceVersion="2"), "status": told})
+    operation.box_stats[KEY] = BoxStats(0, None)
+    operation.workqueue = type(operation.workqueue)()
+    operation.status_written_at[ORDERS] = time.monotonic()
     await swept(operation, BoxStats(2, NOW))
-    assert (len(operation.work) == 1) is at_once
-    assert (ORDERS in operation.work._timers) is not at_once
+    assert (len(operation.workqueue) == 1) is at_once
+    assert (ORDERS in operation.workqueue._timers) is not at_once
 
 
 async def test_what_only_a_reading_shows_stands_until_a_reading_succeeds() -> None:
     operation = operating()
     await swept(operation, errors.BoxRecreated("orders.dead: partition 0 was made anew"))
-    found = boxes.objection(operation, plain())
+    found = boxes.sweep_finding(operation, plain())
     assert found is not None
-    assert (found.reason, found.heals, KEY in operation.surveys) == ("BoxRecreated", False, True)
-    operation.work = type(operation.work)()
+    assert (found.reason, found.is_transient, KEY in operation.surveys) == ("BoxRecreated", False, True)
+    operation.workqueue = type(operation.workqueue)()
     await swept(operation, errors.BoxRecreated("orders.dead: partition 0 was made anew"))
-    assert len(operation.work) == 0, "it was told already"
+    assert len(operation.workqueue) == 0, "it was told already"
     await swept(operation, BoxStats(0, None))
-    assert boxes.objection(operation, plain()) is None
-    assert len(operation.work) == 1
+    assert boxes.sweep_finding(operation, plain()) is None
+    assert len(operation.workqueue) == 1
 
 
 async def test_who_asks_for_a_box_hears_whatever_went_wrong() -> None:
     def breaks() -> Mapping[str, Any]:
         raise RuntimeError("of the driver's own")
 
-    asked = Line(connection().spec, None, line(breaks).broker, None)  # type: ignore[arg-type]
+    asked = PooledBroker(connection().spec, None, line(breaks).broker, None)  # type: ignore[arg-type]
     with pytest.raises(RuntimeError):
         await asked.describe([DEAD])
 
@@ -169,7 +169,7 @@ async def test_a_box_that_we_may_not_describe_fails_only_those_who_asked_for_it(
                 raise errors.NotAuthorised("secret: the broker does not allow it")
             return {name: BoxState(name) for name in names if name != "missing"}
 
-    asked = Line(connection().spec, None, Picky(), None)  # type: ignore[arg-type]
+    asked = PooledBroker(connection().spec, None, Picky(), None)  # type: ignore[arg-type]
     others = [f"box-{number}" for number in range(20)]
     answers = await asyncio.gather(
         asked.describe(others[:10]), asked.describe(["secret"]), asked.describe([*others[10:], "missing"]),
@@ -181,14 +181,14 @@ async def test_a_box_that_we_may_not_describe_fails_only_those_who_asked_for_it(
 
 async def test_one_pass_meets_a_broker_and_no_other_waits_for_it() -> None:
     operation, broker = operating(), connection()
-    operation.work = type(operation.work)()
-    opened, silent = await operation.pool.line(broker), asyncio.Event()
+    operation.workqueue = type(operation.workqueue)()
+    opened, silent = await operation.pool.get_or_open(broker), asyncio.Event()
     opened.broker = SimpleNamespace(server=silent.wait)
-    meeting = asyncio.create_task(operation.pool.meet(broker))
+    meeting = asyncio.create_task(operation.pool.ensure_identified(broker))
     await asyncio.sleep(0)
     async with asyncio.timeout(10):
-        await loop.look(operation, ORDERS)
-    assert ORDERS in operation.work._timers, "it is looked at again soon"
+        await loop.reconcile_one(operation, ORDERS)
+    assert ORDERS in operation.workqueue._timers, "it is looked at again soon"
     assert KEY in operation.surveys, "nothing was said or forgotten"
     meeting.cancel()
     await operation.pool.close_all()
@@ -199,10 +199,10 @@ async def test_queues_of_a_broker_that_is_away_do_not_wait_for_it() -> None:
         raise AssertionError("the connection's own pass asks")
 
     operation, broker = operating(), connection()
-    opened = await operation.pool.line(broker)
-    opened.broker, opened.trouble = line(asked).broker, errors.BrokerUnreachable("away")
-    found = await boxes.bring_about(operation, plain(), broker)
-    blocked = await boxes.drop(operation, plain(), broker)
+    opened = await operation.pool.get_or_open(broker)
+    opened.broker, opened.last_error = line(asked).broker, errors.BrokerUnreachable("away")
+    found = await boxes.ensure_boxes(operation, plain(), broker)
+    blocked = await boxes.drop_boxes(operation, plain(), broker)
     assert found is not None
     assert blocked is not None
     assert (found.reason, blocked.reason) == ("BrokerUnreachable", "DeletionBlocked")
@@ -216,13 +216,13 @@ async def test_an_owner_whose_broker_was_not_met_yet_is_met_before_a_younger_is_
     for place, host, made in (("bank", "listener:9093", "2026-11-16"), ("shop", "k:9092", "2026-11-17")):
         head = {"namespace": place, "resourceVersion": "3", "creationTimestamp": f"{made}T00:00:00Z", "uid": place}
         broker = {"metadata": meta("broker", **head), "spec": {"kafka": {"bootstrapServers": [host]}}}
-        operation.snapshots[CONNECTIONS].take(broker)
-        operation.snapshots[QUEUES].take({"metadata": meta("orders", **head), "spec": plain().spec.to_wire()})
+        operation.informers[CONNECTIONS].upsert(broker)
+        operation.informers[QUEUES].upsert({"metadata": meta("orders", **head), "spec": plain().spec.to_wire()})
         cluster = its if place == "bank" else "one-cluster"
-        opened = await operation.pool.line(BrokerConnection.from_body(broker))
+        opened = await operation.pool.get_or_open(BrokerConnection.from_body(broker))
         opened.broker = SimpleNamespace(server=partial(answers, ServerInfo("Kafka", "4", 1, True, cluster)))
-    younger = DeadLetterQueue.from_body(operation.snapshots[QUEUES].get(*KEY) or {})
-    _, found = await queue._judge(operation, younger, await gather_queue(operation, younger))
+    younger = DeadLetterQueue.from_body(operation.informers[QUEUES].get(*KEY) or {})
+    _, found = await queue._validate(operation, younger, await gather_queue_facts(operation, younger))
     assert (found.message if found else "") == (
         "orders.dead is already the dead box of a queue of another namespace." if taken else ""
     )
@@ -235,29 +235,29 @@ async def answers(value: Any) -> Any:
 
 async def test_an_operator_is_ready_when_everything_was_listed_lately(monkeypatch: pytest.MonkeyPatch) -> None:
     operation, now = operating(), time.monotonic()
-    assert "not there yet" in health.not_ready(operation, now)
+    assert "not there yet" in health.readiness_problem(operation, now)
     snapshots = SimpleNamespace(are_listed=True, oldest_list=0.0)
     monkeypatch.setattr(operation, "snapshots", snapshots)
-    assert "not listed for too long" in health.not_ready(operation, now)
+    assert "not listed for too long" in health.readiness_problem(operation, now)
     snapshots.oldest_list = now  # the clock of the event loop is the same
-    assert health.not_ready(operation, now) == ""
-    operation.pulse.swept_at = now - 10_000
-    assert "no sweep" in health.not_ready(operation, now)
+    assert health.readiness_problem(operation, now) == ""
+    operation.liveness.swept_at = now - 10_000
+    assert "no sweep" in health.readiness_problem(operation, now)
 
 
 async def test_lost_letters_add_up_over_restarts_and_are_told_at_once() -> None:
     operation = operating(
         source={"name": "orders", "group": "billing"}, delivery={"http": {"url": "http://b.example/"}}
     )
-    operation.readings[KEY] = BoxStats(0, None)
+    operation.box_stats[KEY] = BoxStats(0, None)
     status = {"lostParkedLetters": 4, "lostParkedLettersTime": "2026-11-15T00:00:00Z"}  # of another life
-    body = operation.snapshots[QUEUES].get(*KEY) or {}
-    operation.snapshots[QUEUES].take({**body, "metadata": meta("orders", resourceVersion="2"), "status": status})
+    body = operation.informers[QUEUES].get(*KEY) or {}
+    operation.informers[QUEUES].upsert({**body, "metadata": meta("orders", resourceVersion="2"), "status": status})
     await swept(operation, BoxStats(0, None))
     assert shown()["dlq_queue_parked_letters_lost"] == 4
-    operation.work = type(operation.work)()
+    operation.workqueue = type(operation.workqueue)()
     await swept(operation, BoxStats(0, None, lost=3))
     await swept(operation, BoxStats(0, None, lost=1))
-    assert (operation.losses[KEY].letters, len(operation.work)) == (8, 1)
+    assert (operation.losses[KEY].letters, len(operation.workqueue)) == (8, 1)
     assert shown()["dlq_queue_parked_letters_lost"] == 8
     assert shown()["dlq_queue_parked_letters_lost_timestamp_seconds"] == operation.losses[KEY].at / 1000

@@ -10,13 +10,13 @@ import pytest
 from deadletter.api.broker_connections import BrokerConnectionSpec
 from deadletter.api.dead_letter_queues import DeadLetterQueue
 from deadletter.controller import garbage
-from deadletter.controller.context import Operation, Thing
+from deadletter.controller.context import ObjectKey, OperatorContext
 from deadletter.controller.reconcile import loop
 from deadletter.controller.reconcile import queue as queues
 from deadletter.controller.reconcile import status as statuses
-from deadletter.controller.state.broker_pool import Line
-from deadletter.controller.state.secret_cache import SecretStore
-from deadletter.controller.state.workqueue import Work
+from deadletter.controller.state.broker_pool import PooledBroker
+from deadletter.controller.state.secret_cache import SecretCache
+from deadletter.controller.state.workqueue import WorkQueue
 from deadletter.core.reasons import Reason
 from deadletter.kube import CONNECTIONS, EVENTS, QUEUES, REPLAYS, ApiError, Body
 from deadletter.plan.facts import QueueFacts
@@ -25,7 +25,7 @@ from deadletter.plan.queue_status import queue_status
 from deadletter.settings import Settings
 from tests.plan.things import NOW, connection, delivered, meta, plain, reading
 
-ORDERS = Thing(QUEUES, "shop", "orders")
+ORDERS = ObjectKey(QUEUES, "shop", "orders")
 AWAY = Finding(Reason.BrokerUnreachable, "away", True, BOXES)
 
 
@@ -57,41 +57,41 @@ class Server:
 def told(depth: int, status: Body, found: Finding | None = None) -> Body:
     """The next status of a queue that says this."""
     queue = plain().model_copy(update={"status": type(plain().status).model_validate(status)})
-    facts = QueueFacts(connection=connection(), reading=reading(depth, NOW if depth else None), now=NOW)
+    facts = QueueFacts(connection=connection(), stats=reading(depth, NOW if depth else None), now=NOW)
     return queue_status(queue, facts, found)
 
 
 async def test_numbers_are_written_at_most_every_thirty_seconds() -> None:
     server: Any = Server()
-    operation = Operation(Settings(), server)
+    operation = OperatorContext(Settings(), server)
     first = told(0, {})
 
     async def write(old: Body, new: Body) -> int:
-        await statuses.write(operation, ORDERS, plain(), {"status": old}, new)
+        await statuses.write_status(operation, ORDERS, plain(), {"status": old}, new)
         return len(server.statuses)
 
     assert await write({}, first) == 1
-    operation.work = Work()  # the write woke it
+    operation.workqueue = WorkQueue()  # the write woke it
     second = told(5, first)
     assert await write(first, second) == 1, "depth alone waits"
-    assert 29 < operation.work._timers[ORDERS].when() - time.monotonic() <= 30
+    assert 29 < operation.workqueue._timers[ORDERS].when() - time.monotonic() <= 30
     assert await write(second, told(5, second)) == 1, "nothing differs"
     worse = told(5, second, AWAY)
     assert await write(second, worse) == 2, "a condition does not wait"
     assert server.statuses[-1].keys() == {"conditions"}
-    operation.written_at[ORDERS] -= 31
+    operation.status_written_at[ORDERS] -= 31
     assert await write(worse, told(6, worse, AWAY)) == 3
     assert server.statuses[-1] == {"depth": 6}
 
 
 async def test_an_event_tells_what_turned_and_nothing_else() -> None:
     server: Any = Server()
-    operation = Operation(Settings(status_seconds=0), server)
+    operation = OperatorContext(Settings(status_seconds=0), server)
     status: Body = {}
     heard: list[list[tuple[str, str]]] = []
     for depth, found in ((0, None), (5, None), (5, AWAY), (6, AWAY), (6, None)):
         old, status = status, told(depth, status, found)
-        await statuses.write(operation, ORDERS, plain(), {"status": old}, status)
+        await statuses.write_status(operation, ORDERS, plain(), {"status": old}, status)
         heard.append(server.events.copy())
         server.events.clear()
     ready, away = [("Normal", "Reconciled")], [("Warning", "BrokerUnreachable")]
@@ -100,13 +100,13 @@ async def test_an_event_tells_what_turned_and_nothing_else() -> None:
 
 async def test_a_secret_is_read_again_after_its_time_and_sooner_when_it_is_missing() -> None:
     server: Any = Server()
-    store = SecretStore(server, 60, require_label=False, grant="")
+    store = SecretCache(server, 60, require_label=False, grant="")
 
     async def facts(*passed: float) -> list[bool]:
         """Is it there, after so many seconds since it was read?"""
         found = []
         for seconds in passed:
-            store._kept["shop", "login"].at -= seconds
+            store._cached["shop", "login"].read_at -= seconds
             found.append((await store.fact("shop", "login")).exists)
         return found
 
@@ -118,10 +118,10 @@ async def test_a_secret_is_read_again_after_its_time_and_sooner_when_it_is_missi
 
 
 async def test_a_secret_is_kept_as_long_as_a_line_needs_it() -> None:
-    operation = Operation(Settings(), cast("Any", Server()))
+    operation = OperatorContext(Settings(), cast("Any", Server()))
     spec = BrokerConnectionSpec.model_validate({"redis": {"url": "redis://r:6379/0", "secretRef": {"name": "login"}}})
-    operation.pool._lines["shop", "broker"] = Line(spec, None, None, None)  # type: ignore[arg-type]
-    assert garbage.used_secrets(operation).keys() == {("shop", "login")}
+    operation.pool._brokers["shop", "broker"] = PooledBroker(spec, None, None, None)  # type: ignore[arg-type]
+    assert garbage.secret_users(operation).keys() == {("shop", "login")}
 
 
 @pytest.mark.parametrize(
@@ -136,26 +136,26 @@ async def test_what_a_snapshot_will_tell_is_not_asked_for_again_and_again(
     queue: DeadLetterQueue, reason: str, asks_again: bool
 ) -> None:
     server: Any = Server()
-    operation = Operation(Settings(), server)
+    operation = OperatorContext(Settings(), server)
     broker = {"metadata": meta("broker", resourceVersion="1"), "spec": connection().spec.to_wire()}
-    operation.snapshots[CONNECTIONS].take(broker)
+    operation.informers[CONNECTIONS].upsert(broker)
     body = {"metadata": meta("orders", resourceVersion="1"), "spec": queue.spec.to_wire()}
     assert await queues.reconcile(operation, ORDERS, queue, body) is asks_again
     assert server.statuses[0]["conditions"][0]["reason"] == reason
 
 
 async def test_many_that_wait_ask_together_at_most_twenty_times_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
-    operation = Operation(Settings(), cast("Any", Server()))
+    operation = OperatorContext(Settings(), cast("Any", Server()))
     body = {"metadata": meta("orders", resourceVersion="1"), "spec": plain().spec.to_wire()}
-    operation.snapshots[QUEUES].take(body)
+    operation.informers[QUEUES].upsert(body)
     monkeypatch.setattr(loop, "_judge", lambda *_: asyncio.sleep(0, result=True))
     for many, seconds in ((10, 15), (2_000, 100)):
-        operation.work = Work()
+        operation.workqueue = WorkQueue()
         for number in range(many - 1):
-            operation.work._tries[ORDERS._replace(name=f"q-{number}")] = 1
-        operation.work._tries[ORDERS] = 9
-        await loop.look(operation, ORDERS)
-        assert operation.work._timers[ORDERS].when() - time.monotonic() == pytest.approx(seconds, abs=1)
+            operation.workqueue._failures[ORDERS._replace(name=f"q-{number}")] = 1
+        operation.workqueue._failures[ORDERS] = 9
+        await loop.reconcile_one(operation, ORDERS)
+        assert operation.workqueue._timers[ORDERS].when() - time.monotonic() == pytest.approx(seconds, abs=1)
 
 
 def replay(uid: str = "uid-back") -> Body:
@@ -178,19 +178,19 @@ async def test_traces_of_a_replay_go_only_when_it_is_gone(
 ) -> None:
     server: Any = Server()
     server.there, server.refuses = there, refuses
-    operation = Operation(Settings(), server)
+    operation = OperatorContext(Settings(), server)
     queue = {"metadata": meta("orders", resourceVersion="1"), "spec": plain().spec.to_wire()}
-    operation.snapshots[QUEUES].take(queue)
+    operation.informers[QUEUES].upsert(queue)
     forgot: list[str] = []
 
     async def forget(_: str, uid: str) -> None:
         forgot.append(uid)
 
     broker: Any = SimpleNamespace(delete_replay_records=forget)
-    operation.pool._lines["shop", "broker"] = Line(connection().spec, None, broker, None)  # type: ignore[arg-type]
-    operation.snapshots[REPLAYS].take(replay() | {"metadata": meta("back", uid="uid-back", resourceVersion="2")})
-    operation.snapshots[REPLAYS].drop(replay())
-    gone, operation.gone = operation.gone, []
-    await garbage.forget_replay(operation, gone[0])
+    operation.pool._brokers["shop", "broker"] = PooledBroker(connection().spec, None, broker, None)  # type: ignore[arg-type]
+    operation.informers[REPLAYS].upsert(replay() | {"metadata": meta("back", uid="uid-back", resourceVersion="2")})
+    operation.informers[REPLAYS].remove(replay())
+    gone, operation.deleted_replays = operation.deleted_replays, []
+    await garbage.clean_ledger(operation, gone[0])
     assert forgot == (["uid-back"] if forgotten else [])
-    assert operation.gone == (gone if kept else [])
+    assert operation.deleted_replays == (gone if kept else [])

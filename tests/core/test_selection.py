@@ -140,7 +140,7 @@ def test_the_same_text_is_compiled_once():
     ],
 )
 def test_a_selection_takes_what_fits_every_part(selection, taken):
-    assert selection.judge(LETTER, NOW) is taken
+    assert selection.matches(LETTER, NOW) is taken
 
 
 @pytest.mark.parametrize(
@@ -154,5 +154,5 @@ def test_a_selection_takes_what_fits_every_part(selection, taken):
     ],
 )
 def test_a_glance_suffices_unless_times_or_an_expression_ask_for_more(selection, suffices):
-    assert selection.takes_a_glance is suffices
-    assert selection.takes_all is (selection == Selection())
+    assert selection.needs_only_summary is suffices
+    assert selection.matches_all is (selection == Selection())

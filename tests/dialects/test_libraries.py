@@ -7,7 +7,8 @@ from dataclasses import dataclass
 import pytest
 
 from deadletter.brokers.connect import open_broker
-from deadletter.brokers.types import BoxSpec, MonitoredBox, StoredMessage
+from deadletter.brokers.types import MonitoredBox, StoredMessage
+from deadletter.core.box_spec import BoxSpec
 from deadletter.core.dialects.reader import read_letter
 from deadletter.core.fingerprint import fingerprint
 from deadletter.core.letters import Category, Confidence, Letter, Origin

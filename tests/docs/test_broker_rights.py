@@ -16,7 +16,8 @@ from deadletter.brokers.connect import open_broker
 from deadletter.brokers.contract import Broker
 from deadletter.brokers.errors import BrokerError
 from deadletter.brokers.kafka.subscription import retry_partition
-from deadletter.brokers.types import BoxSpec, MonitoredBox
+from deadletter.brokers.types import MonitoredBox
+from deadletter.core.box_spec import BoxSpec
 from deadletter.core.box_stats import BoxStats
 from deadletter.workers import exit_status
 from deadletter.workers.replay.setup import wall_clock

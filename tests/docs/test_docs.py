@@ -27,6 +27,10 @@ CALM = {
 }  # fmt: skip
 LINKED = [*PAGES, *places.REPOSITORY.glob("bench/results/*.md"), *places.REPOSITORY.glob("charts/*/README.md")]
 TARGET = re.compile(r"\bmake ([a-z][a-z-]*)")
+# Pages for people who change the code; paths are relative to the repository or to the package.
+ABOUT_CODE = [places.REPOSITORY / "CONTRIBUTING.md", *places.REPOSITORY.glob("docs/design/*.md")]
+MODULE = re.compile(r"(?<![\w/.<>-])(?:\w+/)*\w+\.py\b")
+FOLDER = re.compile(r"`((?:\w+/)+)`")
 
 
 def headings(page: Path) -> set[str]:
@@ -51,6 +55,19 @@ def test_every_link_and_every_named_file_exists(page: Path) -> None:
         assert anchor in headings((page.parent / link) if link else page), f"{page.name}: {link}#{anchor}"
     for file in FILE.findall(text):
         assert (places.REPOSITORY / file).exists(), f"{page.name}: {file}"
+
+
+@pytest.mark.parametrize("page", ABOUT_CODE, ids=lambda page: page.name)
+def test_every_source_file_that_a_page_names_exists(page: Path) -> None:
+    text = page.read_text()
+    roots = (places.REPOSITORY, places.REPOSITORY / "operator" / "deadletter")
+    named = [*MODULE.findall(text), *FOLDER.findall(text)]
+    assert [name for name in named if not any((root / name).exists() for root in roots)] == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(places.REPOSITORY)))
+def test_every_page_links_the_glossary(page: Path) -> None:
+    assert page.name == "glossary.md" or "glossary.md" in {Path(link).name for link in LINK.findall(page.read_text())}
 
 
 def test_every_missed_benchmark_is_linked_to_its_reason() -> None:

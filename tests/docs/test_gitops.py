@@ -18,9 +18,9 @@ from tests.plan.things import NOW, connection, plain, reading, replay, tally
 
 PAGE = (places.REPOSITORY / "docs" / "guides" / "gitops.md").read_text()
 (CHECK,) = (text for language, text in BLOCK.findall(PAGE) if language == "lua")
-SEEN = QueueFacts(connection=connection(), reading=reading(0), now=NOW)
+SEEN = QueueFacts(connection=connection(), stats=reading(0), now=NOW)
 AWAY = Finding(Reason.BrokerUnreachable, "nobody answers", True, BOXES)
-NEVER = Finding(Reason.SelfReference, "a queue cannot reference itself", heals=False)
+NEVER = Finding(Reason.SelfReference, "a queue cannot reference itself", is_transient=False)
 CIRCLED = queue_status(plain(), SEEN, NEVER)
 WELL = queue_status(plain(), SEEN, None)
 MANY = queue_status(plain(alerts={"depth": 1}), replace(SEEN, reading=reading(2, NOW)), None)

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from deadletter.plan.replay_manifests import STUMBLES
+from deadletter.plan.replay_manifests import MAX_FAILED_PODS
 from tests.bed import beds, processes
 from tests.bed import kafka as kafka_part
 from tests.bed.beds import Bed
@@ -76,7 +76,7 @@ def test_pods_killed_and_a_job_deleted_lose_and_repeat_nothing(cluster: Cluster,
         haul.kill(first)
         haul.container(other_than=first)
         haul.until_sent(900)
-        haul.stage.until("a kill not to count once another pod got on", lambda: haul.patience() > STUMBLES)
+        haul.stage.until("a kill not to count once another pod got on", lambda: haul.patience() > MAX_FAILED_PODS)
         suspend(haul)
         delete_pod(haul)
         assert haul.stage.get(f"job/{haul.job()}")["status"]["failed"] == 1  # asked to stop: no failure

@@ -53,13 +53,13 @@ def read_bomb(file: str) -> float:
     from aiokafka import TopicPartition
 
     from deadletter.brokers.errors import BrokerError
-    from deadletter.brokers.kafka.fetch import committed, unpacked
+    from deadletter.brokers.kafka.fetch import select_committed, unpack_messages
 
     content = Path(file).read_bytes()
     before = peak()
     with suppress(BrokerError):
-        batches, _ = committed(content, [], 0)
-        for _ in unpacked(batches, TopicPartition("dead", 0), 0, 10):
+        batches, _ = select_committed(content, [], 0)
+        for _ in unpack_messages(batches, TopicPartition("dead", 0), 0, 10):
             pass
     return peak() - before
 
@@ -128,7 +128,7 @@ def read_settlements(count: str) -> float:
     """Seconds of processor time that so many settlement records of about 45 bytes each take."""
     from pyroaring import BitMap
 
-    from deadletter.brokers.kafka.monitor_state import Tail
+    from deadletter.brokers.kafka.monitor_state import QueueState
     from deadletter.brokers.types import MonitoredBox
     from deadletter.core.ledger.settlements import encode_chunk, settled_key
     from deadletter.core.replay_progress import SettledAs
@@ -137,10 +137,10 @@ def read_settlements(count: str) -> float:
     bits.run_optimize()
     keys = [settled_key("dead", 0, SettledAs.Replayed, number) for number in range(int(count))]
     records = [(key, encode_chunk(key, bits)) for key in keys]
-    tail = Tail(MonitoredBox("dead", "dead.ledger", None, "Auto", False, None))
+    tail = QueueState(MonitoredBox("dead", "dead.ledger", None, "Auto", False, None))
     before = time.process_time()
     for at, (key, value) in enumerate(records):
-        tail.read_ledger(_record("dead.ledger", at, key, value))
+        tail.add_ledger_record(_record("dead.ledger", at, key, value))
     return time.process_time() - before
 
 

@@ -15,11 +15,12 @@ from deadletter.api.dead_letter_queues import DeadLetterQueue
 from deadletter.brokers.connect import open_broker
 from deadletter.brokers.errors import BrokerError
 from deadletter.brokers.memory import MemoryBroker, MemoryServer
-from deadletter.brokers.types import BoxSpec, MonitoredBox
-from deadletter.cli.letters import _table, summary
-from deadletter.controller.admission import judge_queue
-from deadletter.controller.context import Operation
-from deadletter.controller.reconcile.facts import gather_queue
+from deadletter.brokers.types import MonitoredBox
+from deadletter.cli.letters import _table, list_fields
+from deadletter.controller.admission import validate_queue
+from deadletter.controller.context import OperatorContext
+from deadletter.controller.reconcile.facts import gather_queue_facts
+from deadletter.core.box_spec import BoxSpec
 from deadletter.core.dialects.reader import read_letter
 from deadletter.core.fingerprint import top_frame
 from deadletter.core.ledger.settlements import encode_chunk, settled_key
@@ -91,11 +92,11 @@ async def test_a_forged_header_cannot_write_to_the_ledger(kafka: str, wire: Wire
     assert reading.depth >= 5
 
 
-def operation_with(*bodies: tuple[Resource, Body]) -> Operation:
+def operation_with(*bodies: tuple[Resource, Body]) -> OperatorContext:
     """An operator that has seen these objects."""
-    operation = Operation(Settings(), None)  # type: ignore[arg-type]
+    operation = OperatorContext(Settings(), None)  # type: ignore[arg-type]
     for resource, body in bodies:
-        operation.snapshots[resource].take(body)
+        operation.informers[resource].upsert(body)
     return operation
 
 
@@ -138,7 +139,7 @@ async def test_a_queue_that_never_reached_its_broker_holds_no_box() -> None:
         (QUEUES, queue),
     )
     judged = DeadLetterQueue.from_body(queue)
-    assert box_is_free(judged, await gather_queue(operation, judged, confirm=False)) is None
+    assert box_is_free(judged, await gather_queue_facts(operation, judged, confirm=False)) is None
 
 
 @known_fault("P-HOOK", "the webhook confirms that a queue of another namespace has a box of this name")
@@ -150,7 +151,9 @@ async def test_the_webhook_does_not_confirm_what_other_namespaces_have() -> None
         (QUEUES, body(QUEUES, "bank", "payroll", dict(asked["spec"]), "2026-01-01", **READY)),
     )
     del asked["metadata"]["creationTimestamp"]
-    assert await judge_queue(operation_with(ours, *theirs), asked) == await judge_queue(operation_with(ours), asked)
+    assert await validate_queue(operation_with(ours, *theirs), asked) == await validate_queue(
+        operation_with(ours), asked
+    )
 
 
 @known_fault("P-FRAMES-KAFKA", "one frame of a Kafka broker takes as much of the operator's memory as it likes")
@@ -238,7 +241,7 @@ def test_control_characters_of_letters_are_escaped_in_a_table() -> None:
         ("dlq-error-type", b"\x1b]0;title\x07\x1b[2J"),
         ("dlq-error-message", b"\x1b[8mhidden \xc2\x9b31m"),
     )
-    printed = _table([summary(read_letter(Message(b"key", b"{}", headers, 0), Place("dead", 0, 1)))])
+    printed = _table([list_fields(read_letter(Message(b"key", b"{}", headers, 0), Place("dead", 0, 1)))])
     assert [character for character in printed if not character.isprintable() and character != "\n"] == []
 
 

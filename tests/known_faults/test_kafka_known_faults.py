@@ -27,15 +27,16 @@ from deadletter.brokers.kafka import ledger as ledgers
 from deadletter.brokers.kafka import topics
 from deadletter.brokers.kafka.subscription import retry_partition
 from deadletter.brokers.kafka.subscription import subscription as kafka_desk
-from deadletter.brokers.types import BoxSpec, MonitoredBox, Publication
+from deadletter.brokers.types import MonitoredBox, Publication
+from deadletter.core.box_spec import BoxSpec
 from deadletter.core.heartbeats import WorkerStatus
 from deadletter.core.ledger.settlements import encode_chunk, settled_key
 from deadletter.core.letters import Place
 from deadletter.core.replay_progress import SettledAs
 from deadletter.workers import exit_status
 from deadletter.workers.courier.courier import Courier
-from deadletter.workers.courier.main import desk_spec
-from deadletter.workers.delivery.http.delivery import Deliverer, wall_clock
+from deadletter.workers.courier.main import subscription_spec
+from deadletter.workers.delivery.http.delivery import HttpMessageDelivery, wall_clock
 from tests.bed import beds
 from tests.bed.kafka_cluster import KafkaCluster
 from tests.brokers.opening import LOOPBACK as OPEN_TO
@@ -148,7 +149,7 @@ async def test_a_recreated_dead_topic_is_noticed_where_a_marker_has_the_offset_o
     await wire.make(1)
     scene = Scene(wire.broker, wire.prefix, {"kafka": {"bootstrapServers": [kafka]}})
 
-    async def discard(uid: str) -> exit_status.Ending:
+    async def discard(uid: str) -> exit_status.ExitStatus:
         told = scene.assignment(uid, action="Discard")
         names = {name: wire.prefix + name for name in ("dead", "retry")}
         named = told.boxes.model_copy(
@@ -226,7 +227,7 @@ async def test_a_message_with_a_time_far_ahead_does_not_hold_up_other_messages(w
 @known_fault("E9", "every heartbeat of a courier has a producer id of its own, which the broker keeps for a day")
 async def test_the_heartbeats_of_a_courier_share_one_producer(wire: Wire, bed: beds.Bed) -> None:
     await wire.make(1)
-    async with wire.broker.subscribe(desk_spec(wire.assignment("http://127.0.0.1:1/"), "pod-0")) as desk:
+    async with wire.broker.subscribe(subscription_spec(wire.assignment("http://127.0.0.1:1/"), "pod-0")) as desk:
         for n in range(5):
             await desk.report_status(WorkerStatus("pod-0", at=n))
     (log,) = (bed.directory / "kafka" / "log").glob(f"{wire.prefix}dead.ledger-0/*.log")
@@ -256,8 +257,8 @@ async def test_a_clock_stepped_back_does_not_keep_the_circuit_open() -> None:
     }
     async with serving(lambda _: web.Response(status=200 if is_up else 503)) as service:
         told = assignment(service.url, policy=policy, delivery={"inlineLimit": "1h"})
-        deliverer, stop = Deliverer(told, no_secret), asyncio.Event()
-        async with bench.broker.subscribe(desk_spec(told, "pod-0")) as desk:
+        deliverer, stop = HttpMessageDelivery(told, no_secret), asyncio.Event()
+        async with bench.broker.subscribe(subscription_spec(told, "pod-0")) as desk:
             courier = Courier(told, desk, deliverer, clock=lambda: wall_clock() + step)
             run = asyncio.ensure_future(courier.run(stop))
             await until(lambda: courier.gate.breaker.state == "Open")
@@ -320,9 +321,9 @@ async def test_settlements_of_a_trimmed_retry_topic_leave_the_ledger(
     ledger, retry = f"{wire.prefix}dead.ledger", f"{wire.prefix}retry"
     key = settled_key(retry, 0, SettledAs.Delivered, 0)
     line = wire.broker._line
-    async with wire.broker.subscribe(desk_spec(wire.assignment("http://127.0.0.1:1/"), "pod-0")) as desk:
+    async with wire.broker.subscribe(subscription_spec(wire.assignment("http://127.0.0.1:1/"), "pod-0")) as desk:
         await desk.report_status(WorkerStatus("pod-0", at=1))  # which makes the ledger
-    await ledgers.write_plainly(line, ledger, {0: [(key, encode_chunk(key, BitMap(range(CHUNK))))]})
+    await ledgers.write_without_transaction(line, ledger, {0: [(key, encode_chunk(key, BitMap(range(CHUNK))))]})
     async with producing(wire) as producer:
         await fill(producer, retry, CHUNK)
     await delete_records(wire, "retry", CHUNK)

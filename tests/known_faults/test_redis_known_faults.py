@@ -13,8 +13,8 @@ from deadletter.brokers.connect import open_broker
 from deadletter.brokers.errors import BrokerError, Fenced
 from deadletter.brokers.types import CommitBatch
 from deadletter.core.replay_progress import SettledAs
-from deadletter.workers.courier.main import Shift, desk_spec
-from deadletter.workers.environment import Station
+from deadletter.workers.courier.main import CourierProcess, subscription_spec
+from deadletter.workers.environment import WorkerEnvironment
 from tests.brokers.failovers import failing_over
 from tests.brokers.opening import LOOPBACK, no_secrets, redis_at
 from tests.brokers.staging import contents, lay, make_boxes, numbered, republish, tally_of
@@ -88,8 +88,8 @@ async def test_the_liveness_probe_fails_where_redis_refuses_every_write(tmp_path
         async with open_broker(spec, no_secret, LOOPBACK) as broker, serving(ok) as service:
             wire = Wire(broker, spec, fresh_prefix())
             await wire.make()
-            station = Station(tmp_path, tmp_path, 0, "pod-0", tmp_path / "termination")
-            shift = Shift(wire.assignment(service.url), station, clock=lambda: time.monotonic() + later)
+            station = WorkerEnvironment(tmp_path, tmp_path, 0, "pod-0", tmp_path / "termination")
+            shift = CourierProcess(wire.assignment(service.url), station, clock=lambda: time.monotonic() + later)
             stop = asyncio.Event()
             work = asyncio.ensure_future(shift.work(stop))
             await wire.send(message("first"))
@@ -150,5 +150,5 @@ async def test_a_lag_that_redis_does_not_know_is_not_shown_as_zero(redis: str) -
         await wire.send(*(message(f"{n}", "k") for n in range(20)))
         entries = await client.xrange(wire.prefix + "orders")
         await client.xdel(wire.prefix + "orders", entries[-10][0])  # a gap, so that Redis cannot count
-        async with broker.subscribe(desk_spec(told, "pod-0")) as desk:
+        async with broker.subscribe(subscription_spec(told, "pod-0")) as desk:
             assert desk.lag != 0

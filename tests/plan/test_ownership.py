@@ -9,14 +9,14 @@ from deadletter.core.reasons import Reason
 from deadletter.plan.facts import QueueFacts
 from deadletter.plan.findings import Finding
 from deadletter.plan.ownership import (
-    CONFIRM_DELETE,
-    TAKE_OVER,
-    conflict,
-    droppable,
-    is_from_020,
+    CONFIRM_DELETE_ANNOTATION,
+    TAKE_OVER_ANNOTATION,
+    conflict_finding,
+    boxes_to_delete,
+    is_from_release_020,
     judge_ownership,
     new_intents,
-    only_ids_are_new,
+    only_ids_differ,
     records_after,
     without_intents,
 )
@@ -53,7 +53,7 @@ FOUND = (box(DEAD, "id-1", True), box(RETRY, "id-2", True), box(LEDGER, "id-3", 
         pytest.param(owner(conditions=[READY]), ALL, FOUND, id="Ready under 0.2.0"),
         pytest.param(owner(depth=3), ALL, FOUND, id="counted under 0.2.0, whose broker was away at the upgrade"),
         pytest.param(owner(*FOUND), ALL, FOUND, id="found stays found"),
-        pytest.param(owner(annotations={TAKE_OVER: DEAD}), ALL, FOUND, id="taken over by name"),
+        pytest.param(owner(annotations={TAKE_OVER_ANNOTATION: DEAD}), ALL, FOUND, id="taken over by name"),
         pytest.param(
             owner(*OURS), ALL | {LEDGER: "id-9"}, (*OURS[:2], box(LEDGER, "id-9", True)), id="a ledger made again"
         ),
@@ -75,7 +75,7 @@ def test_what_a_queue_owns(queue: Any, ids: dict[str, str], records: tuple[Owned
         pytest.param(owner(*OURS), ALL | {DEAD: ""}, (), (DEAD,), id="its id is gone"),
         pytest.param(owner(*OURS, conditions=[READY]), ALL | {DEAD: "id-9"}, (), (DEAD,), id="Ready is no excuse"),
         pytest.param(owner(box(DEAD, "id-1"), conditions=[READY]), ALL, (RETRY, LEDGER), (), id="records are whole"),
-        pytest.param(owner(annotations={TAKE_OVER: RETRY}), ALL, tuple(ALL), (), id="another is named"),
+        pytest.param(owner(annotations={TAKE_OVER_ANNOTATION: RETRY}), ALL, tuple(ALL), (), id="another is named"),
     ],
 )
 def test_what_stands_in_the_way(queue: Any, ids: dict[str, str], foreign: Any, replaced: Any) -> None:
@@ -90,43 +90,43 @@ def test_an_adopted_queue_owns_nothing() -> None:
 
 def test_a_conflict_names_the_box_and_the_ways_out_of_this_queue() -> None:
     one = plain()
-    said = conflict(one, False, judge_ownership(one, False, {"orders.dead": "id-1"}))
-    assert (said.reason, said.heals) == (Reason.BoxConflict, False)
-    for words in ("orders.dead:", "dead.name", "dead.adopt: true", f"annotate dlq/orders '{TAKE_OVER}=orders.dead'"):
+    said = conflict_finding(one, False, judge_ownership(one, False, {"orders.dead": "id-1"}))
+    assert (said.reason, said.is_transient) == (Reason.BoxConflict, False)
+    for words in ("orders.dead:", "dead.name", "dead.adopt: true", f"annotate dlq/orders '{TAKE_OVER_ANNOTATION}=orders.dead'"):
         assert words in said.message
-    ledger = conflict(one, False, judge_ownership(one, False, {"orders.dead.ledger": ""}))
+    ledger = conflict_finding(one, False, judge_ownership(one, False, {"orders.dead.ledger": ""}))
     assert "dead.adopt" not in ledger.message
     made = owner()
-    assert "dead.adopt" not in conflict(made, False, judge_ownership(made, False, ALL)).message
+    assert "dead.adopt" not in conflict_finding(made, False, judge_ownership(made, False, ALL)).message
     again = owner(*OURS)
-    text = conflict(again, False, judge_ownership(again, False, ALL | {DEAD: "id-9", RETRY: "id-8"})).message
+    text = conflict_finding(again, False, judge_ownership(again, False, ALL | {DEAD: "id-9", RETRY: "id-8"})).message
     assert "created again by others" in text
-    assert f"'{TAKE_OVER}={DEAD}'" in text
+    assert f"'{TAKE_OVER_ANNOTATION}={DEAD}'" in text
 
 
 def test_what_is_deleted_with_the_queue() -> None:
     def drop(queue: Any, ids: dict[str, str]) -> Any:
-        return droppable(queue, judge_ownership(queue, False, ids), ids)
+        return boxes_to_delete(queue, judge_ownership(queue, False, ids), ids)
 
     assert drop(owner(*OURS), ALL) == (DEAD, RETRY, LEDGER)
     assert drop(owner(*OURS), ALL | {DEAD: "id-9"}) == (RETRY, LEDGER)
     assert drop(owner(), ALL) == ()
     blocked = drop(owner(*FOUND[:1], *OURS[1:]), ALL)
     assert isinstance(blocked, Finding)
-    assert (blocked.reason, blocked.heals) == (Reason.DeletionBlocked, True)
-    assert f"{CONFIRM_DELETE}=true" in blocked.message
+    assert (blocked.reason, blocked.is_transient) == (Reason.DeletionBlocked, True)
+    assert f"{CONFIRM_DELETE_ANNOTATION}=true" in blocked.message
     assert isinstance(drop(owner(conditions=[READY]), ALL), Finding), "deleted before it was ever recorded"
-    confirmed = {CONFIRM_DELETE: "true"}
+    confirmed = {CONFIRM_DELETE_ANNOTATION: "true"}
     assert drop(owner(*FOUND, annotations=confirmed), ALL) == (DEAD, RETRY, LEDGER)
     assert drop(owner(*FOUND), {}) == (DEAD, RETRY, LEDGER), "nothing is there to confirm"
 
 
 def test_ids_alone_need_no_write_of_their_own() -> None:
-    assert only_ids_are_new(INTENT, OURS, ALL)
-    assert only_ids_are_new(OURS, OURS, ALL)
-    assert not only_ids_are_new((), INTENT, {})
-    assert not only_ids_are_new(OURS, INTENT, {})
-    assert not only_ids_are_new(OURS, (*OURS[:2], box(LEDGER, "id-9", True)), ALL)
+    assert only_ids_differ(INTENT, OURS, ALL)
+    assert only_ids_differ(OURS, OURS, ALL)
+    assert not only_ids_differ((), INTENT, {})
+    assert not only_ids_differ(OURS, INTENT, {})
+    assert not only_ids_differ(OURS, (*OURS[:2], box(LEDGER, "id-9", True)), ALL)
 
 
 def test_what_the_broker_refused_to_create_is_found_if_it_exists_later() -> None:
@@ -136,7 +136,7 @@ def test_what_the_broker_refused_to_create_is_found_if_it_exists_later() -> None
     later = (*refused[:1], box(RETRY, "id-2", found=True), refused[2])
     assert judge_ownership(owner(*refused), False, {DEAD: "id-1", RETRY: "id-2"}).records == later
     assert records_after(refused, {DEAD}, ALL, ()) == OURS, "created by us after all"
-    assert droppable(owner(*refused), judge_ownership(owner(*refused), False, {}), {}) == (DEAD, RETRY, LEDGER)
+    assert boxes_to_delete(owner(*refused), judge_ownership(owner(*refused), False, {}), {}) == (DEAD, RETRY, LEDGER)
 
 
 def test_an_intent_that_others_were_faster_than_is_withdrawn() -> None:
@@ -152,14 +152,14 @@ def test_records_stay_in_the_status_whatever_else_is_wrong() -> None:
     wire = [one.to_wire() for one in OURS]
     assert queue_status(owner(*OURS), facts, Finding(Reason.BrokerUnreachable, "away"))["ownedBoxes"] == wire
     assert queue_status(owner(), facts, None).keys().isdisjoint({"ownedBoxes"})
-    new = queue_status(owner(*INTENT), QueueFacts(connection=connection(), owned=OURS, now=NOW), None)
+    new = queue_status(owner(*INTENT), QueueFacts(connection=connection(), owned_boxes=OURS, now=NOW), None)
     assert new["ownedBoxes"] == wire
 
 
 def test_a_rollback_to_0_2_0_and_back() -> None:
     """0.2.0 prunes the records; after the second upgrade the boxes are found, not foreign."""
     pruned = owner(conditions=[READY], depth=0)
-    assert is_from_020(pruned)
+    assert is_from_release_020(pruned)
     assert judge_ownership(pruned, False, ALL).records == FOUND
-    assert not is_from_020(owner(*OURS, conditions=[READY], depth=0))
-    assert not is_from_020(owner())
+    assert not is_from_release_020(owner(*OURS, conditions=[READY], depth=0))
+    assert not is_from_release_020(owner())

@@ -4,8 +4,8 @@ import pytest
 
 from deadletter.api.broker_connections import BrokerConnection
 from deadletter.core.reasons import Reason
-from deadletter.plan.facts import Owner, QueueFacts, SecretFact
-from deadletter.plan.findings import first
+from deadletter.plan.facts import BoxOwner, QueueFacts, SecretFact
+from deadletter.plan.findings import first_finding
 from deadletter.plan.queue_checks import QUEUE_CHECKS, secret_keys
 from tests.plan.things import connection, delivered, plain, routes
 
@@ -18,7 +18,7 @@ def facts(**more: object) -> QueueFacts:
 
 
 def test_nothing_wrong_is_no_finding() -> None:
-    assert first(QUEUE_CHECKS, plain(), FINE) is None
+    assert first_finding(QUEUE_CHECKS, plain(), FINE) is None
 
 
 @pytest.mark.parametrize(
@@ -69,14 +69,14 @@ def test_nothing_wrong_is_no_finding() -> None:
         ),
         (
             plain(),
-            facts(owner=Owner("old", foreign=False)),
+            facts(owner=BoxOwner("old", in_other_namespace=False)),
             "BoxConflict",
             "orders.dead is already the dead box of DeadLetterQueue old.",
             False,
         ),
         (
             plain(),
-            facts(owner=Owner("old", foreign=True)),
+            facts(owner=BoxOwner("old", in_other_namespace=True)),
             "BoxConflict",
             "orders.dead is already the dead box of a queue of another namespace.",
             False,
@@ -112,21 +112,21 @@ def test_nothing_wrong_is_no_finding() -> None:
     ],
 )
 def test_each_objection_has_its_sentence(queue, seen, reason, sentence, heals) -> None:  # type: ignore[no-untyped-def]
-    found = first(QUEUE_CHECKS, queue, seen)
+    found = first_finding(QUEUE_CHECKS, queue, seen)
     assert found is not None
-    assert (found.reason, found.message, found.heals) == (Reason.__members__[reason], sentence, heals)
+    assert (found.reason, found.message, found.is_transient) == (Reason.__members__[reason], sentence, heals)
 
 
 def test_a_name_only_redis_takes_is_refused_on_kafka() -> None:
     queue = plain(dead={"name": "{orders}:dead"})
-    found = first(QUEUE_CHECKS, queue, FINE)
+    found = first_finding(QUEUE_CHECKS, queue, FINE)
     assert found is not None
     assert found.reason is Reason.InvalidSpec
-    assert first(QUEUE_CHECKS, queue, facts(connection=connection(redis=True))) is None
+    assert first_finding(QUEUE_CHECKS, queue, facts(connection=connection(redis=True))) is None
 
 
 def test_an_expression_that_is_none_names_its_field_and_place() -> None:
-    found = first(QUEUE_CHECKS, plain(routes=[{"match": "attempts +", "queueRef": {"name": "b"}}]), FINE)
+    found = first_finding(QUEUE_CHECKS, plain(routes=[{"match": "attempts +", "queueRef": {"name": "b"}}]), FINE)
     assert found is not None
     assert found.message.startswith("spec.routes[0].match: 1:")
 
@@ -150,7 +150,7 @@ def test_a_redis_needs_no_user_name() -> None:
     spec = {"redis": {"url": "redis://r:6379/0", "secretRef": {"name": "login"}}}
     redis = BrokerConnection.from_body({"metadata": {"name": "broker"}, "spec": spec})
     found = facts(connection=redis, secrets={"login": SecretFact(frozenset({"password"}))})
-    assert first(QUEUE_CHECKS, plain(), found) is None
+    assert first_finding(QUEUE_CHECKS, plain(), found) is None
 
 
 @pytest.mark.parametrize(
@@ -167,6 +167,6 @@ def test_a_redis_needs_no_user_name() -> None:
 )
 def test_letters_go_back_by_themselves_only_where_their_origin_is_told(redrive, dialect, origin, known) -> None:  # type: ignore[no-untyped-def]
     dead = {"name": "x", "adopt": True, "dialect": dialect} | ({"origin": origin} if origin else {})
-    found = first(QUEUE_CHECKS, plain(dead=dead, redrive=redrive), FINE)
+    found = first_finding(QUEUE_CHECKS, plain(dead=dead, redrive=redrive), FINE)
     assert (found is None) == known
-    assert found is None or (found.reason, found.heals, found.condition) == (Reason.OriginUnknown, False, "Stalled")
+    assert found is None or (found.reason, found.is_transient, found.condition) == (Reason.OriginUnknown, False, "Stalled")

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from deadletter.core import times
-from deadletter.plan.facts import Exit, ReplayFacts
-from deadletter.plan.findings import first
-from deadletter.plan.replays import REPLAY_CHECKS, counts, is_finished, replay_status
+from deadletter.plan.facts import PodExit, ReplayFacts
+from deadletter.plan.findings import first_finding
+from deadletter.plan.replays import REPLAY_CHECKS, progress_counts, is_finished, replay_status
 from tests.plan.things import NOW, connection, delivered, plain, replay, tally
 
 READY = {
@@ -35,7 +35,7 @@ def seen(**more: Any) -> ReplayFacts:
 
 
 def succeeded(facts: ReplayFacts, again: Any = None) -> tuple[str, str]:
-    status = replay_status(again or replay(), facts, first(REPLAY_CHECKS, again or replay(), facts))
+    status = replay_status(again or replay(), facts, first_finding(REPLAY_CHECKS, again or replay(), facts))
     one = next(one for one in status["conditions"] if one["type"] == "Succeeded")
     return one["status"], one["reason"]
 
@@ -133,8 +133,8 @@ def job(kind: str, reason: str = "", at: int | None = None) -> dict[str, Any]:
 
 def test_a_job_that_failed_says_why() -> None:
     words = json.dumps({"reason": "BoxRecreated", "message": "made again"})
-    assert succeeded(seen(job=job("Failed"), exits=(Exit(1, 5, "Error", words),))) == ("False", "BoxRecreated")
-    late = seen(job=job("Failed", "DeadlineExceeded"), exits=(Exit(1, 143, "Error", words),))
+    assert succeeded(seen(job=job("Failed"), exits=(PodExit(1, 5, "Error", words),))) == ("False", "BoxRecreated")
+    late = seen(job=job("Failed", "DeadlineExceeded"), exits=(PodExit(1, 143, "Error", words),))
     assert succeeded(late) == ("False", "DeadlineExceeded")
     assert message(replay(activeDeadline="5m"), late) == (
         "It took longer than 5m. What was sent is settled; the other letters are still in the dead box."
@@ -161,7 +161,7 @@ def test_a_job_that_failed_just_now_is_told_with_the_next_reading(ago: int, more
 
 
 def test_while_letters_of_a_failed_job_are_counted_it_says_so() -> None:
-    facts = seen(job=job("Failed", at=NOW), exits=(Exit(NOW, 137, "OOMKilled"),), tallies=(tally(next=3),))
+    facts = seen(job=job("Failed", at=NOW), exits=(PodExit(NOW, 137, "OOMKilled"),), tallies=(tally(next=3),))
     assert (
         message(replay(), facts)
         == "Its Job failed, and what it did is counted. The last pod: exit code 137, OOMKilled."
@@ -171,7 +171,7 @@ def test_while_letters_of_a_failed_job_are_counted_it_says_so() -> None:
 
 def test_the_last_words_of_a_failed_job_are_its_counts() -> None:
     said = {"reason": "DeliveryFailed", "matched": 9, "replayed": 7, "failed_again": 2, "window": [[0, 0, 10]]}
-    facts = seen(job=job("Failed"), exits=(Exit(1, 3, "Error", json.dumps(said)),))
+    facts = seen(job=job("Failed"), exits=(PodExit(1, 3, "Error", json.dumps(said)),))
     status = replay_status(replay(), facts, None)
     assert (status["matched"], status["replayed"], status["failedAgain"]) == (9, 7, 2)
     assert status["window"] == [{"partition": 0, "start": 0, "end": 10}]
@@ -205,7 +205,7 @@ def test_letters_that_were_not_taken_are_told_with_what_helps() -> None:
 
 
 def test_pods_that_end_without_a_step_forward_end_the_replay_and_say_how() -> None:
-    exits = (Exit(NOW - 1, 137), Exit(NOW + 1, 137, "OOMKilled"), Exit(NOW + 2, 137, "OOMKilled", "no json"))
+    exits = (PodExit(NOW - 1, 137), PodExit(NOW + 1, 137, "OOMKilled"), PodExit(NOW + 2, 137, "OOMKilled", "no json"))
     facts = seen(job=job("Failed", "BackoffLimitExceeded"), exits=exits, tallies=(tally(next=3, updated_at=NOW),))
     (first, *_) = replay_status(replay(), facts, None)["conditions"]
     assert (first["status"], first["reason"]) == ("False", "NoProgress")
@@ -213,7 +213,7 @@ def test_pods_that_end_without_a_step_forward_end_the_replay_and_say_how() -> No
 
 
 def test_a_killed_pod_is_told_until_another_has_gone_on() -> None:
-    killed = (Exit(NOW + 1, 137, "OOMKilled"),)
+    killed = (PodExit(NOW + 1, 137, "OOMKilled"),)
     message = lambda at: replay_status(  # noqa: E731
         replay(), seen(job={}, exits=killed, tallies=(tally(next=3, updated_at=at),)), None
     )["conditions"][0]["message"]
@@ -232,7 +232,7 @@ def test_a_replay_without_a_ledger_answers_by_its_last_words() -> None:
         "bytes": 9,
     }
     again = replay(mode="DryRun")
-    status = replay_status(again, seen(job=job("Complete"), exits=(Exit(1, 0, message=json.dumps(words)),)), None)
+    status = replay_status(again, seen(job=job("Complete"), exits=(PodExit(1, 0, message=json.dumps(words)),)), None)
     assert (status["matched"], status["skipped"], status["window"]) == (3, 1, [{"partition": 0, "start": 0, "end": 9}])
     assert (status["targets"], status["bytes"]) == ([{"name": "orders", "letters": 2}], 9)
     assert status["conditions"][0]["reason"] == "DryRunFinished"
@@ -244,7 +244,7 @@ def test_counts_are_summed_over_partitions() -> None:
     one = one.evolve(targets={"orders": 2}, bytes=100)
     other = tally(1, 20, matched=5, replayed=5, failed_again=1, groups={"ab": 1, "cd": 4}, samples=("1-7",))
     other = other.evolve(targets={"orders": 1, "bills": 4}, bytes=11)
-    summed = counts((other, one))
+    summed = progress_counts((other, one))
     assert (summed["matched"], summed["replayed"], summed["failedAgain"], summed["remaining"]) == (8, 7, 1, 6)
     assert summed["skippedBy"] == {"LoopCap": 1}
     assert [group["letters"] for group in summed["groups"]] == [4, 4]
@@ -274,12 +274,12 @@ def test_a_preview_tells_how_long_sending_takes(spec: dict[str, Any], expected: 
 
 
 def test_redis_ids_are_too_large_for_a_window() -> None:
-    assert counts((tally(0, 1 << 100),))["window"] == []
+    assert progress_counts((tally(0, 1 << 100),))["window"] == []
 
 
 def test_what_remains_of_a_stream_is_not_known_until_nothing_does() -> None:
-    assert counts((tally(0, 1 << 100),))["remaining"] == 0
-    assert "remaining" not in counts((tally(0, 1 << 100, next=7),))
+    assert progress_counts((tally(0, 1 << 100),))["remaining"] == 0
+    assert "remaining" not in progress_counts((tally(0, 1 << 100, next=7),))
 
 
 def test_how_fast_it_goes_and_when_it_ends_is_told_while_it_runs() -> None:
@@ -322,13 +322,13 @@ def test_only_time_at_work_counts_for_the_pace(spec: Any, more: Any, began: int 
 
 
 def test_what_cannot_go_back_is_said_with_what_helps() -> None:
-    found = first(REPLAY_CHECKS, replay(), seen(queue=pinned("cronsumer")))
+    found = first_finding(REPLAY_CHECKS, replay(), seen(queue=pinned("cronsumer")))
     assert found is not None
     assert found.message == (
         "Letters of dialect cronsumer do not name the topic they came from; "
         "set spec.dead.origin of DeadLetterQueue orders."
     )
-    found = first(REPLAY_CHECKS, replay(canary={"steps": [1]}, verify={}), seen(queue=pinned("watermill")))
+    found = first_finding(REPLAY_CHECKS, replay(canary={"steps": [1]}, verify={}), seen(queue=pinned("watermill")))
     assert found is not None
     assert found.message == (
         "spec.canary: letters of dialect watermill do not name the offset they came from, so those that fail again "

@@ -11,11 +11,11 @@ from deadletter.api.dead_letter_queues import DeadLetterQueue
 from deadletter.core.box_stats import FailureGroup
 from deadletter.core.heartbeats import WorkerStatus
 from deadletter.core.reasons import Reason
-from deadletter.plan.conditions import turned
-from deadletter.plan.degraded import gate, loss_warning
-from deadletter.plan.facts import Loss, QueueFacts
+from deadletter.plan.conditions import changed_conditions
+from deadletter.plan.degraded import queue_pause_reason, retention_warning_ms
+from deadletter.plan.facts import ParkedLetterLoss, QueueFacts
 from deadletter.plan.findings import BOXES, Finding
-from deadletter.plan.queue_status import conditions_of, queue_status
+from deadletter.plan.queue_status import parse_conditions, queue_status
 from tests.plan.things import NOW, connection, delivered, plain, reading
 
 HOUR = 3_600_000
@@ -47,7 +47,7 @@ def test_a_broker_that_is_away() -> None:
 
 
 def test_what_never_heals_stalls() -> None:
-    status = said(queue_status(plain(), SEEN, Finding(Reason.SelfReference, "no", heals=False)))
+    status = said(queue_status(plain(), SEEN, Finding(Reason.SelfReference, "no", is_transient=False)))
     assert status["Ready"] == status["ReferencesResolved"] == ("False", "SelfReference")
     assert status["Stalled"] == ("True", "SelfReference")
     assert status["BoxesReady"] == ("Unknown", "Pending")
@@ -84,7 +84,7 @@ def test_a_clock_moves_only_when_its_status_turns() -> None:
     later = queue_status(queue, replace(SEEN, now=NOW + HOUR), None)
     assert later == first
     worse = queue_status(queue, replace(SEEN, now=NOW + HOUR), Finding(Reason.BrokerUnreachable, "away", True, BOXES))
-    news = {one.type for one in turned(conditions_of(first), conditions_of(worse))}
+    news = {one.type for one in changed_conditions(parse_conditions(first), parse_conditions(worse))}
     assert news == {"Ready", "BoxesReady", "Reconciling"}
     clocks = {one["type"]: one["lastTransitionTime"] for one in worse["conditions"]}
     assert clocks["Ready"] != clocks["Degraded"]
@@ -130,7 +130,7 @@ def test_a_ledger_with_too_few_replicas_is_reported_until_it_is_raised() -> None
     ("later", "degraded"), [(HOUR, ("True", "ParkedLettersLost")), (24 * HOUR, ("False", "AsExpected"))]
 )
 def test_lost_letters_are_counted_for_good_and_degrade_for_a_day(later: int, degraded: tuple[str, str]) -> None:
-    status = queue_status(delivered(), replace(SEEN, reading=reading(0), loss=Loss(30, NOW - later)), None)
+    status = queue_status(delivered(), replace(SEEN, reading=reading(0), loss=ParkedLetterLoss(30, NOW - later)), None)
     assert said(status)["Degraded"] == degraded
     assert (status["lostParkedLetters"], "lostParkedLettersTime" in status) == (30, True)
 
@@ -155,7 +155,7 @@ def test_retention_that_comes_near() -> None:
     [(24 * HOUR, 6 * HOUR), (96 * HOUR, 24 * HOUR), (720 * HOUR, 24 * HOUR), (-1, None), (None, None)],
 )
 def test_short_lives_are_warned_of_later(retention: int | None, warning: int | None) -> None:
-    assert loss_warning(replace(SEEN, retention_ms=retention)) == warning
+    assert retention_warning_ms(replace(SEEN, retention_ms=retention)) == warning
 
 
 def test_numbers_and_groups() -> None:
@@ -178,7 +178,7 @@ def test_numbers_and_groups() -> None:
     ],
 )
 def test_the_gate(spec: dict[str, Any], seen: Any, expected: str) -> None:
-    assert gate(delivered(**spec), seen) == expected
+    assert queue_pause_reason(delivered(**spec), seen) == expected
 
 
 def test_without_a_reading_the_last_word_stands() -> None:
@@ -186,4 +186,4 @@ def test_without_a_reading_the_last_word_stands() -> None:
     told = queue_status(queue, replace(SEEN, reading=reading(6, NOW)), None)
     known = queue.model_copy(update={"status": type(queue.status).model_validate(told)})
     assert queue_status(known, SEEN, None) == told
-    assert gate(known, None) == "CapacityReached"
+    assert queue_pause_reason(known, None) == "CapacityReached"

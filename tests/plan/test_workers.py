@@ -11,15 +11,15 @@ from deadletter.api.dead_letter_queues import DeadLetterQueue
 from deadletter.api.retry_policies import RetryPolicy
 from deadletter.core.heartbeats import WorkerStatus
 from deadletter.plan.boxes import owned_boxes, plan_boxes
-from deadletter.plan.facts import Exit, QueueFacts, ReplayFacts
-from deadletter.plan.gates import plan_gate
-from deadletter.plan.pod_template import Image
-from deadletter.plan.replay_manifests import patience, plan_replay, target
-from deadletter.plan.worker_manifests import Workers, plan_children
+from deadletter.plan.facts import PodExit, QueueFacts, ReplayFacts
+from deadletter.plan.gates import plan_live_config
+from deadletter.plan.pod_template import WorkerImage
+from deadletter.plan.replay_manifests import backoff_limit, plan_replay, build_target
+from deadletter.plan.worker_manifests import WorkerSettings, plan_worker
 from tests.plan.things import NOW, connection, delivered, meta, plain, reading, replay, routes, tally
 
-WORKERS = Workers(
-    Image("image:1", pull_secrets=("pull",)), allow=("10.0.0.0/8",), network_policy=True, pod_monitor=True
+WORKERS = WorkerSettings(
+    WorkerImage("image:1", pull_secrets=("pull",)), allow=("10.0.0.0/8",), network_policy=True, pod_monitor=True
 )
 SASL = {"sasl": {"mechanism": "PLAIN", "secretRef": {"name": "kafka.user"}}}
 SEEN = QueueFacts(connection=connection(**SASL))
@@ -34,14 +34,14 @@ def told(manifests: list[dict[str, Any]], key: str = "assignment.json") -> str:
 
 
 def test_a_plain_queue_has_no_children() -> None:
-    assert plan_children(plain(), SEEN, WORKERS) == []
+    assert plan_worker(plain(), SEEN, WORKERS) == []
 
 
 def test_a_courier_is_told_all_it_needs() -> None:
     policy = RetryPolicy.from_body({"metadata": meta("slow"), "spec": {"maxAttempts": 9}})
     queue = delivered(routes=routes("invalid"))
     facts = QueueFacts(connection=connection(**SASL), policy=policy, queues={"invalid": plain("invalid")})
-    made = CourierAssignment.model_validate_json(told(plan_children(queue, facts, WORKERS)))
+    made = CourierAssignment.model_validate_json(told(plan_worker(queue, facts, WORKERS)))
     assert made.url == "http://billing.shop.svc:8080/orders"
     assert made.policy.max_attempts == 9
     assert [(route.match, route.box) for route in made.routes] == [("attempts > 3", "invalid.dead")]
@@ -50,7 +50,7 @@ def test_a_courier_is_told_all_it_needs() -> None:
 
 
 def test_the_pods_pass_restricted() -> None:
-    children = by_kind(plan_children(delivered(), SEEN, WORKERS))
+    children = by_kind(plan_worker(delivered(), SEEN, WORKERS))
     assert set(children) == {"ConfigMap", "ServiceAccount", "Deployment", "NetworkPolicy", "PodMonitor"}
     pod = children["Deployment"]["spec"]["template"]["spec"]
     container = pod["containers"][0]
@@ -68,7 +68,7 @@ def test_the_pods_pass_restricted() -> None:
 
 
 def digest(queue: Any, facts: QueueFacts = SEEN) -> str:
-    template = by_kind(plan_children(queue, facts, WORKERS))["Deployment"]["spec"]["template"]
+    template = by_kind(plan_worker(queue, facts, WORKERS))["Deployment"]["spec"]["template"]
     return str(template["metadata"]["annotations"]["deadletter.dev/assignment"])
 
 
@@ -88,7 +88,7 @@ def test_only_what_a_courier_works_by_rolls_it(change: dict[str, Any], rolls: bo
 
 
 STARTED = {"consumerGroup": {"name": "billing", "source": "orders", "startedTime": "2026-11-16T00:00:00Z"}}
-HEARD = QueueFacts(connection=connection(**SASL), reading=reading(couriers=(WorkerStatus("pod-0"),)), now=NOW)
+HEARD = QueueFacts(connection=connection(**SASL), stats=reading(couriers=(WorkerStatus("pod-0"),)), now=NOW)
 
 
 @pytest.mark.parametrize(
@@ -103,7 +103,7 @@ HEARD = QueueFacts(connection=connection(**SASL), reading=reading(couriers=(Work
 def test_a_courier_is_told_whether_its_group_has_started_and_is_not_rolled_by_it(
     queue: DeadLetterQueue, facts: QueueFacts, has_started: bool
 ) -> None:
-    made = CourierAssignment.model_validate_json(told(plan_children(queue, facts, WORKERS)))
+    made = CourierAssignment.model_validate_json(told(plan_worker(queue, facts, WORKERS)))
     assert made.group_started is has_started
     assert digest(queue, facts) == digest(delivered())
 
@@ -114,38 +114,38 @@ def test_scaling_does_not_roll() -> None:
 
 
 def test_the_gate_is_live() -> None:
-    facts = QueueFacts(connection=connection(), reading=reading(9))
+    facts = QueueFacts(connection=connection(), stats=reading(9))
     queue = delivered(capacity={"maxLetters": 9})
-    assert json.loads(told(plan_children(queue, facts, WORKERS), "live.json"))["paused"] == "CapacityReached"
+    assert json.loads(told(plan_worker(queue, facts, WORKERS), "live.json"))["paused"] == "CapacityReached"
 
 
 def test_what_a_queue_hides_is_live() -> None:
     hides = {"redaction": {"headers": ["cookie"], "jsonPointers": ["/card"]}}
     courier, redriven = delivered(**hides), plain(redrive={"strategy": "Automatic"}, **hides)
-    began = ReplayFacts(queue=courier, connection=connection(), told="{}")  # with what the queue hid then
-    gated = plan_gate(courier, SEEN, plan_children(delivered(), SEEN, WORKERS)[:1], redriving=True)
-    made = [plan_children(courier, SEEN, WORKERS), plan_children(redriven, SEEN, WORKERS), gated]
-    for children in (*made, plan_replay(replay(), began, WORKERS, hold=False)):
+    began = ReplayFacts(queue=courier, connection=connection(), assignment="{}")  # with what the queue hid then
+    gated = plan_live_config(courier, SEEN, plan_worker(delivered(), SEEN, WORKERS)[:1], may_redrive=True)
+    made = [plan_worker(courier, SEEN, WORKERS), plan_worker(redriven, SEEN, WORKERS), gated]
+    for children in (*made, plan_replay(replay(), began, WORKERS, suspend=False)):
         assert json.loads(told(children, "live.json"))["redaction"] == {
             "headers": ["cookie"],
             "json_pointers": ["/card"],
         }
-    assert "redaction" not in json.loads(told(plan_children(delivered(), SEEN, WORKERS), "live.json"))
+    assert "redaction" not in json.loads(told(plan_worker(delivered(), SEEN, WORKERS), "live.json"))
 
 
 def test_a_queue_pauses_although_its_policy_is_missing() -> None:
     queue = delivered(retryPolicyRef={"name": "gone"}, suspend=True)
-    before = [one for one in plan_children(delivered(), SEEN, WORKERS) if one["kind"] == "ConfigMap"]
-    (gated,) = plan_gate(queue, SEEN, before, redriving=True)
+    before = [one for one in plan_worker(delivered(), SEEN, WORKERS) if one["kind"] == "ConfigMap"]
+    (gated,) = plan_live_config(queue, SEEN, before, may_redrive=True)
     assert json.loads(gated["data"]["live.json"])["paused"] == "Suspended"
     assert gated["data"]["assignment.json"] == told(before)
-    assert plan_gate(queue, SEEN, [], redriving=True) == []
-    assert plan_gate(plain(), SEEN, before, redriving=True) == []
+    assert plan_live_config(queue, SEEN, [], may_redrive=True) == []
+    assert plan_live_config(plain(), SEEN, before, may_redrive=True) == []
 
 
 def test_a_redrive_waits_for_an_apply() -> None:
     queue = plain(redrive={"strategy": "Selective", "where": "attempts < 9"})
-    children = plan_children(queue, SEEN, WORKERS, redriving=False)
+    children = plan_worker(queue, SEEN, WORKERS, may_redrive=False)
     assert RedriveAssignment.model_validate_json(told(children)).where == "attempts < 9"
     assert json.loads(told(children, "live.json"))["paused"] == "Queued"
     assert by_kind(children)["Deployment"]["spec"]["strategy"] == {"type": "Recreate"}
@@ -158,7 +158,7 @@ def test_boxes() -> None:
     assert dead.config == kept | {"message.timestamp.type": "LogAppendTime"}
     assert retry.config == kept
     assert [box.config for box in plan_boxes(delivered(), connection(redis=True).spec)] == [{}, {}]
-    assert (retry.name, retry.parking, retry.retention_ms) == ("orders.billing.dlq.retry", True, -1)
+    assert (retry.name, retry.is_retry_box, retry.retention_ms) == ("orders.billing.dlq.retry", True, -1)
     (adopted,) = plan_boxes(plain(dead={"name": "x", "adopt": True}), connection().spec)
     assert adopted.adopt
     assert owned_boxes(plain(dead={"name": "x", "adopt": True}), redis=False) == ()
@@ -168,7 +168,7 @@ def test_boxes() -> None:
 def test_a_replay_is_one_job_of_one_pod() -> None:
     facts = ReplayFacts(queue=delivered(), connection=connection(**SASL))
     again = replay(rate={"perSecond": 5}, activeDeadline="1h")
-    children = by_kind(plan_replay(again, facts, WORKERS, hold=True))
+    children = by_kind(plan_replay(again, facts, WORKERS, suspend=True))
     spec = children["Job"]["spec"]
     assert (spec["suspend"], spec["parallelism"], spec["activeDeadlineSeconds"]) == (True, 1, 3600)
     assert spec["template"]["spec"]["restartPolicy"] == "Never"
@@ -180,13 +180,13 @@ def test_a_replay_is_one_job_of_one_pod() -> None:
 
 def test_into_a_replays_pod_comes_nothing_but_probes_and_metrics() -> None:
     facts = ReplayFacts(queue=delivered(), connection=connection())
-    children = by_kind(plan_replay(replay(), facts, WORKERS, hold=False))
+    children = by_kind(plan_replay(replay(), facts, WORKERS, suspend=False))
     policy, pod = children["NetworkPolicy"]["spec"], children["Job"]["spec"]["template"]
     assert policy["podSelector"]["matchLabels"].items() <= pod["metadata"]["labels"].items()
     assert policy["podSelector"]["matchLabels"]["deadletter.dev/replay"] == replay().name
     (rule,) = policy["ingress"]
     assert [port["port"] for port in rule["ports"]] == [one["name"] for one in pod["spec"]["containers"][0]["ports"]]
-    plainly = plan_replay(replay(), facts, replace(WORKERS, network_policy=False), hold=False)
+    plainly = plan_replay(replay(), facts, replace(WORKERS, network_policy=False), suspend=False)
     assert "NetworkPolicy" not in by_kind(plainly)
 
 
@@ -194,14 +194,14 @@ def limit(failed: int, now: int, *exits: int, moved: int | None = NOW) -> int:
     """How many pods of a Job may fail that has `failed` and allows `now`; `exits`: when pods ended, after NOW."""
     facts = ReplayFacts(
         job={"spec": {"backoffLimit": now}, "status": {"failed": failed}},
-        exits=tuple(Exit(NOW + at, 137) for at in exits),
-        tallies=() if moved is None else (tally(updated_at=moved),),
+        pod_exits=tuple(PodExit(NOW + at, 137) for at in exits),
+        progress=() if moved is None else (tally(updated_at=moved),),
     )
-    return patience(facts)
+    return backoff_limit(facts)
 
 
 def test_pods_that_got_on_before_they_were_killed_do_not_count() -> None:
-    assert patience(ReplayFacts()) == 12
+    assert backoff_limit(ReplayFacts()) == 12
     assert limit(3, 12, -3, -2, -1) == 15
     assert limit(3, 12, -1, 1, 2) == 13
     assert limit(12, 12, *range(1, 13)) == 12
@@ -214,10 +214,10 @@ def test_what_a_job_may_still_suffer_is_never_taken_back() -> None:
 
 def test_a_job_that_runs_keeps_the_pod_it_was_made_with() -> None:
     facts = ReplayFacts(queue=delivered(), connection=connection())
-    job = by_kind(plan_replay(replay(), facts, WORKERS, hold=False))["Job"]
-    newer = replace(WORKERS, image=Image("image:2"))
+    job = by_kind(plan_replay(replay(), facts, WORKERS, suspend=False))["Job"]
+    newer = replace(WORKERS, image=WorkerImage("image:2"))
     running = replace(facts, job=job | {"status": {}})
-    held = by_kind(plan_replay(replay(), running, newer, hold=True))["Job"]
+    held = by_kind(plan_replay(replay(), running, newer, suspend=True))["Job"]
     assert held["spec"] == job["spec"] | {"suspend": True}
 
 
@@ -233,16 +233,16 @@ def test_a_job_that_runs_keeps_the_pod_it_was_made_with() -> None:
 )
 def test_where_letters_go(to: dict[str, Any] | None, kind: str, box: str | None) -> None:
     facts = ReplayFacts(target=delivered("other"), target_connection=connection())
-    made = target(replay(**({"to": to} if to else {})), facts, plain(), connection())
+    made = build_target(replay(**({"to": to} if to else {})), facts, plain(), connection())
     assert (made.kind, made.box) == (kind, box)
 
 
 def test_letters_are_watched_where_they_would_die() -> None:
     other = delivered("other", source={"name": "bills", "group": "shop"})
     facts, invalid = ReplayFacts(target=other, target_connection=connection()), ("invalid",)
-    made = lambda facts, **to: target(replay(**to), facts, delivered(), connection()).watched  # noqa: E731
+    made = lambda facts, **to: build_target(replay(**to), facts, delivered(), connection()).watched  # noqa: E731
     assert made(facts, to={"queueRef": {"name": "other"}}) == ("bills.shop.dlq",)
     assert made(replace(facts, routed=invalid), to={"queueRef": {"name": "other"}}) == ("bills.shop.dlq", "invalid")
     assert made(ReplayFacts()) == ()
-    assert made(ReplayFacts(routed=invalid)) == ("orders.billing.dlq", "invalid")
-    assert made(ReplayFacts(routed=invalid), to={"origin": True}) == ("orders.billing.dlq", "invalid")
+    assert made(ReplayFacts(route_boxes=invalid)) == ("orders.billing.dlq", "invalid")
+    assert made(ReplayFacts(route_boxes=invalid), to={"origin": True}) == ("orders.billing.dlq", "invalid")

@@ -21,7 +21,7 @@ from deadletter.brokers.contract import Broker
 from deadletter.brokers.errors import BrokerError
 from deadletter.brokers.types import MonitoredBox
 from deadletter.workers import exit_status
-from deadletter.workers.courier.main import desk_spec
+from deadletter.workers.courier.main import subscription_spec
 from tests.bed.kafka_cluster import KafkaCluster
 from tests.brokers.opening import LOOPBACK, kafka_at, no_secrets
 from tests.workers import shop
@@ -272,7 +272,7 @@ class Work:
         finally:
             await registers.close()
         assert {name: one.depth for name, one in found.items() if not isinstance(one, BrokerError)} == depths
-        async with broker.subscribe(desk_spec(self.told, "after")) as desk:
+        async with broker.subscribe(subscription_spec(self.told, "after")) as desk:
             assert await desk.claim(1) == []
 
 

@@ -10,15 +10,15 @@ from deadletter.api.assignments import CourierAssignment
 from deadletter.brokers.contract import Broker
 from deadletter.brokers.memory import MemoryBroker, MemoryServer
 from deadletter.brokers.memory import subscription as memory_desk
-from deadletter.brokers.types import BoxSpec
+from deadletter.core.box_spec import BoxSpec
 from deadletter.core.headers import read_ours
 from deadletter.core.letters import Envelope, Message
 from deadletter.workers.courier.courier import Courier
-from deadletter.workers.courier.main import desk_spec
-from deadletter.workers.courier.status import Speaker
-from deadletter.workers.delivery.http.delivery import Deliverer, Secrets, wall_clock
+from deadletter.workers.courier.main import subscription_spec
+from deadletter.workers.courier.status import StatusReporter
+from deadletter.workers.delivery.http.delivery import HttpMessageDelivery, Secrets, wall_clock
 from deadletter.workers.delivery.http.resolver import Resolver, resolve
-from deadletter.workers.process import end
+from deadletter.workers.process import cancel_and_wait
 from tests.workers.services import serving, until
 
 LOOPBACK = ("127.0.0.0/8",)
@@ -80,7 +80,7 @@ class Bench:
         """Nothing is left to claim, held or parked."""
         group = self.server.groups["orders", "billing"]
         source = self.server.boxes["orders"]
-        taken = all(group.next.get(number, 0) >= end for number, end in enumerate(source.ends))
+        taken = all(group.next.get(number, 0) >= cancel_and_wait for number, cancel_and_wait in enumerate(source.ends))
         return taken and not group.held and not group.freed and not self.parked
 
     @property
@@ -113,16 +113,16 @@ async def running(
 ) -> AsyncIterator[Courier]:
     """A courier at work on any broker while the block runs."""
     stop = asyncio.Event()
-    deliverer = Deliverer(told, secrets, resolver)
-    async with broker.subscribe(desk_spec(told, pod)) as desk:
+    deliverer = HttpMessageDelivery(told, secrets, resolver)
+    async with broker.subscribe(subscription_spec(told, pod)) as desk:
         courier = Courier(told, desk, deliverer, paused)
-        speaker = Speaker(courier, desk, pod, (told.namespace, told.queue), wall_clock, 30)
+        speaker = StatusReporter(courier, desk, pod, (told.namespace, told.queue), wall_clock, 30)
         working, speaking = asyncio.ensure_future(courier.run(stop)), asyncio.ensure_future(speaker.speak())
         try:
             yield courier
         finally:
             stop.set()
-            await end(speaking)
+            await cancel_and_wait(speaking)
             await working
             await deliverer.close()
 

@@ -7,11 +7,12 @@ from typing import Any
 
 from deadletter.api.assignments import Boxes, ReplayAssignment
 from deadletter.brokers.contract import Broker
-from deadletter.brokers.types import BoxSpec, Publication
+from deadletter.brokers.types import Publication
 from deadletter.core import headers
+from deadletter.core.box_spec import BoxSpec
 from deadletter.core.letters import Category, Envelope, Failure, Message, Origin, Place
 from deadletter.core.replay_progress import PartitionProgress
-from deadletter.workers.exit_status import Ending
+from deadletter.workers.exit_status import ExitStatus
 from deadletter.workers.replay.setup import run_replay
 
 CALLS = itertools.count()
@@ -83,10 +84,10 @@ class Scene:
             }
         )
 
-    async def run(self, assignment: ReplayAssignment, **more: Any) -> Ending:
+    async def run(self, assignment: ReplayAssignment, **more: Any) -> ExitStatus:
         return await run_replay(assignment, self.broker, more.pop("stop", asyncio.Event()), **more)
 
-    async def replay(self, uid: str = "uid-1", **more: Any) -> Ending:
+    async def replay(self, uid: str = "uid-1", **more: Any) -> ExitStatus:
         return await self.run(self.assignment(uid, **more))
 
     async def tallies(self, uid: str = "uid-1") -> list[PartitionProgress]:

@@ -6,7 +6,7 @@ from collections import Counter
 import pytest
 from aiohttp import web
 
-from deadletter.brokers.types import BoxSpec
+from deadletter.core.box_spec import BoxSpec
 from deadletter.core.headers import ATTEMPTS, read_ours
 from deadletter.core.letters import Message
 from tests.workers.couriers import message

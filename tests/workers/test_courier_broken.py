@@ -12,13 +12,13 @@ from structlog.testing import capture_logs
 
 from deadletter.brokers.errors import BrokerUnreachable
 from deadletter.workers.courier import letters, main
-from deadletter.workers.delivery.http.request import Requests
-from deadletter.workers.environment import Station
+from deadletter.workers.delivery.http.request import RequestRenderer
+from deadletter.workers.environment import WorkerEnvironment
 from tests.workers.couriers import QUICK, Bench, assignment, message
 from tests.workers.services import serving, until
 
 CANARY = "canary-7731"
-HEAD = Requests.head
+HEAD = RequestRenderer.head
 
 
 def breaking(self, one, waybill):
@@ -31,7 +31,7 @@ async def test_a_message_over_which_the_courier_breaks_is_tried_again_then_burie
     bench = Bench()
     bench.send(message("poison", "a"), *(message(f"m{n}", f"k{n}") for n in range(5)))
     told = assignment("http://placeholder.test/", policy={**QUICK, "maxAttempts": 3})
-    with patch.object(Requests, "head", breaking), capture_logs() as logs:
+    with patch.object(RequestRenderer, "head", breaking), capture_logs() as logs:
         async with serving() as service, bench.courier(told.model_copy(update={"url": service.url})):
             await until(lambda: bench.is_settled)
     assert sorted(service.bodies) == sorted(f"m{n}".encode() for n in range(5))
@@ -61,16 +61,16 @@ async def test_a_courier_that_breaks_finishes_the_rest_and_its_claim_is_free_for
     assert service.bodies.count(b"good") == 1
 
 
-def station_in(folder: Path) -> Station:
+def station_in(folder: Path) -> WorkerEnvironment:
     told = {"DLQ_ASSIGNMENT_DIR": str(folder), "DLQ_TERMINATION_LOG": str(folder / "end"), "DLQ_HEALTH_PORT": "0"}
-    return Station.from_environment(told)
+    return WorkerEnvironment.from_environment(told)
 
 
 async def test_a_courier_that_breaks_ends_with_a_word_and_no_byte_of_a_message_in_it(tmp_path: Path):
     def broken(*words, **more):
         raise ValueError(CANARY)
 
-    shift = main.Shift(assignment("http://shop.test/"), station_in(tmp_path))
+    shift = main.CourierProcess(assignment("http://shop.test/"), station_in(tmp_path))
     with patch.object(main, "open_broker", broken):
         assert await shift.work(asyncio.Event()) == 1
     said = json.loads((tmp_path / "end").read_text())
@@ -90,7 +90,7 @@ async def test_a_courier_that_breaks_ends_with_a_word_and_no_byte_of_a_message_i
     ids=["never", "for an hour", "for a while", "too shortly"],
 )
 def test_pauses_grow_until_a_desk_was_steady(worked: list[float], pauses: list[float]):
-    waiting = main.Pauses()
+    waiting = main.ReconnectBackoff()
     assert [waiting.after(seconds) for seconds in worked] == pauses
 
 
@@ -117,11 +117,11 @@ async def test_an_hour_at_a_desk_counts_and_an_hour_without_one_does_not(tmp_pat
             stop.set()
         return 0.0
 
-    shift = main.Shift(assignment("http://shop.test/"), station_in(tmp_path), lambda: now)
+    shift = main.CourierProcess(assignment("http://shop.test/"), station_in(tmp_path), lambda: now)
     with (
         patch.object(main, "open_broker", open_broker),
         patch.object(main.Courier, "run", run),
-        patch.object(main.Pauses, "after", after),
+        patch.object(main.ReconnectBackoff, "after", after),
     ):
         assert await shift.work(stop) == 0
     assert heard == [0.0, hour, 0.0, hour]

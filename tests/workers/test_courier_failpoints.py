@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from redis.asyncio import Redis
 
-from deadletter.workers.process import end
+from deadletter.workers.process import cancel_and_wait
 from tests.workers.couriers import QUICK, message
 from tests.workers.failpoints import STEPS
 from tests.workers.pods import Pod
@@ -44,7 +44,7 @@ async def walk(wire: Wire, service: Service, folder: Path, kind: str, step: str)
     try:
         assert await asyncio.wait_for(dying.process.wait(), 180) == -signal.SIGKILL, dying.log
     finally:
-        await end(sending)
+        await cancel_and_wait(sending)
     pod = Pod(folder / step, told)
     await pod.start()
     try:

@@ -11,8 +11,8 @@ from deadletter.brokers.types import Claim
 from deadletter.core.failures import failure_from_error
 from deadletter.core.letters import Place
 from deadletter.core.policy import BreakerSettings, Policy
-from deadletter.workers.courier.gate import Gate, Pass
-from deadletter.workers.courier.key_ordering import Lanes
+from deadletter.workers.courier.gate import Gate, Permit
+from deadletter.workers.courier.key_ordering import KeyOrderedQueue
 from deadletter.workers.delivery import outcome
 from deadletter.workers.delivery.http import delivery
 from tests.pems import FUTURE, PAST, Authority
@@ -20,7 +20,7 @@ from tests.workers.couriers import QUICK, Bench, assignment, message
 from tests.workers.rawservers import OK, refusing_server, saying, server, server_tls
 from tests.workers.services import Received, serving, until
 
-FRESH = Lanes()
+FRESH = KeyOrderedQueue()
 FRESH.add(Claim(Place("orders", 0, 0), message()))
 FEW = {**QUICK, "maxAttempts": 1}
 
@@ -199,35 +199,35 @@ async def test_a_slow_service_is_a_timeout_and_a_timeout_is_an_attempt():
 
 def test_what_fails_while_the_circuit_is_open_does_not_count():
     gate = Gate(Policy(breaker=BreakerSettings(consecutive=2, open_for=1000)))
-    refused = outcome.Outcome(failure_from_error("ConnectionRefused"))
-    assert gate.record(refused, Pass.Usual, 0, "a", is_first=True)
-    assert gate.record(refused, Pass.Usual, 0, "b", is_first=True)
+    refused = outcome.DeliveryOutcome(failure_from_error("ConnectionRefused"))
+    assert gate.record(refused, Permit.Usual, 0, "a", is_first=True)
+    assert gate.record(refused, Permit.Usual, 0, "b", is_first=True)
     assert gate.why(0)[0] == "CircuitOpen"
-    assert not gate.record(refused, Pass.Usual, 1, "c", is_first=True)
+    assert not gate.record(refused, Permit.Usual, 1, "c", is_first=True)
     assert gate.ask(500, FRESH) is None
-    assert [gate.ask(1000, FRESH) for _ in range(6)] == [Pass.Probe] * 5 + [None]
-    assert not gate.record(refused, Pass.Usual, 1001, "d", is_first=True)  # an old one; the probes are still out
+    assert [gate.ask(1000, FRESH) for _ in range(6)] == [Permit.Probe] * 5 + [None]
+    assert not gate.record(refused, Permit.Usual, 1001, "d", is_first=True)  # an old one; the probes are still out
     assert gate.breaker.state == "HalfOpen"
     for _ in range(5):
         assert gate.ask(1002, FRESH) is None
-        assert not gate.record(refused, Pass.Probe, 1002, "e", is_first=True)
+        assert not gate.record(refused, Permit.Probe, 1002, "e", is_first=True)
     assert gate.ask(2001, FRESH) is None
-    assert gate.ask(2002, FRESH) is Pass.Probe
-    gate.record(outcome.DONE, Pass.Probe, 2003, "f", is_first=True)
-    assert gate.ask(2003, FRESH) is Pass.Usual
+    assert gate.ask(2002, FRESH) is Permit.Probe
+    gate.record(outcome.DELIVERED_OUTCOME, Permit.Probe, 2003, "f", is_first=True)
+    assert gate.ask(2003, FRESH) is Permit.Usual
 
 
 def test_a_fault_is_probed_by_one_at_a_time_with_growing_pauses():
     gate = Gate(Policy())
-    fault = outcome.Outcome(failure_from_error("Dns"), fault="TargetUnresolvable")
+    fault = outcome.DeliveryOutcome(failure_from_error("Dns"), fault="TargetUnresolvable")
     for _ in range(5):  # all on their way when it began
-        assert not gate.record(fault, Pass.Usual, 0, None, is_first=True)
+        assert not gate.record(fault, Permit.Usual, 0, None, is_first=True)
     assert gate.ask(999, FRESH) is None
-    assert gate.ask(1000, FRESH) is Pass.Probe
+    assert gate.ask(1000, FRESH) is Permit.Probe
     assert gate.ask(1001, FRESH) is None
-    gate.record(fault, Pass.Probe, 1500, None, is_first=True)
+    gate.record(fault, Permit.Probe, 1500, None, is_first=True)
     assert gate.ask(3400, FRESH) is None
-    assert gate.ask(3500, FRESH) is Pass.Probe
+    assert gate.ask(3500, FRESH) is Permit.Probe
 
 
 @pytest.mark.parametrize(
@@ -235,4 +235,4 @@ def test_a_fault_is_probed_by_one_at_a_time_with_growing_pauses():
     [("3", 3000), (" 0 ", 0), ("", None), ("soon", None), ("-1", None), ("Thu, 01 Jan 1970 00:01:00 GMT", 50_000)],
 )
 def test_both_forms_of_retry_after(text: str, wait: int | None):
-    assert outcome.retry_after(text, 10_000) == wait
+    assert outcome.parse_retry_after(text, 10_000) == wait

@@ -13,7 +13,7 @@ from deadletter.brokers.kafka.subscription import membership
 from deadletter.brokers.kafka.subscription.retry_partition import RetryPartition
 from deadletter.brokers.kafka.subscription.source_partition import SourcePartition
 from deadletter.brokers.kafka.transactions import Room
-from deadletter.workers.courier.main import desk_spec
+from deadletter.workers.courier.main import subscription_spec
 from tests.workers.couriers import QUICK, message
 from tests.workers.services import Received, serving, until
 from tests.workers.wires import Wire
@@ -84,7 +84,7 @@ async def test_a_fence_while_a_partition_is_opened_is_not_the_end(wire: Wire, ki
 
 
 async def test_one_of_an_earlier_generation_opens_no_partition_and_joins_anew(wire: Wire):
-    spec = desk_spec(wire.assignment("http://shop.test/"), "pod-0")
+    spec = subscription_spec(wire.assignment("http://shop.test/"), "pod-0")
     async with wire.broker.subscribe(spec) as desk, asyncio.timeout(120):
         consumer = desk._consumer
         (one, *_) = consumer.assignment()
@@ -106,7 +106,7 @@ async def test_what_keeps_a_partition_shut_is_said_and_heals(wire: Wire):
             pass
         return claims
 
-    spec = desk_spec(wire.assignment("http://shop.test/"), "pod-0")
+    spec = subscription_spec(wire.assignment("http://shop.test/"), "pod-0")
     async with wire.broker.subscribe(spec) as desk, asyncio.timeout(120):
         await wire.send(message())
         with patch.object(SourcePartition, "recover", refused):

@@ -17,7 +17,7 @@ PARKED = 6
 
 
 def lost(queue: str) -> float:
-    return metrics.LOST.labels("test", queue)._value.get()
+    return metrics.PARKED_LETTERS_LOST.labels("test", queue)._value.get()
 
 
 async def empty(wire: Wire) -> None:

@@ -3,9 +3,9 @@
 import pytest
 
 from deadletter.core.circuit_breaker import ServiceHealth
-from deadletter.workers.delivery.http.errors import BadAnswer, Broken, HttpError, TimedOut, Unreachable
-from deadletter.workers.delivery.http.response import Answer
-from deadletter.workers.delivery.outcome import of_answer, of_error
+from deadletter.workers.delivery.http.errors import InvalidResponse, ConnectionBroken, HttpError, ResponseTimeout, ConnectFailed
+from deadletter.workers.delivery.http.response import Response
+from deadletter.workers.delivery.outcome import outcome_of_response, outcome_of_error
 
 
 @pytest.mark.parametrize(
@@ -17,13 +17,13 @@ from deadletter.workers.delivery.outcome import of_answer, of_error
     ],
 )
 def test_an_answer_shows_whether_the_service_works_fails_or_is_not_reached(sign: ServiceHealth, codes: tuple[int, ...]):
-    outcomes = {code: of_answer(Answer(code), is_success=code < 300, now=0) for code in codes}
+    outcomes = {code: outcome_of_response(Response(code), is_success=code < 300, now=0) for code in codes}
     assert {code: outcome.sign for code, outcome in outcomes.items()} == dict.fromkeys(codes, sign)
     assert {outcome.is_answered for outcome in outcomes.values()} == {sign is not ServiceHealth.Down}
 
 
-@pytest.mark.parametrize("error", [Unreachable, Broken, TimedOut, BadAnswer])
+@pytest.mark.parametrize("error", [ConnectFailed, ConnectionBroken, ResponseTimeout, InvalidResponse])
 def test_a_service_that_gives_no_answer_is_not_reached(error: type[HttpError]):
-    outcome = of_error(error("no answer"))
+    outcome = outcome_of_error(error("no answer"))
     assert outcome.sign is ServiceHealth.Down
     assert not outcome.is_answered

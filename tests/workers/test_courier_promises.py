@@ -8,9 +8,9 @@ from structlog.testing import capture_logs
 
 from deadletter.brokers.types import Claim
 from deadletter.core.letters import Message, Place
-from deadletter.workers.courier.in_flight import MOST_BYTES
-from deadletter.workers.delivery.http.delivery import Deliverer
-from deadletter.workers.health import Health, serve
+from deadletter.workers.courier.in_flight import MAX_BYTES
+from deadletter.workers.delivery.http.delivery import HttpMessageDelivery
+from deadletter.workers.health import ProbeHandlers, serve_probes
 from tests.workers.couriers import QUICK, Bench, assignment, message
 from tests.workers.rawservers import OK, server, server_tls
 from tests.workers.services import Received, serving, until
@@ -39,7 +39,7 @@ async def test_certificates_and_headers_come_from_secrets(certificates: Path):
     }
     async with server(talk, server_tls(certificates, wants_client=True)) as port:
         told = assignment(f"https://localhost:{port}/", http=http, allow=["127.0.0.0/8", "::1/128"])
-        deliverer = Deliverer(told, lambda name, key: given[name, key])
+        deliverer = HttpMessageDelivery(told, lambda name, key: given[name, key])
         outcome = await deliverer.attempt(Claim(Place("orders", 0, 0), Message(b"k", b"")))
         await deliverer.close()
     assert outcome.failure is None
@@ -59,9 +59,9 @@ async def test_bytes_are_bounded_as_well_as_messages():
         serving(hanging) as service,
         bench.courier(assignment(service.url, delivery={"concurrency": 64})) as courier,
     ):
-        await until(lambda: courier.load.bytes + LARGE > MOST_BYTES)
+        await until(lambda: courier.load.bytes + LARGE > MAX_BYTES)
         await until(lambda: len(service.received) == courier.load.held)
-        assert courier.load.bytes < MOST_BYTES + LARGE  # the last one taken may reach over it
+        assert courier.load.bytes < MAX_BYTES + LARGE  # the last one taken may reach over it
         gate.set()
         await until(lambda: bench.is_settled)
     assert len(service.received) == 30
@@ -83,7 +83,7 @@ async def test_what_a_courier_did_stands_in_its_metrics():
             async with bench.courier(told):
                 await until(lambda: len(bench.parked) == 1 and len(bench.buried()) == 2)
                 await until(lambda: len(service.received) == 7)
-    async with serve(Health(), 0, "127.0.0.1") as port:
+    async with serve_probes(ProbeHandlers(), 0, "127.0.0.1") as port:
         _, _, text = await ask(port, "/metrics")
     for name, count, labels in (
         ("dlq_delivery_attempts_total", 2, {"outcome": "delivered"}),

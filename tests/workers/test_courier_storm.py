@@ -15,7 +15,7 @@ from aiokafka.errors import KafkaError
 from deadletter.brokers.kafka.broker import KafkaBroker
 from deadletter.brokers.kafka.subscription.offset_metadata import decode
 from deadletter.brokers.kafka.subscription.subscription import KafkaSubscription
-from deadletter.workers.process import end
+from deadletter.workers.process import cancel_and_wait
 from tests.workers.couriers import QUICK, message
 from tests.workers.services import Received, serving, until
 from tests.workers.wires import Wire
@@ -54,7 +54,7 @@ class Auditor:
     async def finished(self) -> set[Where]:
         """Messages that a restart would not deliver again."""
         assert isinstance(self.wire.broker, KafkaBroker)
-        admin = await self.wire.broker._line.admin()
+        admin = await self.wire.broker._line.admin_client()
         topic = f"{self.wire.prefix}orders"
         tps = [TopicPartition(topic, partition) for partition in {partition for partition, _ in self.existing}]
         found = await admin.list_consumer_group_offsets(self.group, partitions=tps)
@@ -98,7 +98,7 @@ async def storm(wire: Wire, pods: int, turns: int, partitions: int, backoff: int
         async with wire.courier(told, "pod-last"):
             await until(lambda: till.taken == auditor.existing or bool(auditor.wrong), 240)
         left = auditor.existing - await auditor.finished()
-        await end(watching)
+        await cancel_and_wait(watching)
     assert not auditor.wrong, "committed although nobody took it"
     assert not left, "taken and not committed when the last one left"
     assert auditor.looks > 10

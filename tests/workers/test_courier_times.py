@@ -14,10 +14,10 @@ from deadletter.core.headers import add_headers, read_ours
 from deadletter.core.letters import Envelope, Message, Origin, Place
 from deadletter.plan import pod_template
 from deadletter.workers.courier import letters
-from deadletter.workers.courier.courier import GRACE_S, Courier
-from deadletter.workers.courier.main import desk_spec
-from deadletter.workers.delivery.http.delivery import Deliverer
-from deadletter.workers.delivery.http.request import Requests
+from deadletter.workers.courier.courier import SHUTDOWN_GRACE_S, Courier
+from deadletter.workers.courier.main import subscription_spec
+from deadletter.workers.delivery.http.delivery import HttpMessageDelivery
+from deadletter.workers.delivery.http.request import RequestRenderer
 from tests.workers.couriers import QUICK, message, no_secret
 from tests.workers.services import Received, serving, until
 from tests.workers.wires import Wire
@@ -75,7 +75,7 @@ async def test_a_parked_letter_tells_the_time_of_its_message_at_every_attempt(wi
 def test_whose_time_a_request_tells(parked: bool, origin: Origin, told: int):
     one = add_headers(Message(b"k", b"v", timestamp=LATER), Envelope(origin=origin, id="orders/0/7"))
     claim = Claim(Place("box", 0, 9), one, parked=parked)
-    head = Requests("POST", "/", "shop.test").head(one, letters.waybill(claim))
+    head = RequestRenderer("POST", "/", "shop.test").head(one, letters.delivery_metadata(claim))
     assert f"Dlq-Timestamp: {times.render(told)}\r\n".encode() in head
 
 
@@ -89,8 +89,8 @@ async def test_what_does_not_end_in_time_is_handed_back_and_the_next_courier_has
 
     async with serving(hanging_at_first) as service:
         told = wire.assignment(service.url)
-        stop, deliverer = asyncio.Event(), Deliverer(told, no_secret)
-        async with wire.broker.subscribe(desk_spec(told, "pod-0")) as desk:
+        stop, deliverer = asyncio.Event(), HttpMessageDelivery(told, no_secret)
+        async with wire.broker.subscribe(subscription_spec(told, "pod-0")) as desk:
             working = asyncio.ensure_future(Courier(told, desk, deliverer).run(stop, grace=0.5))
             await wire.send(message())
             await until(lambda: len(service.received) == 1)
@@ -108,6 +108,6 @@ async def test_what_does_not_end_in_time_is_handed_back_and_the_next_courier_has
 
 
 def test_a_pod_has_more_time_to_end_than_its_courier_takes():
-    made = pod_template.pod("courier", "orders-courier", "default", (), pod_template.Image("dlq-operator", "Always"))
+    made = pod_template.pod_spec("courier", "orders-courier", "default", (), pod_template.WorkerImage("dlq-operator", "Always"))
     leaving = committer.FLUSH + 10  # what is written is awaited, then the group is left
-    assert GRACE_S + leaving < made["terminationGracePeriodSeconds"]
+    assert SHUTDOWN_GRACE_S + leaving < made["terminationGracePeriodSeconds"]

@@ -6,8 +6,8 @@ import aiohttp
 import pytest
 from prometheus_client import CollectorRegistry, Gauge
 
-from deadletter.workers.courier.status import Speaker
-from deadletter.workers.health import REQUEST_LIMIT, Health, serve
+from deadletter.workers.courier.status import StatusReporter
+from deadletter.workers.health import REQUEST_LIMIT, ProbeHandlers, serve_probes
 from tests.workers.couriers import Bench, assignment
 from tests.workers.services import serving
 
@@ -22,8 +22,8 @@ async def ask(port: int, path: str, method: str = "GET") -> tuple[int, str, str]
 
 async def test_each_question_is_answered_with_what_is_wrong_now():
     wrong = {"live": "", "ready": "BrokerUnreachable: no answer"}
-    health = Health(lambda: wrong["live"], lambda: wrong["ready"])
-    async with serve(health, 0, "127.0.0.1") as port:
+    health = ProbeHandlers(lambda: wrong["live"], lambda: wrong["ready"])
+    async with serve_probes(health, 0, "127.0.0.1") as port:
         assert (await ask(port, "/healthz"))[0] == 200
         assert await ask(port, "/readyz") == (503, "text/plain", "BrokerUnreachable: no answer\n")
         wrong.update(live="nothing moves", ready="")
@@ -34,7 +34,7 @@ async def test_each_question_is_answered_with_what_is_wrong_now():
 async def test_metrics_are_those_of_its_registry():
     registry = CollectorRegistry()
     Gauge("dlq_test_letters", "Letters of a test.", registry=registry).set(7)
-    async with serve(Health(registry=registry), 0, "127.0.0.1") as port:
+    async with serve_probes(ProbeHandlers(registry=registry), 0, "127.0.0.1") as port:
         status, kind, text = await ask(port, "/metrics")
     assert (status, kind) == (200, "text/plain")
     assert "dlq_test_letters 7.0" in text
@@ -45,13 +45,13 @@ async def test_metrics_are_those_of_its_registry():
     [("GET", "/", 404), ("GET", "/metrics/x", 404), ("POST", "/healthz", 405), ("HEAD", "/healthz", 200)],
 )
 async def test_nothing_else_is_answered(method: str, path: str, status: int):
-    async with serve(Health(), 0, "127.0.0.1") as port:
+    async with serve_probes(ProbeHandlers(), 0, "127.0.0.1") as port:
         assert (await ask(port, path, method))[0] == status
 
 
 @pytest.mark.parametrize("noise", [b"", b"\x00\xff", b"GET", b"x" * (REQUEST_LIMIT + 1), b"\r\n\r\n"])
 async def test_noise_ends_its_connection_and_nothing_else(noise: bytes):
-    async with serve(Health(), 0, "127.0.0.1") as port:
+    async with serve_probes(ProbeHandlers(), 0, "127.0.0.1") as port:
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.write(noise)
         writer.write_eof()
@@ -69,8 +69,8 @@ class _IdleSubscription:
 async def test_the_watchdog_barks_only_when_lag_grows_and_nothing_moves_and_nothing_pauses():
     bench, desk, now, paused = Bench(), _IdleSubscription(), 0, ""
     async with serving() as service, bench.courier(assignment(service.url), paused=lambda: paused) as courier:
-        speaker = Speaker(courier, desk, "pod", ("a", "b"), lambda: 0, 1)  # type: ignore[arg-type]
-        health = Health(lambda: speaker.stuck(now))
+        speaker = StatusReporter(courier, desk, "pod", ("a", "b"), lambda: 0, 1)  # type: ignore[arg-type]
+        health = ProbeHandlers(lambda: speaker.stuck(now))
 
         def is_live(at: int) -> bool:
             nonlocal now

@@ -6,9 +6,9 @@ import pytest
 import uvloop
 
 from deadletter.workers.delivery.http import Client, Target
-from deadletter.workers.delivery.http.errors import BadAnswer, Broken, HttpError, TimedOut, Unreachable
+from deadletter.workers.delivery.http.errors import InvalidResponse, ConnectionBroken, HttpError, ResponseTimeout, ConnectFailed
 from deadletter.workers.delivery.http.resolver import Guard
-from deadletter.workers.delivery.http.response import BODY_LIMIT
+from deadletter.workers.delivery.http.response import MAX_BODY_BYTES
 from tests.workers.rawservers import HEAD, LOOPBACK, OK, ask, nobody, read_request, saying, server
 
 CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
@@ -37,14 +37,14 @@ async def test_every_shape_of_an_answer(parts: list[bytes], status: int, body: b
 @pytest.mark.parametrize(
     ("parts", "error"),
     [
-        ([b""], Broken),
-        ([b"HTTP/1.1 200 OK\r\nContent-Le"], Broken),
-        ([b"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nhalf"], Broken),
-        ([b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nha"], Broken),
-        ([b"SSH-2.0-OpenSSH\r\n"], BadAnswer),
-        ([b"HTTP/1.1 101 Switching\r\nUpgrade: x\r\nConnection: upgrade\r\n\r\nnoise"], BadAnswer),
-        ([b"HTTP/1.1 200 OK\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\nab"], BadAnswer),
-        ([b"HTTP/1.1 100 Continue\r\n\r\n"] * 50, BadAnswer),
+        ([b""], ConnectionBroken),
+        ([b"HTTP/1.1 200 OK\r\nContent-Le"], ConnectionBroken),
+        ([b"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nhalf"], ConnectionBroken),
+        ([b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nha"], ConnectionBroken),
+        ([b"SSH-2.0-OpenSSH\r\n"], InvalidResponse),
+        ([b"HTTP/1.1 101 Switching\r\nUpgrade: x\r\nConnection: upgrade\r\n\r\nnoise"], InvalidResponse),
+        ([b"HTTP/1.1 200 OK\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\nab"], InvalidResponse),
+        ([b"HTTP/1.1 100 Continue\r\n\r\n"] * 50, InvalidResponse),
     ],
 )
 async def test_an_answer_that_is_none(parts: list[bytes], error: type[HttpError]):
@@ -56,12 +56,12 @@ async def test_an_answer_that_is_none(parts: list[bytes], error: type[HttpError]
 async def test_an_endless_body_is_cut_and_taken():
     async with server(saying(CHUNKED, b"400\r\n" + b"x" * 1024 + b"\r\n", forever=True)) as port:
         answer = await ask(port)
-    assert (answer.status, len(answer.body), answer.is_cut) == (200, BODY_LIMIT, True)
+    assert (answer.status, len(answer.body), answer.is_cut) == (200, MAX_BODY_BYTES, True)
 
 
 async def test_an_endless_head_is_refused():
     async with server(saying(b"HTTP/1.1 200 OK\r\n", b"X-More: " + b"y" * 1000 + b"\r\n", forever=True)) as port:
-        with pytest.raises(BadAnswer):
+        with pytest.raises(InvalidResponse):
             await ask(port)
 
 
@@ -77,7 +77,7 @@ async def test_an_endless_head_is_refused():
 )
 async def test_an_endless_beside_of_a_body_is_refused(begun: bytes, more: bytes):
     async with server(saying(begun, more, forever=True)) as port:
-        with pytest.raises(BadAnswer):
+        with pytest.raises(InvalidResponse):
             await ask(port, 20)
 
 
@@ -115,7 +115,7 @@ async def test_a_reset_in_the_middle_of_a_body():
         writer.transport.abort()
 
     async with server(talk) as port:
-        with pytest.raises(Broken):
+        with pytest.raises(ConnectionBroken):
             await ask(port)
 
 
@@ -127,7 +127,7 @@ async def test_a_slow_server_runs_out_of_time(part: bytes):
         await asyncio.sleep(3600)
 
     async with server(talk) as port:
-        with pytest.raises(TimedOut):
+        with pytest.raises(ResponseTimeout):
             await ask(port, 0.3)
 
 
@@ -224,7 +224,7 @@ async def test_a_second_answer_nobody_asked_for_ends_the_connection():
 
 
 async def test_nobody_listens():
-    with nobody() as port, pytest.raises(Unreachable):
+    with nobody() as port, pytest.raises(ConnectFailed):
         await ask(port)
 
 
@@ -232,15 +232,15 @@ def test_a_pod_runs_it_on_uvloop():
     async def walk() -> None:
         async with server(saying(OK)) as port:
             assert (await ask(port)).body == b"ok"
-        with nobody() as port, pytest.raises(Unreachable):
+        with nobody() as port, pytest.raises(ConnectFailed):
             await ask(port)
         async with server(saying(b"HTTP/1.1 200 OK\r\n\r\n", b"until the end")) as port:
             assert (await ask(port)).body == b"until the end"
         async with server(saying(b"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nhalf")) as port:
-            with pytest.raises(Broken):
+            with pytest.raises(ConnectionBroken):
                 await ask(port)
         async with server(saying(b"noise")) as port:
-            with pytest.raises(BadAnswer):
+            with pytest.raises(InvalidResponse):
                 await ask(port)
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:

@@ -7,7 +7,7 @@ import pytest
 import uvloop
 
 from deadletter.net.tls import UnreadableCertificate, context
-from deadletter.workers.delivery.http.errors import CertificateRefused, TlsFault
+from deadletter.workers.delivery.http.errors import CertificateRejected, TlsError
 from tests.workers.rawservers import OK, ask_tls, refusing_server, saying, server, server_tls
 
 
@@ -20,14 +20,14 @@ async def test_tls_with_an_authority_and_a_client_certificate(certificates: Path
 
 async def test_a_certificate_that_is_not_trusted_is_a_fault_of_the_queue(certificates: Path):
     async with server(saying(OK), server_tls(certificates)) as port:
-        with pytest.raises(CertificateRefused, match="caSecretRef"):
+        with pytest.raises(CertificateRejected, match="caSecretRef"):
             await ask_tls(port, context())
 
 
 async def test_a_certificate_for_another_name_is_a_fault(certificates: Path):
     ca = (certificates / "ca.crt").read_bytes()
     async with server(saying(OK), server_tls(certificates)) as port:
-        with pytest.raises(CertificateRefused, match="another name"):
+        with pytest.raises(CertificateRejected, match="another name"):
             await ask_tls(port, context(ca), "other.test")
         assert (await ask_tls(port, context(ca, verify=False), "other.test")).status == 200
 
@@ -40,7 +40,7 @@ async def test_plain_http_where_tls_is_expected_is_a_fault(certificates: Path):
         await reader.read()
 
     async with server(talk) as port:
-        with pytest.raises(TlsFault):
+        with pytest.raises(TlsError):
             await ask_tls(port, context())
 
 
@@ -56,10 +56,10 @@ def test_tls_on_uvloop(certificates: Path):
         ca = (certificates / "ca.crt").read_bytes()
         async with server(saying(OK), server_tls(certificates)) as port:
             assert (await ask_tls(port, context(ca))).body == b"ok"
-            with pytest.raises(CertificateRefused):
+            with pytest.raises(CertificateRejected):
                 await ask_tls(port, context())
         tls = server_tls(certificates, wants_client=True)
-        with refusing_server(tls) as port, pytest.raises(CertificateRefused, match="clientSecretRef"):
+        with refusing_server(tls) as port, pytest.raises(CertificateRejected, match="clientSecretRef"):
             await ask_tls(port, context(ca))
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:

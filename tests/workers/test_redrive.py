@@ -44,7 +44,7 @@ class Stage:
         self.redriver = Redriver(self.told, self.scene.broker, self.stop, lambda: self.now, lambda: self.gate)
 
     async def after(self, seconds: int) -> int:
-        self.now += seconds * 1_000run_once
+        self.now += seconds * 1_000
         return await self.redriver.run_once()
 
     async def words(self) -> tuple[WorkerStatus, ...]:

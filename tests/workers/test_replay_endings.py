@@ -89,7 +89,7 @@ async def test_a_broker_that_comes_back_is_waited_for(scene, server, monkeypatch
 
     async def come_back(stop, seconds):
         waits.append(seconds)
-        if len(waits) == 3 * backoff.TRIES:
+        if len(waits) == 3 * backoff.MAX_TRIES:
             server.refuse.clear()
             server.down = None
 
@@ -100,7 +100,7 @@ async def test_a_broker_that_comes_back_is_waited_for(scene, server, monkeypatch
     server.refuse["orders"] = AWAY
     assert (await scene.replay()).code == exit_status.FINISHED
     assert await scene.numbers() == [1]
-    assert max(waits) == backoff.LONGEST_WAIT_S
+    assert max(waits) == backoff.MAX_DELAY_S
 
 
 @pytest.mark.parametrize("down", [True, False])

@@ -11,9 +11,9 @@ from aiokafka import AIOKafkaProducer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient, RecordsToDelete
 
 from deadletter.brokers.connect import open_broker
-from deadletter.brokers.kafka.client import LATEST, Line
-from deadletter.brokers.types import BoxSpec
+from deadletter.brokers.kafka.client import LATEST, KafkaClient
 from deadletter.core import headers
+from deadletter.core.box_spec import BoxSpec
 from deadletter.core.letters import Envelope, Message, Origin
 from deadletter.workers import backoff, exit_status
 from tests.bed import beds, processes
@@ -129,12 +129,12 @@ class Stability:
     """Tells whether a transaction is open in the origin: its last stable offset lies below its end."""
 
     def __init__(self, scene: Scene) -> None:
-        self.line = Line(scene.connection["kafka"]["bootstrapServers"], dict, anyone)
+        self.line = KafkaClient(scene.connection["kafka"]["bootstrapServers"], dict, anyone)
         self.name = scene.name
 
     async def is_open(self) -> bool:
-        wanted = {TopicPartition(self.name, p): LATEST for p in range(await self.line.partitions(self.name))}
-        return await self.line.offsets(wanted, committed=True) != await self.line.offsets(wanted)
+        wanted = {TopicPartition(self.name, p): LATEST for p in range(await self.line.partition_count(self.name))}
+        return await self.line.list_offsets(wanted, committed=True) != await self.line.list_offsets(wanted)
 
 
 async def stop_in_a_transaction(process: asyncio.subprocess.Process, stability: Stability) -> None:
@@ -204,7 +204,7 @@ async def test_a_bounced_broker_loses_and_repeats_nothing(bed, tmp_path):
     async with stage(f"{address}:{ports[0]}") as scene:
         await bury(scene, 20_000)
         process = await Pod(tmp_path, scene, rate={"maxInFlight": 100}).start()
-        for share, most in ((10, 0), (40, 2 * backoff.TRIES), (70, 0)):
+        for share, most in ((10, 0), (40, 2 * backoff.MAX_TRIES), (70, 0)):
             await arrived(scene, 20_000 * share // 100, process)
             processes.kill(processes.of_bed(bed.directory, part.name))
             wanted = tries(tmp_path) + most
@@ -233,7 +233,7 @@ async def test_a_batch_that_nobody_can_decode_stops_the_replay_and_is_named(scen
     (log,) = (bed.directory / "kafka" / "log").glob(f"{scene.boxes.dead}-0/*.log")
     spoil(log, change)
     ending = await scene.replay()
-    assert (ending.code, ending.reason) == (exit_status.HUMAN, "Undecodable")
+    assert (ending.code, ending.reason) == (exit_status.NEEDS_INTERVENTION, "Undecodable")
     assert "partition 0 cannot be read at offset 3" in ending.message
     assert await scene.numbers() == []
     for name, ids in (("before", ["0-0", "0-2"]), ("behind", ["0-4", "0-5"])):

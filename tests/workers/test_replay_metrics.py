@@ -9,7 +9,7 @@ from prometheus_client import REGISTRY
 
 from deadletter.brokers.connect import open_broker
 from deadletter.workers import metrics
-from deadletter.workers.health import Health, serve
+from deadletter.workers.health import ProbeHandlers, serve_probes
 from tests.workers.replaying import Scene, letter
 from tests.workers.test_redrive import Stage
 from tests.workers.test_replay_brokers import LOCAL, connection
@@ -27,7 +27,7 @@ async def scene(request):
 
 
 async def shown(registry) -> str:
-    async with serve(Health(registry=registry), 0, "127.0.0.1") as port:
+    async with serve_probes(ProbeHandlers(registry=registry), 0, "127.0.0.1") as port:
         answer = await to_thread(urllib.request.urlopen, f"http://127.0.0.1:{port}/metrics", timeout=60)
         return answer.read().decode()
 
@@ -37,7 +37,7 @@ async def test_a_replay_counts_its_letters_by_result(scene):
     told = told.model_copy(update={"queue": scene.name})
     await scene.run(told)
     await scene.run(told)
-    text = await shown(metrics.REPLAYS)
+    text = await shown(metrics.REPLAY_REGISTRY)
     where = f'namespace="test",queue="{scene.name}",replay="replay"'
     assert f'dlq_replay_letters_total{{{where},result="replayed"}} 4.0' in text
     assert f'dlq_replay_letters_total{{{where},result="skipped"}} 2.0' in text

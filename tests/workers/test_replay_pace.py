@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from deadletter.workers.rate_limit import Pace
+from deadletter.workers.rate_limit import TokenBucket
 
 
 class Clock:
@@ -22,7 +22,7 @@ def paced(rate, monkeypatch):
         clock.now += seconds
 
     monkeypatch.setattr("deadletter.workers.rate_limit.asyncio.sleep", sleep)
-    return Pace(rate, asyncio.Event(), clock), clock
+    return TokenBucket(rate, asyncio.Event(), clock), clock
 
 
 async def test_without_a_rate_everything_is_granted(monkeypatch):
@@ -58,7 +58,7 @@ async def test_a_slow_rate_still_moves(monkeypatch):
 async def test_a_stop_ends_the_waiting():
     stop = asyncio.Event()
     stop.set()
-    assert await Pace(lambda: 1, stop).take(5) == 0
+    assert await TokenBucket(lambda: 1, stop).take(5) == 0
 
 
 @pytest.mark.parametrize("before", [None, 10_000])

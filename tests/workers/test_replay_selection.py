@@ -70,7 +70,7 @@ async def test_a_preview_that_is_gone_is_not_replaced_by_anything_else(scene):
     await scene.replay("nothing", mode="DryRun", select={"where": "false"})
     await scene.broker.delete_replay_records(scene.boxes.ledger, "dry")
     ending = await scene.replay("apply", preview_uid="dry")
-    assert (ending.code, ending.reason) == (exit_status.HUMAN, "ReplayNotFound")
+    assert (ending.code, ending.reason) == (exit_status.NEEDS_INTERVENTION, "ReplayNotFound")
     assert (await scene.replay("other", preview_uid="nothing")).reason == "NothingMatched"
     assert await scene.open_letters() == [0, 1]
 
@@ -106,7 +106,7 @@ async def test_an_observed_queue_answers_by_its_last_word_and_writes_nothing(sce
 
 async def test_a_bad_expression_is_a_humans_matter(scene):
     ending = await scene.replay(select={"where": "nonsense =="})
-    assert (ending.code, ending.reason) == (exit_status.HUMAN, "InvalidSpec")
+    assert (ending.code, ending.reason) == (exit_status.NEEDS_INTERVENTION, "InvalidSpec")
 
 
 async def test_groups_are_counted_by_cause(scene):

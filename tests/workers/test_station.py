@@ -9,14 +9,14 @@ import pytest
 
 from deadletter.api.assignments import CourierAssignment
 from deadletter.workers import live_config
-from deadletter.workers.environment import TERMINATION_BYTES, AssignmentError, Station
-from deadletter.workers.live_config import LiveFile
+from deadletter.workers.environment import MAX_TERMINATION_MESSAGE_BYTES, AssignmentError, WorkerEnvironment
+from deadletter.workers.live_config import LiveConfigFile
 from tests.workers.couriers import assignment
 from tests.workers.services import until
 
 
-def station(folder: Path) -> Station:
-    return Station.from_environment(
+def station(folder: Path) -> WorkerEnvironment:
+    return WorkerEnvironment.from_environment(
         {"DLQ_ASSIGNMENT_DIR": str(folder), "DLQ_TERMINATION_LOG": str(folder / "end"), "POD_NAME": "pod-7"}
     )
 
@@ -54,7 +54,7 @@ def test_the_last_word_is_one_line_of_bounded_size(tmp_path: Path):
     place = station(tmp_path)
     place.terminate("BoxMissing", "x" * 10_000, tallies=["y" * 10_000])
     said = (tmp_path / "end").read_bytes()
-    assert len(said) <= TERMINATION_BYTES
+    assert len(said) <= MAX_TERMINATION_MESSAGE_BYTES
     assert json.loads(said)["reason"] == "BoxMissing"
 
 
@@ -63,7 +63,7 @@ def test_a_last_word_that_cannot_be_left_ends_nothing(tmp_path: Path):
 
 
 def test_a_missing_live_file_says_nothing_and_a_new_one_is_taken(tmp_path: Path):
-    file = LiveFile(tmp_path)
+    file = LiveConfigFile(tmp_path)
     assert file.current.paused == ""
     (tmp_path / "live.json").write_text('{"paused": "CapacityReached"}')
     assert file.refresh().paused == "CapacityReached"
@@ -72,7 +72,7 @@ def test_a_missing_live_file_says_nothing_and_a_new_one_is_taken(tmp_path: Path)
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"paused": 3}'])
 def test_a_broken_live_file_changes_nothing_and_a_whole_one_does_again(tmp_path: Path, text: str):
     (tmp_path / "live.json").write_text('{"paused": "Suspended"}')
-    file = LiveFile(tmp_path)
+    file = LiveConfigFile(tmp_path)
     (tmp_path / "live.json").write_text(text)
     assert file.refresh().paused == "Suspended"
     (tmp_path / "live.json").unlink()
@@ -82,7 +82,7 @@ def test_a_broken_live_file_changes_nothing_and_a_whole_one_does_again(tmp_path:
 
 
 async def test_a_live_file_is_followed_while_the_worker_runs(tmp_path: Path):
-    file = LiveFile(tmp_path)
+    file = LiveConfigFile(tmp_path)
     with patch.object(live_config, "READ_EVERY_S", 0.01):
         following = asyncio.ensure_future(file.follow())
         try:

@@ -5,7 +5,8 @@ import uuid
 
 from deadletter.api.broker_connections import BrokerConnectionSpec
 from deadletter.brokers.contract import Broker
-from deadletter.brokers.types import BoxSpec, Publication, StoredMessage
+from deadletter.brokers.types import Publication, StoredMessage
+from deadletter.core.box_spec import BoxSpec
 from deadletter.core.letters import Message, Place
 from tests.workers.couriers import assignment, running
 

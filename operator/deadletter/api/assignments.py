@@ -17,15 +17,15 @@ from deadletter.api.retry_policies import RetryPolicySpec
 __all__ = [
     "Boxes",
     "CourierAssignment",
-    "Live",
+    "LiveConfig",
     "RedriveAssignment",
     "ReplayAssignment",
+    "ReplayTarget",
     "ResolvedRoute",
-    "Target",
 ]
 
 
-class Told(BaseModel):
+class WorkerConfig(BaseModel):
     """Snake case: no user ever writes it. A newer operator may say more than an older worker understands."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
@@ -33,14 +33,14 @@ class Told(BaseModel):
     not_rolling: ClassVar[frozenset[str]] = frozenset()  # fields that a pod reads only when it starts
 
 
-class ResolvedRoute(Told):
+class ResolvedRoute(WorkerConfig):
     """A route with the box its queue owns."""
 
     match: str
     box: str
 
 
-class CourierAssignment(Told):
+class CourierAssignment(WorkerConfig):
     """Deliver this source."""
 
     not_rolling = frozenset({"group_started"})
@@ -60,7 +60,7 @@ class CourierAssignment(Told):
     allow: tuple[str, ...] = ()
 
 
-class Target(Told):
+class ReplayTarget(WorkerConfig):
     """Where a Replay publishes."""
 
     kind: Literal["Retry", "Origin", "Box", "Service", "Queue"]
@@ -70,7 +70,7 @@ class Target(Told):
     watched: tuple[str, ...] = ()  # dead boxes where letters that fail there end; none: the queue's own
 
 
-class ReplayAssignment(Told):
+class ReplayAssignment(WorkerConfig):
     """Replay these letters."""
 
     namespace: str
@@ -83,14 +83,14 @@ class ReplayAssignment(Told):
     read_values: bool = False
     origin: str | None = None
     spec: ReplaySpec
-    target: Target
+    target: ReplayTarget
     preview_uid: str | None = None
     observe: bool = False
     http: HttpDelivery | None = None
     allow: tuple[str, ...] = ()
 
 
-class RedriveAssignment(Told):
+class RedriveAssignment(WorkerConfig):
     """Send letters of this queue back by its policy, standing."""
 
     namespace: str
@@ -105,7 +105,7 @@ class RedriveAssignment(Told):
     allow: tuple[str, ...] = ()
 
 
-class Live(Told):
+class LiveConfig(WorkerConfig):
     """What may change without a restart: why the gate is shut, if it is, the rate, and what `letters` hides."""
 
     paused: str = ""

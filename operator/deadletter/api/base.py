@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, GetCoreSchemaHandler, GetJson
 from pydantic.alias_generators import to_camel
 from pydantic_core import CoreSchema, core_schema
 
-from deadletter.api.cel_rules import Rule
+from deadletter.api.cel_rules import CelRule
 
 
 def _add_rules(schema: dict[str, Any], model: type["Model"]) -> None:
@@ -27,10 +27,10 @@ class Model(BaseModel):
         populate_by_name=True,
         json_schema_extra=_add_rules,
     )
-    constraints: ClassVar[tuple[Rule, ...]] = ()
+    constraints: ClassVar[tuple[CelRule, ...]] = ()
 
     @model_validator(mode="after")
-    def keep_rules(self) -> Self:
+    def check_rules(self) -> Self:
         """The first rule that does not hold is the error."""
         for rule in self.constraints:
             if rule.holds is not None and not rule.holds(self):
@@ -42,7 +42,7 @@ class Model(BaseModel):
         return self.model_dump(mode="json", by_alias=True, exclude_none=True)
 
 
-class Shown(BaseModel):
+class StatusModel(BaseModel):
     """A part of a status: what a newer operator added to it is not our business."""
 
     model_config = ConfigDict(frozen=True, extra="ignore", alias_generator=to_camel, populate_by_name=True)
@@ -53,7 +53,7 @@ class Shown(BaseModel):
 
 
 @dataclass(frozen=True, slots=True)
-class Text:
+class BoundedText:
     """A bounded string; `pattern` holds for the whole of it, and `sentence` says so to a user.
 
     The pattern is a CEL rule on the API server, because a schema's `pattern` cannot speak.
@@ -71,7 +71,7 @@ class Text:
     def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
         out = dict(handler(schema))
         if self.pattern:
-            rule = {"rule": f"self.matches({cel_text(f'^(?:{self.pattern})$')})", "message": self.sentence}
+            rule = {"rule": f"self.matches({cel_literal(f'^(?:{self.pattern})$')})", "message": self.sentence}
             out["x-kubernetes-validations"] = [rule]
         return out
 
@@ -82,7 +82,7 @@ class Text:
         return text
 
 
-def cel_text(text: str) -> str:
+def cel_literal(text: str) -> str:
     """A CEL string literal."""
     return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
 
@@ -94,11 +94,11 @@ Int = Annotated[int, Field(strict=True)]
 Bool = Annotated[bool, Field(strict=True)]
 Duration = Annotated[
     str,
-    Text(28, "(?:[0-9]{1,5}(?:h|m|s|ms)){1,4}", "must be a duration such as 500ms, 30s, 15m or 1h30m"),
+    BoundedText(28, "(?:[0-9]{1,5}(?:h|m|s|ms)){1,4}", "must be a duration such as 500ms, 30s, 15m or 1h30m"),
 ]
 Time = Annotated[
     str,
-    Text(
+    BoundedText(
         35,
         r"[0-9]{4}-(?:0[1-9]|1[0-2])-(?:0[1-9]|[12][0-9]|3[01])T(?:[01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9]"
         r"(?:\.[0-9]{1,9})?(?:Z|[+-](?:0[0-9]|1[0-4]):[0-5][0-9])",
@@ -107,7 +107,7 @@ Time = Annotated[
 ]
 ObjectName = Annotated[
     str,
-    Text(
+    BoundedText(
         253,
         "[a-z0-9](?:[-a-z0-9.]*[a-z0-9])?",
         "must be the name of an object: lower case letters, digits, '-' and '.'",
@@ -115,7 +115,7 @@ ObjectName = Annotated[
 ]
 BoxName = Annotated[
     str,
-    Text(
+    BoundedText(
         242,
         r"[A-Za-z0-9_:{-][A-Za-z0-9._:{}/-]*|\.[A-Za-z0-9._:{}/-]*[A-Za-z0-9_:{}/-][A-Za-z0-9._:{}/-]*|\.{3,}",
         "must be the name of a topic or stream: letters, digits, '.', '_', '-' (on Redis also ':', '/', '{', '}'), "
@@ -123,12 +123,15 @@ BoxName = Annotated[
     ),
 ]
 HeaderName = Annotated[
-    str, Text(128, "[!#$%&'*+.^_`|~0-9A-Za-z-]+", "must be a header name: letters, digits and any of !#$%&'*+-.^_`|~")
+    str,
+    BoundedText(
+        128, "[!#$%&'*+.^_`|~0-9A-Za-z-]+", "must be a header name: letters, digits and any of !#$%&'*+-.^_`|~"
+    ),
 ]
 _ASCII = r"[ -~\n\t]+"
 _ASCII_SENTENCE = r"must be a CEL expression in ASCII; write other characters as \u escapes in its texts"
-Expression = Annotated[str, Text(2048, _ASCII, _ASCII_SENTENCE)]
-ShortExpression = Annotated[str, Text(1024, _ASCII, _ASCII_SENTENCE)]
+Expression = Annotated[str, BoundedText(2048, _ASCII, _ASCII_SENTENCE)]
+ShortExpression = Annotated[str, BoundedText(1024, _ASCII, _ASCII_SENTENCE)]
 
 
 class NameRef(Model):
@@ -149,7 +152,7 @@ class SecretKeyRef(Model):
     name: Annotated[ObjectName, Field(description="Name of the Secret, in the same namespace.")]
     key: Annotated[
         str,
-        Text(253, "[-._a-zA-Z0-9]+", "must be a key of a Secret: letters, digits, '-', '_' and '.'"),
+        BoundedText(253, "[-._a-zA-Z0-9]+", "must be a key of a Secret: letters, digits, '-', '_' and '.'"),
         Field(description="Key in the Secret."),
     ]
 
@@ -171,10 +174,10 @@ class Tls(Model):
     def secret_keys(self) -> tuple[SecretKeyRef, ...]:
         """Every key of a Secret it takes."""
         authority = (self.ca_secret_ref,) if self.ca_secret_ref else ()
-        return (*authority, *keys_of(self.client_secret_ref, "tls.crt", "tls.key"))
+        return (*authority, *secret_key_refs(self.client_secret_ref, "tls.crt", "tls.key"))
 
 
-def keys_of(secret: SecretRef | None, *keys: str) -> tuple[SecretKeyRef, ...]:
+def secret_key_refs(secret: SecretRef | None, *keys: str) -> tuple[SecretKeyRef, ...]:
     """The fixed keys of a Secret, if one is named."""
     return tuple(SecretKeyRef(name=secret.name, key=key) for key in keys) if secret else ()
 

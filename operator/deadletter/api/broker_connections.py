@@ -8,20 +8,20 @@ from pydantic import Field
 from deadletter.api.base import (
     HOST,
     PORT,
+    BoundedText,
     Int,
     Model,
     NameRef,
     SecretKeyRef,
     SecretRef,
-    Shown,
-    Text,
+    StatusModel,
     Tls,
-    cel_text,
-    keys_of,
+    cel_literal,
+    secret_key_refs,
     secret_names,
 )
-from deadletter.api.cel_rules import Rule, count_of_set
-from deadletter.api.kinds import AGE, Column, Kind, Status, condition_column
+from deadletter.api.cel_rules import CelRule, count_set
+from deadletter.api.kinds import AGE, Kind, PrinterColumn, Status, condition_column
 
 __all__ = [
     "BoxDefaults",
@@ -46,17 +46,17 @@ REDIS_URL = f"rediss?://{HOST}(?::{PORT})?(?:/[0-9]{{0,4}})?"
 CONFIG_KEY = r"[a-z][a-z0-9._-]{0,127}"
 
 Config = Annotated[
-    dict[str, Annotated[str, Text(256, r"[ -~]*", "must be plain ASCII", shortest=0)]],
+    dict[str, Annotated[str, BoundedText(256, r"[ -~]*", "must be plain ASCII", shortest=0)]],
     Field(max_length=32, description="More topic configs, by Kafka's own names."),
 ]
 
 
-def config_rule(field: str) -> Rule:
+def config_rule(field: str) -> CelRule:
     """Names of topic configs, and not those that the operator sets itself."""
     ours = ("cleanup.policy", "retention.ms", "retention.bytes", "message.timestamp.type")
-    names = f"self.{field}.all(k, size(k) <= 128 && k.matches({cel_text(f'^{CONFIG_KEY}$')})"
+    names = f"self.{field}.all(k, size(k) <= 128 && k.matches({cel_literal(f'^{CONFIG_KEY}$')})"
     taken = ", ".join(f"'{name}'" for name in ours)
-    return Rule(
+    return CelRule(
         f"!has(self.{field}) || {names} && !(k in [{taken}]))",
         f"{field} takes names of topic configs, but not {', '.join(ours)}: the operator sets them (retention has a "
         "field of its own)",
@@ -95,15 +95,15 @@ class KafkaConnection(Model):
     """A Kafka cluster."""
 
     constraints: ClassVar = (
-        Rule(
-            f"self.bootstrapServers.all(s, s.matches({cel_text(f'^{SERVER}$')}))",
+        CelRule(
+            f"self.bootstrapServers.all(s, s.matches({cel_literal(f'^{SERVER}$')}))",
             "bootstrapServers must each be host:port, such as kafka.infra.svc:9092, with no credentials in it",
             lambda kafka: all(re.fullmatch(SERVER, server) is not None for server in kafka.bootstrap_servers),
             "bootstrapServers",
         ),
     )
 
-    bootstrap_servers: tuple[Annotated[str, Text(261)], ...] = Field(
+    bootstrap_servers: tuple[Annotated[str, BoundedText(261)], ...] = Field(
         min_length=1, max_length=16, description="Brokers to ask first, as host:port."
     )
     tls: Tls | None = Field(None, description="Use TLS. Absent: plain text.")
@@ -117,18 +117,18 @@ class Sentinel(Model):
     """Where the sentinels of a Redis are."""
 
     constraints: ClassVar = (
-        Rule(
-            f"self.nodes.all(s, s.matches({cel_text(f'^{SERVER}$')}))",
+        CelRule(
+            f"self.nodes.all(s, s.matches({cel_literal(f'^{SERVER}$')}))",
             "nodes must each be host:port, such as sentinel.infra.svc:26379, with no credentials in it",
             lambda sentinel: all(re.fullmatch(SERVER, node) is not None for node in sentinel.nodes),
             "nodes",
         ),
     )
 
-    master_name: Annotated[str, Text(128, "[A-Za-z0-9._-]+", "must be the name of a master: letters, digits, ._-")] = (
-        Field(description="Name under which the sentinels know the master.")
-    )
-    nodes: tuple[Annotated[str, Text(261)], ...] = Field(
+    master_name: Annotated[
+        str, BoundedText(128, "[A-Za-z0-9._-]+", "must be the name of a master: letters, digits, ._-")
+    ] = Field(description="Name under which the sentinels know the master.")
+    nodes: tuple[Annotated[str, BoundedText(261)], ...] = Field(
         min_length=1, max_length=16, description="Sentinels, as host:port."
     )
 
@@ -137,25 +137,25 @@ class RedisConnection(Model):
     """A Redis server."""
 
     constraints: ClassVar = (
-        Rule(
+        CelRule(
             "!self.url.contains('@')",
             "url must not hold credentials: put username and password into a Secret and name it in secretRef",
             lambda redis: "@" not in redis.url,
             "url",
         ),
-        Rule(
-            f"self.url.contains('@') || self.url.matches({cel_text(f'^{REDIS_URL}$')})",
+        CelRule(
+            f"self.url.contains('@') || self.url.matches({cel_literal(f'^{REDIS_URL}$')})",
             "url must be redis://host:port/database or rediss://host:port/database",
             lambda redis: "@" in redis.url or re.fullmatch(REDIS_URL, redis.url) is not None,
             "url",
         ),
-        Rule(
+        CelRule(
             "!has(self.tls) || self.url.startsWith('rediss:')",
             "tls needs a url that begins with rediss://",
             lambda redis: redis.tls is None or redis.url.startswith("rediss:"),
             "tls",
         ),
-        Rule(
+        CelRule(
             "(self.mode == 'Sentinel') == has(self.sentinel)",
             "mode Sentinel needs sentinel, and sentinel needs mode Sentinel",
             lambda redis: (redis.mode == "Sentinel") == (redis.sentinel is not None),
@@ -163,7 +163,7 @@ class RedisConnection(Model):
         ),
     )
 
-    url: Annotated[str, Text(512)] = Field(
+    url: Annotated[str, BoundedText(512)] = Field(
         description="redis://host:port/database, or rediss:// for TLS. Credentials belong into secretRef."
     )
     mode: Literal["Standalone", "Cluster", "Sentinel"] = Field(
@@ -178,10 +178,10 @@ class BrokerConnectionSpec(Model):
     """Exactly one broker."""
 
     constraints: ClassVar = (
-        Rule(
+        CelRule(
             "has(self.kafka) != has(self.redis)",
             "exactly one of kafka and redis must be set",
-            lambda spec: count_of_set(spec, "kafka", "redis") == 1,
+            lambda spec: count_set(spec, "kafka", "redis") == 1,
         ),
     )
 
@@ -202,8 +202,8 @@ class BrokerConnectionSpec(Model):
     def secret_keys(self) -> tuple[SecretKeyRef, ...]:
         """Every key of a Secret it cannot do without; a Redis may have no user names."""
         sasl = self.kafka.sasl if self.kafka else None
-        login = keys_of(sasl.secret_ref, "username", "password") if sasl else ()
-        login = keys_of(self.redis.secret_ref, "password") if self.redis else login
+        login = secret_key_refs(sasl.secret_ref, "username", "password") if sasl else ()
+        login = secret_key_refs(self.redis.secret_ref, "password") if self.redis else login
         return login + (self.tls.secret_keys if self.tls else ())
 
     @property
@@ -212,7 +212,7 @@ class BrokerConnectionSpec(Model):
         return secret_names(self.secret_keys)
 
 
-class ServerStatus(Shown):
+class ServerStatus(StatusModel):
     """Who answered."""
 
     kind: str | None = Field(None, description="Kafka or Redis.", max_length=16)
@@ -235,11 +235,11 @@ class BrokerConnection(Kind):
     plural: ClassVar[str] = "brokerconnections"
     singular: ClassVar[str] = "brokerconnection"
     short_names: ClassVar[tuple[str, ...]] = ("bkc",)
-    columns: ClassVar[tuple[Column, ...]] = (
+    columns: ClassVar[tuple[PrinterColumn, ...]] = (
         condition_column("Ready", "Ready"),
-        Column("Kind", ".status.server.kind", description="Kafka or Redis."),
-        Column("Server", ".status.server.version", description="Version of the server."),
-        Column("Queues", ".status.queues", "integer", description="Queues that use it."),
+        PrinterColumn("Kind", ".status.server.kind", description="Kafka or Redis."),
+        PrinterColumn("Server", ".status.server.version", description="Version of the server."),
+        PrinterColumn("Queues", ".status.queues", "integer", description="Queues that use it."),
         condition_column("Reason", "Ready", "reason", wide=True),
         AGE,
     )

@@ -6,7 +6,7 @@ from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
+class CelRule:
     """One objection: a line of `x-kubernetes-validations`, and the same judgement in Python.
 
     `holds` is None where the rule compares with the old object, which only the API server has.
@@ -23,13 +23,13 @@ class Rule:
         return line | ({"fieldPath": f".{self.field}"} if self.field else {})
 
 
-def immutable(field: str, advice: str) -> Rule:
+def immutable(field: str, advice: str) -> CelRule:
     """A field that is neither added, removed nor changed; stands on the parent, for only it sees all three."""
     cel = f"has(self.{field}) == has(oldSelf.{field}) && (!has(self.{field}) || self.{field} == oldSelf.{field})"
-    return Rule(cel, f"{field} is immutable: {advice}", field=field)
+    return CelRule(cel, f"{field} is immutable: {advice}", field=field)
 
 
-def longer_than_nothing(field: str, python_name: str) -> Rule:
+def positive_duration(field: str, python_name: str) -> CelRule:
     """A duration that must not be zero."""
     from deadletter.core import durations
 
@@ -38,9 +38,9 @@ def longer_than_nothing(field: str, python_name: str) -> Rule:
         return text is None or durations.parse(text) > 0
 
     cel = f"!has(self.{field}) || duration(self.{field}) > duration('0s')"
-    return Rule(cel, f"{field} must be longer than 0s", holds, field)
+    return CelRule(cel, f"{field} must be longer than 0s", holds, field)
 
 
-def count_of_set(model: Any, *names: str) -> int:
+def count_set(model: Any, *names: str) -> int:
     """How many of these optional fields are set."""
     return sum(getattr(model, name) is not None for name in names)

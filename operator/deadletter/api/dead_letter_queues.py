@@ -8,9 +8,9 @@ from pydantic import Field
 
 from deadletter.api.base import Bool, Model, NameRef
 from deadletter.api.boxes import Boxes
-from deadletter.api.cel_rules import Rule, immutable
+from deadletter.api.cel_rules import CelRule, immutable
 from deadletter.api.delivery import Delivery, HttpDelivery, ServiceRef
-from deadletter.api.kinds import AGE, NEWS, Column, Kind, condition_column
+from deadletter.api.kinds import AGE, REASON_COLUMN, Kind, PrinterColumn, condition_column
 from deadletter.api.queue_spec import ANOTHER_QUEUE, Alerts, Capacity, DeadBox, Redaction, Redrive, Route, Source
 from deadletter.api.queue_status import DeadLetterQueueStatus
 from deadletter.core import names
@@ -59,44 +59,44 @@ class DeadLetterQueueSpec(Model):
     constraints: ClassVar = (
         immutable("brokerRef", ANOTHER_QUEUE),
         immutable("source", ANOTHER_QUEUE),
-        Rule(
+        CelRule(
             "has(self.source) == has(self.delivery)",
             "source and delivery belong together: set both or neither",
             lambda spec: (spec.source is None) == (spec.delivery is None),
         ),
-        Rule(
+        CelRule(
             "has(self.source) || has(self.dead.name)",
             "a queue without source needs dead.name",
             lambda spec: spec.source is not None or spec.dead.name is not None,
             "dead",
         ),
-        Rule(
+        CelRule(
             "!has(self.source) || !self.dead.adopt",
             "an adopted queue has no source and delivery: an application of yours fills it",
             lambda spec: spec.source is None or not spec.dead.adopt,
             "dead",
         ),
-        Rule(
+        CelRule(
             "!has(self.source) || has(self.dead.name) || "
             f"size(self.source.name) + size(self.source.group) <= {DERIVED_LONGEST}",
             "dead.name is needed: <source>.<group>.dlq would be longer than 242 characters",
             _derived_fits,
             "dead",
         ),
-        Rule(
+        CelRule(
             "!has(self.source) || !has(self.dead.name) || !(self.source.name in "
             "[self.dead.name, self.dead.name + '.retry', self.dead.name + '.ledger'])",
             "dead.name, and the names made from it, must differ from source.name",
             _dead_is_apart,
             "dead",
         ),
-        Rule(
+        CelRule(
             "self.redrive.strategy != 'Disabled' || self.dead.adopt",
             "redrive Disabled is for adopted queues: set dead.adopt, or use strategy Manual",
             lambda spec: spec.redrive.strategy != "Disabled" or spec.dead.adopt,
             "redrive",
         ),
-        Rule(
+        CelRule(
             "!has(self.delivery) || !(self.redrive.strategy in ['Automatic', 'Selective'])",
             "redrive Automatic and Selective are for queues without delivery: the courier retries by the policy",
             lambda spec: spec.delivery is None or spec.redrive.strategy not in {"Automatic", "Selective"},
@@ -130,7 +130,7 @@ class DeadLetterQueue(Kind):
     """Where the dead letters of a source lie, who delivers the source, and what is known of what lies there."""
 
     constraints: ClassVar = (
-        Rule(
+        CelRule(
             "!has(self.spec.routes) || self.spec.routes.all(r, r.queueRef.name != self.metadata.name)",
             "routes: a queue cannot reference itself",
             _routes_elsewhere,
@@ -141,16 +141,16 @@ class DeadLetterQueue(Kind):
     plural: ClassVar[str] = "deadletterqueues"
     singular: ClassVar[str] = "deadletterqueue"
     short_names: ClassVar[tuple[str, ...]] = ("dlq",)
-    columns: ClassVar[tuple[Column, ...]] = (
+    columns: ClassVar[tuple[PrinterColumn, ...]] = (
         condition_column("Ready", "Ready"),
-        Column("Broker", ".spec.brokerRef.name", description="The BrokerConnection."),
-        Column("Depth", ".status.depth", "integer", description="Open letters."),
-        Column("Oldest", ".status.oldestLetterTime", "date", description="When the oldest open letter died."),
-        NEWS,
-        Column("Policy", ".status.policy.name", wide=True, description="The policy that is followed."),
-        Column("Dead", ".status.boxes.dead", wide=True, description="The dead box."),
-        Column("Group", ".spec.source.group", wide=True, description="The courier's consumer group."),
-        Column("Util", ".status.utilization", "integer", wide=True, description="Percent of capacity."),
+        PrinterColumn("Broker", ".spec.brokerRef.name", description="The BrokerConnection."),
+        PrinterColumn("Depth", ".status.depth", "integer", description="Open letters."),
+        PrinterColumn("Oldest", ".status.oldestLetterTime", "date", description="When the oldest open letter died."),
+        REASON_COLUMN,
+        PrinterColumn("Policy", ".status.policy.name", wide=True, description="The policy that is followed."),
+        PrinterColumn("Dead", ".status.boxes.dead", wide=True, description="The dead box."),
+        PrinterColumn("Group", ".spec.source.group", wide=True, description="The courier's consumer group."),
+        PrinterColumn("Util", ".status.utilization", "integer", wide=True, description="Percent of capacity."),
         AGE,
     )
     selectable: ClassVar[tuple[str, ...]] = (".spec.brokerRef.name", ".spec.retryPolicyRef.name")
@@ -175,14 +175,14 @@ class DeadLetterQueue(Kind):
     def boxes(self, redis: bool) -> Boxes:
         """The names of its boxes on this sort of broker."""
         source = self.spec.source
-        dead = self.spec.dead.name or names.dead_box(
+        dead = self.spec.dead.name or names.dead_box_name(
             source.name if source else "", source.group if source else "", redis
         )
         return Boxes(
             source=source.name if source else None,
             dead=dead,
-            retry=names.retry_box(dead) if source else None,
-            ledger=names.ledger(dead),
+            retry=names.retry_box_name(dead) if source else None,
+            ledger=names.ledger_name(dead),
         )
 
     def illegal_names(self, redis: bool) -> tuple[str, ...]:

@@ -6,8 +6,19 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import Field, GetCoreSchemaHandler, GetJsonSchemaHandler
 from pydantic_core import CoreSchema, core_schema
 
-from deadletter.api.base import HOST, PORT, Duration, HeaderName, Int, Model, SecretKeyRef, Text, Tls, cel_text
-from deadletter.api.cel_rules import Rule, count_of_set
+from deadletter.api.base import (
+    HOST,
+    PORT,
+    BoundedText,
+    Duration,
+    HeaderName,
+    Int,
+    Model,
+    SecretKeyRef,
+    Tls,
+    cel_literal,
+)
+from deadletter.api.cel_rules import CelRule, count_set
 from deadletter.core import durations
 
 HTTP_URL = rf"https?://{HOST}(?::{PORT})?(?:[/?][!-~]*)?"
@@ -15,11 +26,11 @@ STATUSES = "[2-5][0-9]{2}(?:-[2-5][0-9]{2})?"
 OWN_HEADERS = ("host", "content-length", "transfer-encoding", "connection", "upgrade", "te", "trailer", "expect")
 
 UrlPath = Annotated[
-    str, Text(512, '/[!-"$-~]*', "must begin with '/' and be plain ASCII without spaces or '#'"), Field()
+    str, BoundedText(512, '/[!-"$-~]*', "must begin with '/' and be plain ASCII without spaces or '#'"), Field()
 ]
 
 
-class IntOrText:
+class IntOrString:
     """An integer or a text, as Kubernetes writes quantities and ports."""
 
     def __init__(self, pattern: str, sentence: str, least: int, most: int, longest: int = 32) -> None:
@@ -32,7 +43,7 @@ class IntOrText:
 
     def __get_pydantic_json_schema__(self, _schema: CoreSchema, _handler: GetJsonSchemaHandler) -> dict[str, Any]:
         number = f"self >= {self.least} && self <= {self.most}"
-        text = f"string(self).matches({cel_text(f'^(?:{self.pattern})$')})"
+        text = f"string(self).matches({cel_literal(f'^(?:{self.pattern})$')})"
         rule = {"rule": f"type(self) == int ? {number} : {text}", "message": self.sentence}
         return {"x-kubernetes-int-or-string": True, "maxLength": self.longest, "x-kubernetes-validations": [rule]}
 
@@ -46,11 +57,11 @@ class IntOrText:
 
 
 Statuses = Annotated[
-    int | str, IntOrText(STATUSES, 'must be a status such as 204, or a range such as "200-299"', 200, 599, 7)
+    int | str, IntOrString(STATUSES, 'must be a status such as 204, or a range such as "200-299"', 200, 599, 7)
 ]
 Quantity = Annotated[
     int | str,
-    IntOrText(
+    IntOrString(
         r"[0-9]{1,15}(?:\.[0-9]{1,9})?(?:m|k|M|G|T|P|Ki|Mi|Gi|Ti|Pi)?",
         "must be a quantity such as 100m, 2 or 64Mi",
         0,
@@ -64,7 +75,9 @@ class ServiceRef(Model):
 
     name: Annotated[
         str,
-        Text(63, "[a-z](?:[-a-z0-9]*[a-z0-9])?", "must be the name of a Service: lower case letters, digits and '-'"),
+        BoundedText(
+            63, "[a-z](?:[-a-z0-9]*[a-z0-9])?", "must be the name of a Service: lower case letters, digits and '-'"
+        ),
         Field(description="Name of the Service, in the same namespace."),
     ]
     port: Int = Field(80, ge=1, le=65535, description="Port of the Service.")
@@ -85,12 +98,12 @@ class HttpHeader(Model):
     """A request header with a fixed or a secret value."""
 
     constraints: ClassVar = (
-        Rule(
+        CelRule(
             "has(self.value) != has(self.valueFrom)",
             "exactly one of value and valueFrom must be set",
-            lambda header: count_of_set(header, "value", "value_from") == 1,
+            lambda header: count_set(header, "value", "value_from") == 1,
         ),
-        Rule(
+        CelRule(
             f"!(self.name.lowerAscii() in {list(OWN_HEADERS)})",
             f"name must not be one that the courier sets itself: {', '.join(OWN_HEADERS)}",
             lambda header: header.name.lower() not in OWN_HEADERS,
@@ -99,7 +112,7 @@ class HttpHeader(Model):
     )
 
     name: Annotated[HeaderName, Field(description="Name of the header.")]
-    value: Annotated[str, Text(1024, "[ -~]*", "must be plain ASCII on one line", shortest=0)] | None = Field(
+    value: Annotated[str, BoundedText(1024, "[ -~]*", "must be plain ASCII on one line", shortest=0)] | None = Field(
         None, description="Its value, for all to read; a secret one belongs into valueFrom."
     )
     value_from: ValueFrom | None = Field(None, description="Where its secret value comes from.")
@@ -109,24 +122,24 @@ class HttpDelivery(Model):
     """A request per message."""
 
     constraints: ClassVar = (
-        Rule(
+        CelRule(
             "has(self.serviceRef) != has(self.url)",
             "exactly one of serviceRef and url must be set",
-            lambda http: count_of_set(http, "service_ref", "url") == 1,
+            lambda http: count_set(http, "service_ref", "url") == 1,
         ),
-        Rule(
+        CelRule(
             "!has(self.url) || !self.url.contains('@')",
             "url must not hold credentials: send them as a header with valueFrom.secretKeyRef",
             lambda http: http.url is None or "@" not in http.url,
             "url",
         ),
-        Rule(
-            f"!has(self.url) || self.url.contains('@') || self.url.matches({cel_text(f'^{HTTP_URL}$')})",
+        CelRule(
+            f"!has(self.url) || self.url.contains('@') || self.url.matches({cel_literal(f'^{HTTP_URL}$')})",
             "url must begin with http:// or https:// and a host",
             lambda http: http.url is None or "@" in http.url or re.fullmatch(HTTP_URL, http.url) is not None,
             "url",
         ),
-        Rule(
+        CelRule(
             "!has(self.tls) || !has(self.url) || self.url.startsWith('https:')",
             "tls needs a url that begins with https://",
             lambda http: http.tls is None or http.url is None or http.url.startswith("https:"),
@@ -135,7 +148,7 @@ class HttpDelivery(Model):
     )
 
     service_ref: ServiceRef | None = Field(None, description="Deliver to a Service of the same namespace.")
-    url: Annotated[str, Text(1024)] | None = Field(None, description="Or to any http:// or https:// address.")
+    url: Annotated[str, BoundedText(1024)] | None = Field(None, description="Or to any http:// or https:// address.")
     method: Literal["POST", "PUT", "PATCH"] = Field("POST", description="Method of the request.")
     headers: tuple[HttpHeader, ...] = Field((), max_length=16, description="Headers of every request.")
     success: tuple[Statuses, ...] = Field(
@@ -147,7 +160,7 @@ class HttpDelivery(Model):
     forward_headers: tuple[
         Annotated[
             str,
-            Text(128, r"(?:[!#$%&'+.^_`|~0-9A-Za-z-]+\*?|\*)", "must be a header name; a '*' may end it"),
+            BoundedText(128, r"(?:[!#$%&'+.^_`|~0-9A-Za-z-]+\*?|\*)", "must be a header name; a '*' may end it"),
         ],
         ...,
     ] = Field(
@@ -178,9 +191,9 @@ class HttpDelivery(Model):
         return tuple((int(first), int(last or first)) for first, _, last in parts)
 
 
-def _only_known(field: str) -> Rule:
+def _only_known(field: str) -> CelRule:
     cel = f"!has(self.{field}) || self.{field}.all(k, k in ['cpu', 'memory'])"
-    return Rule(
+    return CelRule(
         cel, f"{field} takes only cpu and memory", lambda part: set(getattr(part, field)) <= {"cpu", "memory"}, field
     )
 

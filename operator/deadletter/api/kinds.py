@@ -6,7 +6,7 @@ from typing import Any, ClassVar, Literal, Self
 
 from pydantic import ConfigDict, Field
 
-from deadletter.api.base import Model, Shown
+from deadletter.api.base import Model, StatusModel
 
 GROUP = "deadletter.dev"
 VERSION = "v1alpha1"
@@ -15,7 +15,7 @@ CATEGORY = "deadletters"
 
 
 @dataclass(frozen=True, slots=True)
-class Column:
+class PrinterColumn:
     """A column of `kubectl get`; `wide` ones show with `-o wide` alone."""
 
     name: str
@@ -25,22 +25,22 @@ class Column:
     description: str = ""
 
 
-def condition_column(name: str, condition: str, part: str = "status", wide: bool = False) -> Column:
+def condition_column(name: str, condition: str, part: str = "status", wide: bool = False) -> PrinterColumn:
     """A column that shows one part of a condition."""
     path = f'.status.conditions[?(@.type=="{condition}")].{part}'
-    return Column(name, path, wide=wide, description=f"The {part} of the condition {condition}.")
+    return PrinterColumn(name, path, wide=wide, description=f"The {part} of the condition {condition}.")
 
 
 # Only what is worth a sentence has a message, and Ready stands first.
-NEWS = Column(
+REASON_COLUMN = PrinterColumn(
     "Reason",
     '.status.conditions[?(@.message!="")].reason',
     description="Why it is not ready, or what is bad although it is; nothing when all is well.",
 )
-AGE = Column("Age", ".metadata.creationTimestamp", "date", description="When it was created.")
+AGE = PrinterColumn("Age", ".metadata.creationTimestamp", "date", description="When it was created.")
 
 
-class Metadata(Shown):
+class Metadata(StatusModel):
     """What we read of an object's metadata."""
 
     name: str
@@ -55,7 +55,7 @@ class Metadata(Shown):
     finalizers: tuple[str, ...] = ()
 
 
-class Condition(Shown):
+class Condition(StatusModel):
     """One thing said about an object: its clock moves only when the status turns."""
 
     type: str = Field(description="What the condition is about.", max_length=64)
@@ -68,7 +68,7 @@ class Condition(Shown):
     observed_generation: int = Field(0, description="The generation of the spec it speaks of.", ge=0)
 
 
-class Status(Shown):
+class Status(StatusModel):
     """What the operator says about an object."""
 
     observed_generation: int | None = Field(None, description="The generation of the spec last looked at.", ge=0)
@@ -93,7 +93,7 @@ class Kind(Model):
     plural: ClassVar[str]
     singular: ClassVar[str]
     short_names: ClassVar[tuple[str, ...]]
-    columns: ClassVar[tuple[Column, ...]]
+    columns: ClassVar[tuple[PrinterColumn, ...]]
     selectable: ClassVar[tuple[str, ...]] = ()
     scale: ClassVar[Mapping[str, str]] = {}
 

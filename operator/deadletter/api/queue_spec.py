@@ -6,6 +6,7 @@ from pydantic import Field
 
 from deadletter.api.base import (
     Bool,
+    BoundedText,
     BoxName,
     Duration,
     Expression,
@@ -14,12 +15,11 @@ from deadletter.api.base import (
     Model,
     NameRef,
     ShortExpression,
-    Text,
 )
 from deadletter.api.broker_connections import Config, config_rule
-from deadletter.api.cel_rules import Rule, immutable, longer_than_nothing
+from deadletter.api.cel_rules import CelRule, immutable, positive_duration
 from deadletter.core import durations
-from deadletter.core.dialects.reader import NAMES as DIALECT_NAMES
+from deadletter.core.dialects.reader import DIALECT_NAMES as DIALECT_NAMES
 
 CompatName = Literal["KafkaConnect", "Spring"]
 DIALECTS = ("Auto", *DIALECT_NAMES)
@@ -32,7 +32,9 @@ class Source(Model):
     name: Annotated[BoxName, Field(description="Topic or stream.")]
     group: Annotated[
         str,
-        Text(200, r"[A-Za-z0-9._:/-]+", "must be the name of a group: letters, digits, '.', '_', '-', ':' and '/'"),
+        BoundedText(
+            200, r"[A-Za-z0-9._:/-]+", "must be the name of a group: letters, digits, '.', '_', '-', ':' and '/'"
+        ),
         Field(description="Consumer group; it belongs to the courier alone."),
     ]
     start_from: Literal["Latest", "Earliest"] = Field(
@@ -48,25 +50,25 @@ class DeadBox(Model):
     constraints: ClassVar = (
         immutable("name", ANOTHER_QUEUE),
         immutable("adopt", ANOTHER_QUEUE),
-        Rule(
+        CelRule(
             "!self.adopt || has(self.name)",
             "adopt needs dead.name: which topic or stream is it?",
             lambda dead: not dead.adopt or dead.name,
             "name",
         ),
-        Rule(
+        CelRule(
             "!self.adopt || !(has(self.partitions) || has(self.replicationFactor) || "
             "(has(self.config) && self.config.size() > 0))",
             "adopt takes the box as it is: remove partitions, replicationFactor and config",
             lambda dead: not dead.adopt or not (dead.partitions or dead.replication_factor or dead.config),
             "adopt",
         ),
-        Rule(
+        CelRule(
             "!has(self.partitions) || !has(oldSelf.partitions) || self.partitions >= oldSelf.partitions",
             "partitions never shrink: letters would be lost",
             field="partitions",
         ),
-        longer_than_nothing("retention", "retention"),
+        positive_duration("retention", "retention"),
         config_rule("config"),
     )
 
@@ -75,7 +77,7 @@ class DeadBox(Model):
         description="Default: <source>.<group>.dlq, on Redis {<source>}.<group>.dlq. Required without source.",
     )
     adopt: Bool = Field(False, description="It exists already: never create, configure or delete it.")
-    dialect: Annotated[str, Text(64, "|".join(DIALECTS), f"must be one of {', '.join(DIALECTS)}")] = Field(
+    dialect: Annotated[str, BoundedText(64, "|".join(DIALECTS), f"must be one of {', '.join(DIALECTS)}")] = Field(
         "Auto", description="How its letters tell their failure: Auto, or the name of one dialect."
     )
     read_values: Bool = Field(False, description="Also look for dialects that live in the message's value.")
@@ -114,7 +116,7 @@ class Redrive(Model):
     """Whether letters go back without being asked."""
 
     constraints: ClassVar = (
-        Rule(
+        CelRule(
             "(self.strategy == 'Selective') == has(self.where)",
             "strategy Selective needs where, and where needs strategy Selective",
             lambda redrive: (redrive.strategy == "Selective") == (redrive.where is not None),
@@ -149,7 +151,7 @@ class Capacity(Model):
 class Alerts(Model):
     """When the queue is called Degraded; the chart's alerts use the same numbers."""
 
-    constraints: ClassVar = (longer_than_nothing("age", "age"),)
+    constraints: ClassVar = (positive_duration("age", "age"),)
 
     depth: Int | None = Field(None, ge=1, le=1_000_000_000_000, description="More open letters than this.")
     age: Duration | None = Field(None, description="An open letter older than this.")
@@ -165,5 +167,6 @@ class Redaction(Model):
 
     headers: tuple[HeaderName, ...] = Field((), max_length=64, description="Headers whose values are hidden.")
     json_pointers: tuple[
-        Annotated[str, Text(256, r"(?:/(?:[ -.0-}]|~[01])*)+", "must be a JSON pointer such as /card/number")], ...
+        Annotated[str, BoundedText(256, r"(?:/(?:[ -.0-}]|~[01])*)+", "must be a JSON pointer such as /card/number")],
+        ...,
     ] = Field((), max_length=64, description="Parts of a JSON value that are hidden.")

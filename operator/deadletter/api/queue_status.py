@@ -4,13 +4,13 @@ from typing import Any
 
 from pydantic import Field
 
-from deadletter.api.base import Shown
+from deadletter.api.base import StatusModel
 from deadletter.api.kinds import Status
 
 TIME: dict[str, Any] = {"format": "date-time"}
 
 
-class CauseStatus(Shown):
+class CauseStatus(StatusModel):
     """Letters that died of the same cause."""
 
     fingerprint: str = Field(description="Name of the cause; `select.fingerprint` of a Replay takes it.", max_length=64)
@@ -26,7 +26,7 @@ class GroupStatus(CauseStatus):
     last_seen_time: str | None = Field(None, description="When the newest of them died.", json_schema_extra=TIME)
 
 
-class BoxesStatus(Shown):
+class BoxesStatus(StatusModel):
     """The names of the boxes."""
 
     source: str | None = Field(None, description="What the courier reads.", max_length=255)
@@ -35,7 +35,7 @@ class BoxesStatus(Shown):
     ledger: str | None = Field(None, description="Where settlements are kept.", max_length=255)
 
 
-class OwnedBox(Shown):
+class OwnedBox(StatusModel):
     """A box that the operator may configure and, with deletionPolicy Delete, delete."""
 
     name: str = Field(description="Name of the topic or stream.", max_length=255)
@@ -52,14 +52,14 @@ class OwnedBox(Shown):
     )
 
 
-class PolicyStatus(Shown):
+class PolicyStatus(StatusModel):
     """The policy that is followed now."""
 
     name: str | None = Field(None, description="The RetryPolicy, or `default` for the built-in one.", max_length=253)
     hash: str | None = Field(None, description="Changes when the policy does.", max_length=64)
 
 
-class ConsumerGroupStatus(Shown):
+class ConsumerGroupStatus(StatusModel):
     """The consumer group that the courier has started."""
 
     name: str = Field(description="The consumer group.", max_length=200)

@@ -2,12 +2,12 @@
 
 from pydantic import Field
 
-from deadletter.api.base import Shown
+from deadletter.api.base import StatusModel
 from deadletter.api.kinds import Status
 from deadletter.api.queue_status import TIME, CauseStatus
 
 
-class WindowStatus(Shown):
+class WindowStatus(StatusModel):
     """The frozen part of one partition."""
 
     partition: int = Field(description="Partition of the dead box.", ge=0)
@@ -15,7 +15,7 @@ class WindowStatus(Shown):
     end: int = Field(description="The offset after the last.", ge=0)
 
 
-class TargetStatus(Shown):
+class TargetStatus(StatusModel):
     """One place letters go to."""
 
     name: str = Field(description="A topic or stream, or `service`.", max_length=253)

@@ -4,10 +4,10 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from deadletter.api.base import Bool, BoxName, Duration, Expression, Int, Model, NameRef, Text, Time
-from deadletter.api.cel_rules import Rule, immutable, longer_than_nothing
+from deadletter.api.base import Bool, BoundedText, BoxName, Duration, Expression, Int, Model, NameRef, Time
+from deadletter.api.cel_rules import CelRule, immutable, positive_duration
 from deadletter.api.delivery import ServiceRef
-from deadletter.api.kinds import AGE, Column, Kind, condition_column
+from deadletter.api.kinds import AGE, Kind, PrinterColumn, condition_column
 from deadletter.api.replay_status import ReplayStatus
 from deadletter.api.transform import TransformSpec
 from deadletter.core import durations, times
@@ -16,13 +16,13 @@ __all__ = [
     "IMMUTABLE",
     "MUTABLE",
     "Canary",
+    "LetterSelector",
     "NameRef",
     "Rate",
     "Replay",
+    "ReplayDestination",
     "ReplaySpec",
-    "Select",
     "ServiceRef",
-    "To",
     "TransformSpec",
     "Verify",
 ]
@@ -47,21 +47,21 @@ IMMUTABLE = (
 )
 SELECTORS = ("where", "ids", "fingerprint", "since", "until", "limit")
 EntryId = Annotated[
-    str, Text(41, "[0-9]{1,20}-[0-9]{1,20}", "must be an id as `letters list` shows it, such as 0-1234")
+    str, BoundedText(41, "[0-9]{1,20}-[0-9]{1,20}", "must be an id as `letters list` shows it, such as 0-1234")
 ]
 
 
-def _in_order(select: "Select") -> bool:
+def _in_order(select: "LetterSelector") -> bool:
     if select.since is None or select.until is None:
         return True
     return times.parse(select.since) <= times.parse(select.until)
 
 
-class Select(Model):
+class LetterSelector(Model):
     """Which letters; all that is set must hold. Nothing set: every open letter."""
 
     constraints: ClassVar = (
-        Rule(
+        CelRule(
             "!has(self.since) || !has(self.until) || timestamp(self.since) <= timestamp(self.until)",
             "since must not be later than until",
             _in_order,
@@ -74,7 +74,7 @@ class Select(Model):
         None, min_length=1, max_length=1000, description="These letters: partition-offset, or a Redis entry id."
     )
     fingerprint: (
-        Annotated[str, Text(8, "[0-9a-f]{8}", "must be a fingerprint as the queue's status shows it")] | None
+        Annotated[str, BoundedText(8, "[0-9a-f]{8}", "must be a fingerprint as the queue's status shows it")] | None
     ) = Field(None, description="Letters that died of this cause; status.groups of the queue lists them.")
     since: Time | None = Field(None, description="Letters that died at this time or later.")
     until: Time | None = Field(None, description="Letters that died before this time.")
@@ -92,15 +92,15 @@ class Select(Model):
         return None if self.until is None else times.parse(self.until)
 
 
-def _one_target(to: "To") -> bool:
+def _one_target(to: "ReplayDestination") -> bool:
     return [to.origin, to.name is not None, to.service_ref is not None, to.queue_ref is not None].count(True) == 1
 
 
-class To(Model):
+class ReplayDestination(Model):
     """Where the letters go: one of these."""
 
     constraints: ClassVar = (
-        Rule(
+        CelRule(
             "[has(self.origin) && self.origin, has(self.name), has(self.serviceRef), has(self.queueRef)]"
             ".exists_one(set, set)",
             "exactly one of origin: true, name, serviceRef and queueRef must be set",
@@ -127,7 +127,7 @@ class Canary(Model):
     """Send a few, wait, look, go on."""
 
     constraints: ClassVar = (
-        Rule(
+        CelRule(
             "self.steps.isSorted()",
             "steps must grow: each is the letters sent in all before a wait",
             lambda canary: list(canary.steps) == sorted(canary.steps),
@@ -176,26 +176,26 @@ class ReplaySpec(Model):
 
     constraints: ClassVar = (
         *(immutable(field, "create another Replay instead") for field in IMMUTABLE),
-        Rule(
+        CelRule(
             f"!has(self.previewRef) || !({' || '.join(f'has(self.select.{name})' for name in SELECTORS)})",
             "previewRef brings its own selection: remove what select names",
             _preview_alone,
             "previewRef",
         ),
-        Rule(
+        CelRule(
             "self.action == 'Republish' || !(has(self.to) || has(self.transform) || has(self.canary) || "
             "has(self.verify))",
             "to, transform, canary and verify need action Republish",
             _only_republish,
             "action",
         ),
-        Rule(
+        CelRule(
             "self.action != 'Archive' || self.select.state != 'Archived'",
             "action Archive takes open letters: these are archived already",
             lambda spec: spec.action != "Archive" or spec.select.state != "Archived",
             "action",
         ),
-        longer_than_nothing("activeDeadline", "active_deadline"),
+        positive_duration("activeDeadline", "active_deadline"),
     )
 
     queue_ref: NameRef = Field(description="The queue whose letters are replayed.")
@@ -203,11 +203,11 @@ class ReplaySpec(Model):
     action: Literal["Republish", "Archive", "Discard"] = Field(
         "Republish", description="Republish: send them back. Archive: lay them aside. Discard: settle them for ever."
     )
-    select: Select = Field(default_factory=Select, description="Which letters.")
+    select: LetterSelector = Field(default_factory=LetterSelector, description="Which letters.")
     preview_ref: NameRef | None = Field(
         None, description="A finished DryRun whose frozen window and selection are taken, exactly."
     )
-    to: To | None = Field(
+    to: ReplayDestination | None = Field(
         None,
         description="Where they go. Absent: with delivery the queue's own retry box, so that only its group gets them; "
         "else each letter's origin.",
@@ -246,14 +246,16 @@ class Replay(Kind):
     plural: ClassVar[str] = "replays"
     singular: ClassVar[str] = "replay"
     short_names: ClassVar[tuple[str, ...]] = ("rply",)
-    columns: ClassVar[tuple[Column, ...]] = (
+    columns: ClassVar[tuple[PrinterColumn, ...]] = (
         condition_column("Succeeded", "Succeeded"),
         condition_column("Reason", "Succeeded", "reason"),
-        Column("Queue", ".spec.queueRef.name", wide=True, description="The queue."),
-        Column("Mode", ".spec.mode", wide=True, description="Apply or DryRun."),
-        Column("Matched", ".status.matched", "integer", description="Letters that the selection took."),
-        Column("Replayed", ".status.replayed", "integer", description="Letters sent."),
-        Column("Failed-Again", ".status.failedAgain", "integer", wide=True, description="Letters that came back."),
+        PrinterColumn("Queue", ".spec.queueRef.name", wide=True, description="The queue."),
+        PrinterColumn("Mode", ".spec.mode", wide=True, description="Apply or DryRun."),
+        PrinterColumn("Matched", ".status.matched", "integer", description="Letters that the selection took."),
+        PrinterColumn("Replayed", ".status.replayed", "integer", description="Letters sent."),
+        PrinterColumn(
+            "Failed-Again", ".status.failedAgain", "integer", wide=True, description="Letters that came back."
+        ),
         AGE,
     )
     selectable: ClassVar[tuple[str, ...]] = (".spec.queueRef.name",)

@@ -4,9 +4,9 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from deadletter.api.base import Bool, Duration, Int, Model, ShortExpression, Text
-from deadletter.api.cel_rules import Rule, longer_than_nothing
-from deadletter.api.kinds import AGE, Column, Kind, Status, condition_column
+from deadletter.api.base import Bool, BoundedText, Duration, Int, Model, ShortExpression
+from deadletter.api.cel_rules import CelRule, positive_duration
+from deadletter.api.kinds import AGE, Kind, PrinterColumn, Status, condition_column
 from deadletter.core import durations, policy
 from deadletter.core.letters import Category
 
@@ -14,7 +14,7 @@ Strategy = Literal["Never", "Immediate", "Fixed", "Linear", "Exponential", "Sche
 CategoryName = Literal["Transient", "Network", "Resource", "Permission", "Validation", "Permanent"]
 Factor = Annotated[
     str,
-    Text(8, r"[1-9][0-9]{0,2}(?:\.[0-9]{1,3})?", 'must be a decimal text from "1" to "999.999", such as "2.0"'),
+    BoundedText(8, r"[1-9][0-9]{0,2}(?:\.[0-9]{1,3})?", 'must be a decimal text from "1" to "999.999", such as "2.0"'),
 ]
 
 
@@ -22,13 +22,13 @@ class BackoffSpec(Model):
     """How long to wait before the next attempt."""
 
     constraints: ClassVar = (
-        Rule(
+        CelRule(
             "duration(self.max) >= duration(self.initial)",
             "max (30s when not set) must not be shorter than initial",
             lambda backoff: durations.parse(backoff.max) >= durations.parse(backoff.initial),
             "max",
         ),
-        Rule(
+        CelRule(
             "(self.strategy == 'Schedule') == has(self.schedule)",
             "strategy Schedule needs schedule, and schedule needs strategy Schedule",
             lambda backoff: (backoff.strategy == "Schedule") == (backoff.schedule is not None),
@@ -73,7 +73,7 @@ class RuleSpec(Model):
 
     name: Annotated[
         str,
-        Text(63, "[a-z0-9](?:[-a-z0-9]*[a-z0-9])?", "must be lower case letters, digits and '-'"),
+        BoundedText(63, "[a-z0-9](?:[-a-z0-9]*[a-z0-9])?", "must be lower case letters, digits and '-'"),
         Field(description="What people call the rule; it stands in logs and metrics."),
     ]
     match: ShortExpression = Field(
@@ -88,9 +88,9 @@ class RuleSpec(Model):
     max_attempts: Int | None = Field(None, ge=1, le=1000, description="Instead of the policy's maxAttempts.")
     backoff: BackoffSpec | None = Field(None, description="Instead of the policy's backoff, as a whole.")
 
-    def rule(self) -> policy.Rule:
+    def rule(self) -> policy.PolicyRule:
         """The same as core judges by."""
-        return policy.Rule(
+        return policy.PolicyRule(
             match=self.match,
             name=self.name,
             category=None if self.category is None else Category(self.category),
@@ -103,7 +103,7 @@ class RuleSpec(Model):
 class CircuitBreakerSpec(Model):
     """Pause delivery while the service is down, instead of burying every message."""
 
-    constraints: ClassVar = (longer_than_nothing("openFor", "open_for"),)
+    constraints: ClassVar = (positive_duration("openFor", "open_for"),)
 
     enabled: Bool = Field(True, description="Pause delivery while the service is down.")
     consecutive: Int = Field(
@@ -146,7 +146,7 @@ class CircuitBreakerSpec(Model):
 class ErrorBudgetSpec(Model):
     """More dead letters than this is not the messages' fault."""
 
-    constraints: ClassVar = (longer_than_nothing("per", "per"),)
+    constraints: ClassVar = (positive_duration("per", "per"),)
 
     letters: Int = Field(ge=1, le=1_000_000_000, description="Dead letters at most...")
     per: Duration = Field(description="...in this time; when they are spent, the courier pauses and says so.")
@@ -156,9 +156,9 @@ class RetryPolicySpec(Model):
     """How often, how soon and how long."""
 
     constraints: ClassVar = (
-        longer_than_nothing("timeout", "timeout"),
-        longer_than_nothing("maxAge", "max_age"),
-        Rule(
+        positive_duration("timeout", "timeout"),
+        positive_duration("maxAge", "max_age"),
+        CelRule(
             "!has(self.rules) || self.rules.all(a, self.rules.exists_one(b, b.name == a.name))",
             "rules must have names that differ",
             lambda spec: len({rule.name for rule in spec.rules}) == len(spec.rules),
@@ -220,12 +220,12 @@ class RetryPolicy(Kind):
     plural: ClassVar[str] = "retrypolicies"
     singular: ClassVar[str] = "retrypolicy"
     short_names: ClassVar[tuple[str, ...]] = ("rtp",)
-    columns: ClassVar[tuple[Column, ...]] = (
+    columns: ClassVar[tuple[PrinterColumn, ...]] = (
         condition_column("Ready", "Ready"),
-        Column("Strategy", ".spec.backoff.strategy", description="How waits grow."),
-        Column("Attempts", ".spec.maxAttempts", "integer", description="Deliveries in all."),
-        Column("Max-Age", ".spec.maxAge", description="How long a message is tried."),
-        Column("Queues", ".status.queues", "integer", description="Queues that follow it."),
+        PrinterColumn("Strategy", ".spec.backoff.strategy", description="How waits grow."),
+        PrinterColumn("Attempts", ".spec.maxAttempts", "integer", description="Deliveries in all."),
+        PrinterColumn("Max-Age", ".spec.maxAge", description="How long a message is tried."),
+        PrinterColumn("Queues", ".status.queues", "integer", description="Queues that follow it."),
         condition_column("Reason", "Ready", "reason", wide=True),
         AGE,
     )

@@ -7,15 +7,15 @@ import orjson
 from pydantic import Field, GetCoreSchemaHandler, GetJsonSchemaHandler
 from pydantic_core import CoreSchema, core_schema
 
-from deadletter.api.base import Model, Text, cel_text
-from deadletter.api.cel_rules import Rule
+from deadletter.api.base import BoundedText, Model, cel_literal
+from deadletter.api.cel_rules import CelRule
 
 VALUE_BYTES = 2048
 HEADER = "[!-~]{1,128}"
 POINTER = r"(?:/(?:[ -.0-}]|~[01])*)*"
 
-Pointer = Annotated[str, Text(256, POINTER, "must be a JSON pointer such as /currency", shortest=0)]
-MessageHeader = Annotated[str, Text(128, HEADER, "must be a header name: ASCII without spaces")]
+Pointer = Annotated[str, BoundedText(256, POINTER, "must be a JSON pointer such as /currency", shortest=0)]
+MessageHeader = Annotated[str, BoundedText(128, HEADER, "must be a header name: ASCII without spaces")]
 
 
 class AnyJson:
@@ -43,7 +43,7 @@ class Patch(Model):
     """One operation of a JSON Patch (RFC 6902) on the message's value."""
 
     constraints: ClassVar = (
-        Rule(
+        CelRule(
             "(self.op in ['move', 'copy']) == has(self.from)",
             "from belongs to move and copy, and only to them",
             lambda patch: (patch.op in {"move", "copy"}) == (patch.from_ is not None),
@@ -63,15 +63,15 @@ class TransformSpec(Model):
     """Headers to set and to remove, and a JSON Patch on the value."""
 
     constraints: ClassVar = (
-        Rule(
-            f"!has(self.setHeaders) || self.setHeaders.all(k, size(k) <= 128 && k.matches({cel_text(f'^{HEADER}$')}))",
+        CelRule(
+            f"!has(self.setHeaders) || self.setHeaders.all(k, size(k) <= 128 && k.matches({cel_literal(f'^{HEADER}$')}))",
             "setHeaders takes header names: ASCII without spaces, at most 128 characters",
             lambda spec: all(re.fullmatch(HEADER, name) is not None for name in spec.set_headers),
             "setHeaders",
         ),
     )
 
-    set_headers: dict[str, Annotated[str, Text(512, shortest=0)]] = Field(
+    set_headers: dict[str, Annotated[str, BoundedText(512, shortest=0)]] = Field(
         default_factory=dict, max_length=16, description="Headers to set, whatever they were."
     )
     remove_headers: tuple[MessageHeader, ...] = Field((), max_length=32, description="Headers to take away.")

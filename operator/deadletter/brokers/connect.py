@@ -44,9 +44,9 @@ def open_broker(
 @asynccontextmanager
 async def _open_kafka(spec: KafkaConnection, secrets: Secrets, allow: Sequence[str]) -> AsyncIterator[Broker]:
     from deadletter.brokers.kafka.broker import KafkaBroker
-    from deadletter.brokers.kafka.client import Line
+    from deadletter.brokers.kafka.client import KafkaClient
 
-    line = Line(spec.bootstrap_servers, KafkaCredentials(spec, secrets), address_guard(allow))
+    line = KafkaClient(spec.bootstrap_servers, KafkaCredentials(spec, secrets), address_guard(allow))
     try:
         yield KafkaBroker(line)
     finally:

@@ -13,7 +13,6 @@ from typing import Protocol
 from deadletter.brokers.errors import BrokerError
 from deadletter.brokers.group_offsets import StartPosition
 from deadletter.brokers.types import (
-    BoxSpec,
     BoxState,
     Claim,
     CommitBatch,
@@ -25,6 +24,7 @@ from deadletter.brokers.types import (
     StoredMessage,
     SubscriptionSpec,
 )
+from deadletter.core.box_spec import BoxSpec
 from deadletter.core.box_stats import BoxStats
 from deadletter.core.heartbeats import WorkerStatus
 from deadletter.core.replay_progress import PartitionProgress, Span

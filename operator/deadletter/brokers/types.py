@@ -19,24 +19,6 @@ class ServerInfo:
 
 
 @dataclass(slots=True, frozen=True)
-class BoxSpec:
-    """A box that should exist.
-
-    `adopt`: it must exist already and is never created, configured or dropped. `must_be_new`: it must not exist yet;
-    one that others created is not configured.
-    """
-
-    name: str
-    partitions: int | None = None
-    replication_factor: int | None = None
-    retention_ms: int | None = None  # None: leave it, -1: for ever
-    config: Mapping[str, str] = field(default_factory=dict)
-    adopt: bool = False
-    is_retry_box: bool = False  # a retry box: on Redis a sorted set, on Kafka a topic
-    must_be_new: bool = False
-
-
-@dataclass(slots=True, frozen=True)
 class BoxState:
     """A box as it is. None: the broker has no such notion.
 

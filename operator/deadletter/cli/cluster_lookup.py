@@ -6,15 +6,15 @@ import binascii
 from deadletter.api.broker_connections import BrokerConnection
 from deadletter.api.dead_letter_queues import DeadLetterQueue
 from deadletter.brokers.connect import Secrets
-from deadletter.cli.source import Counter, CounterError, with_queue
+from deadletter.cli.source import LetterSource, UsageError, apply_queue
 from deadletter.kube import CONNECTIONS, QUEUES, SECRETS, Body, Cluster, Resource, connect
 from deadletter.settings import Settings
 
 RATE, BURST = 20.0, 20
-READABLE = "deadletter.dev/readable"
+READABLE_LABEL = "deadletter.dev/readable"
 
 
-async def find_queue(namespace: str, name: str) -> Counter:
+async def find_queue_source(namespace: str, name: str) -> LetterSource:
     """The counter of a queue; CounterError or ApiError says what is missing."""
     settings = Settings()
     async with connect(RATE, BURST) as cluster:
@@ -23,13 +23,13 @@ async def find_queue(namespace: str, name: str) -> Counter:
         broker = BrokerConnection.from_body(body).spec
         secrets = await _secrets(cluster, namespace, broker.secret_names, settings.secrets_require_label)
     boxes = queue.boxes(broker.is_redis)
-    return with_queue(Counter(broker, boxes.dead, boxes.ledger, secrets, settings.allow_addresses), queue.spec)
+    return apply_queue(LetterSource(broker, boxes.dead, boxes.ledger, secrets, settings.allow_addresses), queue.spec)
 
 
 async def _get(cluster: Cluster, resource: Resource, namespace: str, name: str) -> Body:
     body = await cluster.get(resource, namespace, name)
     if body is None:
-        raise CounterError(f"there is no {resource.kind} {name} in namespace {namespace}")
+        raise UsageError(f"there is no {resource.kind} {name} in namespace {namespace}")
     return body
 
 
@@ -38,8 +38,8 @@ async def _secrets(cluster: Cluster, namespace: str, names: tuple[str, ...], req
     kept: dict[tuple[str, str], bytes] = {}
     for name in names:
         body = await _get(cluster, SECRETS, namespace, name)
-        if require_label and (body["metadata"].get("labels") or {}).get(READABLE) != "true":
-            raise CounterError(f"Secret {name} needs the label {READABLE}=true before it is read")
+        if require_label and (body["metadata"].get("labels") or {}).get(READABLE_LABEL) != "true":
+            raise UsageError(f"Secret {name} needs the label {READABLE_LABEL}=true before it is read")
         kept |= {(name, key): _decoded(text) for key, text in (body.get("data") or {}).items()}
     return lambda name, key: kept[name, key]
 

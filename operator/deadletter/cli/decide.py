@@ -23,7 +23,7 @@ from deadletter.core.policy import Policy, decide, schedule
 from deadletter.core.verdicts import Retry, Verdict
 
 MALFORMED = "not a failure as JSON; see deadletter decide --help"
-LONGEST_TABLE = 100
+MAX_SCHEDULE_ROWS = 100
 
 
 def main(argv: list[str]) -> int:
@@ -36,9 +36,9 @@ def main(argv: list[str]) -> int:
         print(f"{options.file}: {error}", file=sys.stderr)
         return 1
     if options.schedule:
-        print(table(policy))
+        print(schedule_table(policy))
         return 0
-    return judge(sys.stdin.buffer, policy, now, options.chance)
+    return print_verdicts(sys.stdin.buffer, policy, now, options.chance)
 
 
 def _options() -> argparse.ArgumentParser:
@@ -58,32 +58,32 @@ def read_policy(text: str) -> Policy:
     raise ValueError("there is no RetryPolicy in this file")
 
 
-def table(policy: Policy) -> str:
+def schedule_table(policy: Policy) -> str:
     """The waits between attempts, one a line, with the time passed since the first failure."""
     lines = [f"{'FAILURE':<9}{'WAIT':<14}{'IN ALL':<14}"]
     passed = 0
-    for failures, wait in enumerate(schedule(policy, min(policy.max_attempts - 1, LONGEST_TABLE)), 1):
+    for failures, wait in enumerate(schedule(policy, min(policy.max_attempts - 1, MAX_SCHEDULE_ROWS)), 1):
         passed += wait
         lines.append(f"{failures:<9}{durations.render(wait):<14}{durations.render(min(passed, durations.MAX_MS)):<14}")
     end = "Bury" if policy.on_exhausted == "Bury" else "Discard"
     return "\n".join([*(line.rstrip() for line in lines), f"{len(lines):<9}{end}"])
 
 
-def judge(lines: Iterable[bytes], policy: Policy, now: int, chance: float) -> int:
+def print_verdicts(lines: Iterable[bytes], policy: Policy, now: int, chance: float) -> int:
     """Print a verdict per line; a line that is no failure is told on standard error."""
     failed = 0
     for number, line in enumerate(lines, 1):
         if not line.strip():
             continue
         try:
-            print(orjson.dumps(verdict_on(orjson.loads(line), policy, now, chance)).decode(), flush=True)
+            print(orjson.dumps(evaluate(orjson.loads(line), policy, now, chance)).decode(), flush=True)
         except (ValueError, TypeError, KeyError, AttributeError):
             print(f"line {number}: {MALFORMED}", file=sys.stderr)
             failed = 1
     return failed
 
 
-def verdict_on(given: dict[str, Any], policy: Policy, now: int, chance: float = 0.0) -> dict[str, Any]:
+def evaluate(given: dict[str, Any], policy: Policy, now: int, chance: float = 0.0) -> dict[str, Any]:
     """The verdict on one failure, as the door prints it."""
     letter = _letter(given, now)
     wait = given.get("retryAfter")

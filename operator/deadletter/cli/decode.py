@@ -26,7 +26,7 @@ def main(argv: list[str]) -> int:
     if options.list:
         print("\n".join(DIALECT_NAMES))
         return 0
-    return decode(sys.stdin.buffer, options.dialect)
+    return print_envelopes(sys.stdin.buffer, options.dialect)
 
 
 def _options() -> argparse.ArgumentParser:
@@ -38,21 +38,21 @@ def _options() -> argparse.ArgumentParser:
     return parser
 
 
-def decode(lines: Iterable[bytes], dialect: str = "Auto") -> int:
+def print_envelopes(lines: Iterable[bytes], dialect: str = "Auto") -> int:
     """Print an envelope per line; a line that is no letter is told on standard error."""
     failed = 0
     for number, line in enumerate(lines, 1):
         if not line.strip():
             continue
         try:
-            print(orjson.dumps(describe(line, dialect)).decode(), flush=True)
+            print(orjson.dumps(envelope_fields(line, dialect)).decode(), flush=True)
         except (ValueError, TypeError, KeyError, AttributeError):
             print(f"line {number}: {MALFORMED}", file=sys.stderr)
             failed = 1
     return failed
 
 
-def describe(line: bytes, dialect: str = "Auto") -> dict[str, Any]:
+def envelope_fields(line: bytes, dialect: str = "Auto") -> dict[str, Any]:
     """The envelope of one letter, as the door prints it."""
     given = orjson.loads(line)
     message = Message(
@@ -76,7 +76,7 @@ def _time(ms: int | None) -> str | None:
     return None if ms is None else times.render(ms)
 
 
-def offset_shown(origin: Origin) -> int | str | None:
+def display_offset(origin: Origin) -> int | str | None:
     """A number on Kafka; on Redis the entry's id, whose number is larger than JSON's writers take."""
     if origin.offset is None or origin.offset <= SEQUENCE_MASK:
         return origin.offset
@@ -87,7 +87,7 @@ def _origin(origin: Origin) -> dict[str, Any]:
     return {
         "topic": origin.topic,
         "partition": origin.partition,
-        "offset": offset_shown(origin),
+        "offset": display_offset(origin),
         "timestamp": _time(origin.timestamp),
     }
 

@@ -31,9 +31,9 @@ import yaml
 from deadletter.brokers.connect import open_broker
 from deadletter.brokers.contract import Broker, Offsets
 from deadletter.brokers.errors import BrokerError, NotAuthorised
-from deadletter.cli.cluster_lookup import find_queue
-from deadletter.cli.decode import offset_shown
-from deadletter.cli.source import Counter, CounterError, find
+from deadletter.cli.cluster_lookup import find_queue_source
+from deadletter.cli.decode import display_offset
+from deadletter.cli.source import LetterSource, UsageError, find_source
 from deadletter.core import times
 from deadletter.core.dialects.reader import read_letter
 from deadletter.core.fingerprint import fingerprint
@@ -55,7 +55,7 @@ def main(argv: list[str]) -> int:
         print("a file that was named cannot be read", file=sys.stderr)
     except PredicateError as error:
         print(f"--where: {error}", file=sys.stderr)
-    except (CounterError, BrokerError, ApiError) as error:
+    except (UsageError, BrokerError, ApiError) as error:
         print(str(error), file=sys.stderr)
     return 1
 
@@ -93,19 +93,19 @@ def _positive(text: str) -> int:
     return int(text)
 
 
-async def _counter(options: argparse.Namespace) -> Counter:
+async def _counter(options: argparse.Namespace) -> LetterSource:
     if options.name is None:
-        return find(options)
+        return find_source(options)
     if options.namespace is None:
-        raise CounterError("say -n namespace: a name alone is no queue")
-    return await find_queue(options.namespace, options.name)
+        raise UsageError("say -n namespace: a name alone is no queue")
+    return await find_queue_source(options.namespace, options.name)
 
 
 async def _serve(options: argparse.Namespace) -> int:
     counter = await _counter(options)
     if options.verb == "list":
         return await _list(counter, options)
-    spotted = spot(options.id, counter.broker.is_redis)
+    spotted = span_of_id(options.id, counter.broker.is_redis)
     found = [letter async for letter in _open(counter, Selection(ids=(options.id,)), 1, spotted)]
     if not found:
         print(f"there is no open letter {options.id}", file=sys.stderr)
@@ -114,7 +114,7 @@ async def _serve(options: argparse.Namespace) -> int:
     return 0
 
 
-def spot(name: str, redis: bool) -> Span:
+def span_of_id(name: str, redis: bool) -> Span:
     """Where the letter of this id would lie; an empty span when it is no id."""
     first, _, second = name.partition("-")
     if not (first.isdecimal() and second.isdecimal()):
@@ -132,7 +132,7 @@ def _common(span: Span, asked: Span | None) -> Span:
     return Span(span.partition, max(span.start, asked.start), min(span.end, asked.end))
 
 
-async def _open(counter: Counter, selection: Selection, most: int, asked: Span | None = None) -> AsyncIterator[Letter]:
+async def _open(counter: LetterSource, selection: Selection, most: int, asked: Span | None = None) -> AsyncIterator[Letter]:
     """Open letters of the selection, the first `most` of each partition."""
     _ = selection.predicate
     now = int(time() * 1000)
@@ -151,28 +151,28 @@ async def _open(counter: Counter, selection: Selection, most: int, asked: Span |
                             break
 
 
-async def _read(counter: Counter, broker: Broker, span: Span, settled: Offsets | tuple[()]) -> AsyncGenerator[Letter]:
+async def _read(counter: LetterSource, broker: Broker, span: Span, settled: Offsets | tuple[()]) -> AsyncGenerator[Letter]:
     """What is open in one partition, in its order."""
     async with aclosing(broker.read(counter.dead, [span])) as batches:
         async for batch in batches:
             for taken in batch:
                 if taken.place.offset not in settled:
-                    yield read_letter(taken.message, taken.place, *counter.reading)
+                    yield read_letter(taken.message, taken.place, *counter.read_options)
 
 
-async def _settled(counter: Counter, broker: Broker) -> Mapping[int, Offsets]:
+async def _settled(counter: LetterSource, broker: Broker) -> Mapping[int, Offsets]:
     try:
         return await broker.settled_offsets(counter.dead, counter.ledger)
     except NotAuthorised:
-        if not counter.observed:
+        if not counter.is_read_only:
             raise
         return {}  # Kafka does not tell who may only read the dead box that there is no ledger
 
 
-async def _list(counter: Counter, options: argparse.Namespace) -> int:
+async def _list(counter: LetterSource, options: argparse.Namespace) -> int:
     selection = Selection(where=options.where, fingerprint=options.group)
     found = [letter async for letter in _open(counter, selection, options.limit)]
-    rows = [summary(letter) for letter in sorted(found, key=failure_time)[: options.limit]]
+    rows = [list_fields(letter) for letter in sorted(found, key=failure_time)[: options.limit]]
     if options.output == "json":
         print(orjson.dumps(rows).decode())
     else:
@@ -180,7 +180,7 @@ async def _list(counter: Counter, options: argparse.Namespace) -> int:
     return 0
 
 
-def summary(letter: Letter) -> dict[str, Any]:
+def list_fields(letter: Letter) -> dict[str, Any]:
     """One line of a list."""
     known = letter.envelope
     return {
@@ -203,15 +203,15 @@ def _table(rows: list[dict[str, Any]]) -> str:
     return "\n".join("  ".join(map(str.ljust, line, widths)).rstrip() for line in lines)
 
 
-def describe(letter: Letter) -> dict[str, Any]:
+def show_fields(letter: Letter) -> dict[str, Any]:
     """All that is known of one letter but the message itself."""
     known = letter.envelope
 
     def moment(ms: int | None) -> str | None:
         return None if ms is None else times.render(ms)
 
-    origin = {"topic": known.origin.topic, "partition": known.origin.partition, "offset": offset_shown(known.origin)}
-    return summary(letter) | {
+    origin = {"topic": known.origin.topic, "partition": known.origin.partition, "offset": display_offset(known.origin)}
+    return list_fields(letter) | {
         "box": letter.place.box,
         "dialect": known.dialect,
         "confidence": known.confidence,
@@ -225,8 +225,8 @@ def describe(letter: Letter) -> dict[str, Any]:
     }
 
 
-def _print_one(letter: Letter, counter: Counter, options: argparse.Namespace) -> None:
-    shown = describe(letter)
+def _print_one(letter: Letter, counter: LetterSource, options: argparse.Namespace) -> None:
+    shown = show_fields(letter)
     if options.payload:
         message = redact(letter.message, counter.hidden_headers, counter.hidden_pointers)
         shown["key"] = _readable(message.key)

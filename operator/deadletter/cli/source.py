@@ -15,15 +15,15 @@ from deadletter.api.dead_letter_queues import DeadLetterQueueSpec, Redaction
 from deadletter.brokers.connect import Secrets, mounted_secrets
 from deadletter.core import names
 
-ANYWHERE = ("0.0.0.0/0", "::/0")  # at a desk a person dials, not a pod for somebody
+ANY_ADDRESS = ("0.0.0.0/0", "::/0")  # at a desk a person dials, not a pod for somebody
 
 
-class CounterError(Exception):
+class UsageError(Exception):
     """It is not clear which box is meant."""
 
 
 @dataclass(slots=True, frozen=True)
-class Counter:
+class LetterSource:
     """Where letters are shown: the box, how to reach it, how to read it, what to hide."""
 
     broker: BrokerConnectionSpec
@@ -36,15 +36,15 @@ class Counter:
     origin: str | None = None
     hidden_headers: tuple[str, ...] = ("authorization",)
     hidden_pointers: tuple[str, ...] = ()
-    observed: bool = False
+    is_read_only: bool = False
 
     @property
-    def reading(self) -> tuple[str, bool, str | None]:
+    def read_options(self) -> tuple[str, bool, str | None]:
         """How its letters are read."""
         return self.dialect, self.read_values, self.origin
 
 
-def find(options: argparse.Namespace) -> Counter:
+def find_source(options: argparse.Namespace) -> LetterSource:
     """The counter of these options; CounterError says what is missing."""
     try:
         if options.connection is None:
@@ -52,20 +52,20 @@ def find(options: argparse.Namespace) -> Counter:
         return _of_manifests(options)
     except ValidationError as error:
         fields = ", ".join(sorted({".".join(map(str, found["loc"])) for found in error.errors()}))
-        raise CounterError(f"a manifest is not understood at: {fields}") from None
+        raise UsageError(f"a manifest is not understood at: {fields}") from None
 
 
-def _of_assignment(options: argparse.Namespace) -> Counter:
+def _of_assignment(options: argparse.Namespace) -> LetterSource:
     try:
         told = orjson.loads((options.assignment / "assignment.json").read_bytes())
         live: LiveConfig = LiveConfig.model_validate_json((options.assignment / "live.json").read_bytes())
     except OSError:
-        raise CounterError(
+        raise UsageError(
             "say -n namespace and a queue, or --connection file and --dead box: there is no assignment here"
         ) from None
     boxes = told["boxes"]
     dead = options.dead or boxes["dead"]
-    counter = Counter(
+    counter = LetterSource(
         broker=BrokerConnectionSpec.model_validate(told["broker"]),
         dead=dead,
         ledger=boxes["ledger"] if dead == boxes["dead"] else names.ledger_name(dead),
@@ -82,19 +82,19 @@ def _manifest(path: Path, kind: str) -> Any:
     for body in yaml.safe_load_all(path.read_text()):
         if isinstance(body, dict) and body.get("kind") == kind:
             return body.get("spec") or {}
-    raise CounterError(f"there is no {kind} in the file that was named")
+    raise UsageError(f"there is no {kind} in the file that was named")
 
 
-def _of_manifests(options: argparse.Namespace) -> Counter:
+def _of_manifests(options: argparse.Namespace) -> LetterSource:
     broker = BrokerConnectionSpec.model_validate(_manifest(options.connection, "BrokerConnection"))
     queue = None
     if options.queue is not None:
         queue = DeadLetterQueueSpec.model_validate(_manifest(options.queue, "DeadLetterQueue"))
     dead = options.dead or (_dead_of(queue, broker) if queue else None)
     if dead is None:
-        raise CounterError("say which box: --dead box, or --queue file")
-    counter = Counter(broker, dead, names.ledger_name(dead), mounted_secrets(options.secrets), ANYWHERE)
-    return counter if queue is None else with_queue(counter, queue)
+        raise UsageError("say which box: --dead box, or --queue file")
+    counter = LetterSource(broker, dead, names.ledger_name(dead), mounted_secrets(options.secrets), ANY_ADDRESS)
+    return counter if queue is None else apply_queue(counter, queue)
 
 
 def _dead_of(queue: DeadLetterQueueSpec, broker: BrokerConnectionSpec) -> str | None:
@@ -103,13 +103,13 @@ def _dead_of(queue: DeadLetterQueueSpec, broker: BrokerConnectionSpec) -> str | 
     return names.dead_box_name(queue.source.name, queue.source.group, broker.redis is not None)
 
 
-def _hiding(counter: Counter, hidden: Redaction | None) -> Counter:
+def _hiding(counter: LetterSource, hidden: Redaction | None) -> LetterSource:
     if hidden is None:
         return counter
     return replace(counter, hidden_headers=tuple(hidden.headers), hidden_pointers=tuple(hidden.json_pointers))
 
 
-def with_queue(counter: Counter, queue: DeadLetterQueueSpec) -> Counter:
+def apply_queue(counter: LetterSource, queue: DeadLetterQueueSpec) -> LetterSource:
     """The counter as the queue wants it: its dialect, and what it hides."""
     return replace(
         _hiding(counter, queue.redaction),

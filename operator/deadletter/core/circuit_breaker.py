@@ -9,7 +9,7 @@ from deadletter.core.policy import BreakerSettings, BudgetSettings
 PROBES = 5
 
 
-class Sign(Enum):
+class ServiceHealth(Enum):
     """State of the service as one delivery shows it."""
 
     Up = "up"  # it took the message, or refused this one: a 4xx
@@ -17,7 +17,7 @@ class Sign(Enum):
     Down = "down"  # it was not reached: connection refused or lost, timeout, 502 to 504
 
 
-class Breaker:
+class CircuitBreaker:
     """Judges a service by its answers, not by how often bad messages are retried. Closed -> Open -> HalfOpen -> Closed.
 
     A closed circuit opens when
@@ -66,7 +66,7 @@ class Breaker:
         self._out += 1
         return True
 
-    def record(self, sign: Sign, message: Hashable, now: int, *, is_first: bool) -> None:
+    def record(self, sign: ServiceHealth, message: Hashable, now: int, *, is_first: bool) -> None:
         """Take note of a delivery that was started while the circuit was closed.
 
         One that ends while it is open does not count, but for a success where only retries are known to fail.
@@ -74,7 +74,7 @@ class Breaker:
         if not self.settings.enabled:
             return
         if self.state != "Closed":
-            if sign is Sign.Up and self._early:
+            if sign is ServiceHealth.Up and self._early:
                 self._close()
             return
         self._count(sign, message, is_first)
@@ -83,14 +83,14 @@ class Breaker:
         elif self._attempts >= self.settings.window:
             self._open(now, early=self.settings.window - self._first_attempts)
 
-    def _count(self, sign: Sign, message: Hashable, is_first: bool) -> None:
-        if sign is Sign.Down:
+    def _count(self, sign: ServiceHealth, message: Hashable, is_first: bool) -> None:
+        if sign is ServiceHealth.Down:
             self._row.add(message)
         else:
             self._row.clear()
         if is_first:
-            self._count_first(sign is not Sign.Up)
-        if sign is Sign.Up:
+            self._count_first(sign is not ServiceHealth.Up)
+        if sign is ServiceHealth.Up:
             self._attempts = self._first_attempts = 0
         else:
             self._attempts += 1
@@ -106,17 +106,17 @@ class Breaker:
         window = self.settings.window
         return len(self._firsts) == window and self._failed_firsts * 100 >= self.settings.failure_share * window
 
-    def record_probe(self, sign: Sign, now: int, *, is_fresh: bool) -> None:
+    def record_probe(self, sign: ServiceHealth, now: int, *, is_fresh: bool) -> None:
         """Take note of the result of a probe, however late it comes."""
         if self.state == "Closed":
             return
-        if sign is Sign.Up:
+        if sign is ServiceHealth.Up:
             self._close()
             return
         self._out = max(self._out - 1, 0)
         self._failed += 1
         if is_fresh:
-            self._early = 0 if sign is Sign.Down else max(self._early - 1, 0)
+            self._early = 0 if sign is ServiceHealth.Down else max(self._early - 1, 0)
         if not self._out and self.state == "HalfOpen":
             self._open(now, early=self._early)
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from struct import pack
 
 from deadletter.core.letters import Envelope, Headers
-from deadletter.core.truncate import clip_bytes
+from deadletter.core.truncate import truncate_bytes
 
 NAMES = ("KafkaConnect", "Spring")
 _LIMIT = 1_024
@@ -36,7 +36,7 @@ def _connect(envelope: Envelope) -> Headers:
         "exception.stacktrace": failure.stack or None,
     }
     return tuple(
-        (f"__connect.errors.{name}", clip_bytes(str(value), _LIMIT))
+        (f"__connect.errors.{name}", truncate_bytes(str(value), _LIMIT))
         for name, value in fields.items()
         if value is not None
     )
@@ -45,11 +45,11 @@ def _connect(envelope: Envelope) -> Headers:
 def _spring(envelope: Envelope) -> Headers:
     origin, failure = envelope.origin, envelope.failure
     headers: Headers = (
-        ("kafka_dlt-exception-fqcn", clip_bytes(failure.type, _LIMIT)),
-        ("kafka_dlt-exception-message", clip_bytes(failure.message, _LIMIT)),
+        ("kafka_dlt-exception-fqcn", truncate_bytes(failure.type, _LIMIT)),
+        ("kafka_dlt-exception-message", truncate_bytes(failure.message, _LIMIT)),
     )
     if origin.topic is not None:
-        headers += (("kafka_dlt-original-topic", clip_bytes(origin.topic, _LIMIT)),)
+        headers += (("kafka_dlt-original-topic", truncate_bytes(origin.topic, _LIMIT)),)
     if origin.partition is not None and origin.partition < 1 << 31:
         headers += (("kafka_dlt-original-partition", pack(">i", origin.partition)),)
     if origin.offset is not None and origin.offset < 1 << 63:
@@ -60,5 +60,5 @@ def _spring(envelope: Envelope) -> Headers:
             ("kafka_dlt-original-timestamp-type", b"CreateTime"),
         )
     if envelope.group is not None:
-        headers += (("kafka_dlt-original-consumer-group", clip_bytes(envelope.group, _LIMIT)),)
+        headers += (("kafka_dlt-original-consumer-group", truncate_bytes(envelope.group, _LIMIT)),)
     return headers

@@ -5,7 +5,7 @@ import re
 _WHOLE = re.compile(r"(?:[0-9]{1,5}(?:h|ms|m|s)){1,4}")
 _PART = re.compile(r"([0-9]{1,5})(h|ms|m|s)")
 _UNITS = {"h": 3_600_000, "m": 60_000, "s": 1_000, "ms": 1}
-LONGEST = 99_999 * 3_600_000 + 59 * 60_000 + 59 * 1_000 + 999
+MAX_MS = 99_999 * 3_600_000 + 59 * 60_000 + 59 * 1_000 + 999
 
 
 def parse(text: str) -> int:
@@ -17,7 +17,7 @@ def parse(text: str) -> int:
 
 def render(ms: int) -> str:
     """The duration string of milliseconds, in the largest units: `1h30m`."""
-    if not 0 <= ms <= LONGEST:
+    if not 0 <= ms <= MAX_MS:
         raise ValueError("a duration lies between 0s and 99999h59m59s999ms")
     parts = []
     for unit, size in _UNITS.items():

@@ -4,11 +4,11 @@ import re
 from functools import lru_cache
 
 from deadletter.core.letters import Category, Failure
-from deadletter.core.truncate import clip
+from deadletter.core.truncate import truncate
 
-TYPE_LIMIT = 256
-MESSAGE_LIMIT = 2_048
-STACK_LIMIT = 8_192
+MAX_TYPE_CHARS = 256
+MAX_MESSAGE_CHARS = 2_048
+MAX_STACK_CHARS = 8_192
 
 _STATUSES = {
     401: Category.Permission,
@@ -113,13 +113,17 @@ def _classify_grpc(code: str) -> Category:
     return _GRPC.get(number.upper(), Category.Permanent)
 
 
-def failure_of_status(status: int, message: str = "") -> Failure:
+def failure_from_status(status: int, message: str = "") -> Failure:
     """The failure of an HTTP answer; its type is `Http<status>`."""
-    return Failure(f"Http{status}", clip(message, MESSAGE_LIMIT), classify_status(status), status)
+    return Failure(f"Http{status}", truncate(message, MAX_MESSAGE_CHARS), classify_status(status), status)
 
 
-def failure_of(kind: str, message: str = "", stack: str = "") -> Failure:
+def failure_from_error(kind: str, message: str = "", stack: str = "") -> Failure:
     """The failure of a network fault or an exception, texts bounded."""
     return Failure(
-        clip(kind, TYPE_LIMIT), clip(message, MESSAGE_LIMIT), classify_error(kind), None, clip(stack, STACK_LIMIT)
+        truncate(kind, MAX_TYPE_CHARS),
+        truncate(message, MAX_MESSAGE_CHARS),
+        classify_error(kind),
+        None,
+        truncate(stack, MAX_STACK_CHARS),
     )

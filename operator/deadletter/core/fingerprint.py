@@ -26,11 +26,11 @@ _NOUGHTS = bytes.maketrans(b"123456789", b"000000000")
 
 def fingerprint(failure: Failure) -> str:
     """Eight hex digits that stay the same across ids, numbers, times and line numbers."""
-    message = blurred(failure.message[:_MESSAGE_LIMIT].encode("utf-8", "replace"))
+    message = normalise_message(failure.message[:_MESSAGE_LIMIT].encode("utf-8", "replace"))
     return _fingerprint(failure.type, message, failure.stack)
 
 
-def blurred(message: bytes) -> bytes:
+def normalise_message(message: bytes) -> bytes:
     """As much of a failure's message as a fingerprint is made of; which digits are in it changes nothing in the end.
 
     So messages that differ in digits alone are looked at once.

@@ -10,7 +10,7 @@ _NSERVICEBUS = re.compile(r"^(.{19}):([0-9]{6}) Z$")  # 2026-11-16 10:00:00:1234
 _LARGEST = 1 << 63
 
 
-def number(raw: bytes | None) -> int | None:
+def parse_number(raw: bytes | None) -> int | None:
     """The number in a header, in whichever of the known forms; None when it is null, empty or too long.
 
     Decimal text first: four or eight digit bytes read as binary would be a partition or time that cannot exist.
@@ -30,24 +30,24 @@ def number(raw: bytes | None) -> int | None:
     return value if -_LARGEST <= value < _LARGEST else None
 
 
-def position(raw: bytes | None) -> int | None:
+def parse_position(raw: bytes | None) -> int | None:
     """A partition or an offset: a number that is not negative (-1 means: unknown)."""
-    value = number(raw)
+    value = parse_number(raw)
     return None if value is None or value < 0 else value
 
 
-def moment(raw: bytes | None) -> int | None:
+def parse_time(raw: bytes | None) -> int | None:
     """Milliseconds of a time in a header: epoch in s, ms, us or ns, as text or binary, or ISO-8601; None otherwise."""
     if not raw:
         return None
     if _FLOAT.fullmatch(raw):
-        return in_range(round(float(raw) * 1_000))
+        return time_in_range(round(float(raw) * 1_000))
     if len(raw) <= 8 or _DECIMAL.fullmatch(raw):
-        return epoch(number(raw))
+        return epoch_to_ms(parse_number(raw))
     return _written(raw[:64].decode("utf-8", "replace").strip().strip('"'))
 
 
-def epoch(value: int | None) -> int | None:
+def epoch_to_ms(value: int | None) -> int | None:
     """Milliseconds of an epoch number whose unit its size tells."""
     if value is None or value <= 0:
         return None
@@ -55,12 +55,12 @@ def epoch(value: int | None) -> int | None:
         return value * 1_000
     while value >= 100_000_000_000_000:
         value //= 1_000
-    return in_range(value)
+    return time_in_range(value)
 
 
-def in_range(ms: int) -> int | None:
+def time_in_range(ms: int) -> int | None:
     """The time if it can be written, else None."""
-    return ms if times.FIRST <= ms <= times.LAST else None
+    return ms if times.MIN_MS <= ms <= times.MAX_MS else None
 
 
 def _written(text: str) -> int | None:

@@ -11,8 +11,8 @@ from functools import lru_cache
 
 from deadletter.core import times
 from deadletter.core.compat_headers import compat_headers
-from deadletter.core.fingerprint import blurred
-from deadletter.core.header_values import number, position
+from deadletter.core.fingerprint import normalise_message
+from deadletter.core.header_values import parse_number, parse_position
 from deadletter.core.letters import (
     SEQUENCE_MASK,
     Category,
@@ -24,7 +24,7 @@ from deadletter.core.letters import (
     Origin,
     Place,
 )
-from deadletter.core.truncate import clip_bytes
+from deadletter.core.truncate import truncate_bytes
 
 ID = "dlq-id"
 ORIGIN_TOPIC = "dlq-origin-topic"
@@ -63,8 +63,8 @@ OUR_HEADERS = (
     REASON,
     *REPLAY_HEADERS,
 )
-MARKERS = (ORIGIN_TOPIC, ERROR_CATEGORY)  # at least one is in every envelope we write, and nobody else's
-FORGED_PREFIX = "x-orig-"
+DETECTION_HEADERS = (ORIGIN_TOPIC, ERROR_CATEGORY)  # at least one is in every envelope we write, and nobody else's
+SPOOFED_PREFIX = "x-orig-"
 TOTAL_LIMIT = 8_192
 _LIMITS = {ID: 1_024, ORIGIN_TOPIC: 512, GROUP: 512, ERROR_TYPE: 512, ERROR_MESSAGE: 3_072, REASON: 256, REPLAY: 256}
 _LONGEST = max(_LIMITS.values())  # what is longer is not of our hand
@@ -75,7 +75,7 @@ _FORGEABLE = _OURS - set(REPLAY_HEADERS)
 _SENT = frozenset((ID, *REPLAY_HEADERS))
 
 
-def stamp(message: Message, envelope: Envelope, compat: Sequence[str] = ()) -> Message:
+def add_headers(message: Message, envelope: Envelope, compat: Sequence[str] = ()) -> Message:
     """The message with our headers, and those of `compat` (KafkaConnect, Spring) beside them; all else untouched."""
     beside = compat_headers(compat, envelope)
     written = (*_written(envelope), *beside)
@@ -105,7 +105,7 @@ def _written(envelope: Envelope) -> Headers:
         (REPLAYS, str(envelope.replays) if envelope.replays else None),
         (REPLAY, envelope.replay),
     )
-    return tuple((name, clip_bytes(text, _LIMITS.get(name, 64))) for name, text in fields if text is not None)
+    return tuple((name, truncate_bytes(text, _LIMITS.get(name, 64))) for name, text in fields if text is not None)
 
 
 def _digits(value: int | None) -> str | None:
@@ -123,14 +123,14 @@ def _moment(ms: int | None) -> str | None:
 def read_ours(message: Message) -> Envelope | None:
     """The envelope we wrote, or None when the message carries none of ours."""
     fields = dict(message.headers)
-    return read_fields(fields) if any(marker in fields for marker in MARKERS) else None
+    return read_headers(fields) if any(marker in fields for marker in DETECTION_HEADERS) else None
 
 
-def read_fields(fields: dict[str, bytes | None]) -> Envelope:
+def read_headers(fields: dict[str, bytes | None]) -> Envelope:
     """The envelope in these headers, whichever of ours are there."""
     origin = Origin(
         _text(fields, ORIGIN_TOPIC),
-        position(fields.get(ORIGIN_PARTITION)),
+        parse_position(fields.get(ORIGIN_PARTITION)),
         _offset(fields),
         _time(fields, ORIGIN_TIMESTAMP),
     )
@@ -140,7 +140,7 @@ def read_fields(fields: dict[str, bytes | None]) -> Envelope:
         origin=origin,
         hop=origin,
         group=_text(fields, GROUP),
-        attempts=max(number(fields.get(ATTEMPTS)) or 0, 0),
+        attempts=max(parse_number(fields.get(ATTEMPTS)) or 0, 0),
         first_failed_at=_time(fields, FIRST_FAILED_AT),
         failed_at=_time(fields, FAILED_AT),
         failure=_failure(fields),
@@ -152,9 +152,9 @@ def read_fields(fields: dict[str, bytes | None]) -> Envelope:
     )
 
 
-def glance(fields: dict[str, bytes | None]) -> Envelope:
+def read_summary(fields: dict[str, bytes | None]) -> Envelope:
     """Of the envelope in these headers only the id, the origin's place, the failure's words and the replays."""
-    origin = Origin(_text(fields, ORIGIN_TOPIC), position(fields.get(ORIGIN_PARTITION)), _offset(fields))
+    origin = Origin(_text(fields, ORIGIN_TOPIC), parse_position(fields.get(ORIGIN_PARTITION)), _offset(fields))
     failure = Failure(_text(fields, ERROR_TYPE) or "", _text(fields, ERROR_MESSAGE) or "")
     envelope = Envelope("ours", Confidence.Certain, origin, origin, None, 0, None, None, failure)
     if REPLAYS in fields:
@@ -164,13 +164,13 @@ def glance(fields: dict[str, bytes | None]) -> Envelope:
     return envelope
 
 
-def outline(fields: dict[str, bytes | None], origin: str | None) -> Envelope:
+def read_for_count(fields: dict[str, bytes | None], origin: str | None) -> Envelope:
     """Of the envelope in these headers only what is counted: the origin's topic, the failure's cause and the replays.
 
     Letters that died alike share one, so it must not be changed. `origin`: the topic when they name none.
     """
     topic, kind, count = fields.get(ORIGIN_TOPIC), fields.get(ERROR_TYPE), fields.get(REPLAYS)
-    words = blurred(fields.get(ERROR_MESSAGE) or b"")
+    words = normalise_message(fields.get(ERROR_MESSAGE) or b"")
     return _outlined(topic and topic[:_LONGEST], kind and kind[:_LONGEST], words, count and count[:_LONGEST], origin)
 
 
@@ -178,7 +178,7 @@ def outline(fields: dict[str, bytes | None], origin: str | None) -> Envelope:
 def _outlined(
     topic: bytes | None, kind: bytes | None, words: bytes, replays: bytes | None, origin: str | None
 ) -> Envelope:
-    envelope = glance({ORIGIN_TOPIC: topic, ERROR_TYPE: kind, ERROR_MESSAGE: words, REPLAYS: replays})
+    envelope = read_summary({ORIGIN_TOPIC: topic, ERROR_TYPE: kind, ERROR_MESSAGE: words, REPLAYS: replays})
     if envelope.origin.topic is None:
         envelope.origin.topic = origin
     return envelope
@@ -190,13 +190,13 @@ def _failure(fields: dict[str, bytes | None]) -> Failure:
         _text(fields, ERROR_TYPE) or "",
         _text(fields, ERROR_MESSAGE) or "",
         _CATEGORIES.get(category, Category.Transient),
-        number(fields.get(ERROR_STATUS)),
+        parse_number(fields.get(ERROR_STATUS)),
     )
 
 
 def read_replays(fields: dict[str, bytes | None]) -> int:
     """How often it was replayed; nonsense counts as never."""
-    return max(number(fields.get(REPLAYS)) or 0, 0)
+    return max(parse_number(fields.get(REPLAYS)) or 0, 0)
 
 
 def _text(fields: dict[str, bytes | None], name: str) -> str | None:
@@ -207,8 +207,8 @@ def _text(fields: dict[str, bytes | None], name: str) -> str | None:
 def _offset(fields: dict[str, bytes | None]) -> int | None:
     raw = fields.get(ORIGIN_OFFSET)
     if raw is None or raw.isdigit() or not _ENTRY_ID.fullmatch(raw):
-        return position(raw)
-    return Place.of_entry("", raw.decode()).offset
+        return parse_position(raw)
+    return Place.from_entry_id("", raw.decode()).offset
 
 
 def _time(fields: dict[str, bytes | None], name: str) -> int | None:
@@ -219,16 +219,20 @@ def _time(fields: dict[str, bytes | None], name: str) -> int | None:
         return None
 
 
-def unforge(message: Message) -> Message:
+def rename_spoofed(message: Message) -> Message:
     """The message with headers of our names moved to `x-orig-dlq-*`; the replay count of one that came back stays."""
     if _FORGEABLE.isdisjoint(name for name, _ in message.headers):
         return message
-    renamed = tuple((FORGED_PREFIX + name if name in _FORGEABLE else name, value) for name, value in message.headers)
+    renamed = tuple((SPOOFED_PREFIX + name if name in _FORGEABLE else name, value) for name, value in message.headers)
     return replace(message, headers=renamed)
 
 
-def stamp_replay(message: Message, name: str, uid: str, replays: int) -> Message:
+def add_replay_headers(message: Message, name: str, uid: str, replays: int) -> Message:
     """The message with its own name, the id of the Replay that sends it and how often it was sent."""
     kept = [header for header in message.headers if header[0] not in _SENT]
-    sent = ((ID, clip_bytes(name, _LIMITS[ID])), (REPLAYS, b"%d" % replays), (REPLAY, clip_bytes(uid, _LIMITS[REPLAY])))
+    sent = (
+        (ID, truncate_bytes(name, _LIMITS[ID])),
+        (REPLAYS, b"%d" % replays),
+        (REPLAY, truncate_bytes(uid, _LIMITS[REPLAY])),
+    )
     return Message(message.key, message.value, (*kept, *sent), message.timestamp)

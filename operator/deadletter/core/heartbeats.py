@@ -1,40 +1,38 @@
-"""Which workers still speak. Their clocks may be off, so what counts is when a word changed while we listened."""
+"""Tell live workers from dead ones by their heartbeats, although their clocks may be skewed."""
 
 from collections.abc import Sequence
-from typing import Protocol, TypeVar
+from dataclasses import dataclass
 
-LASTS = 90_000  # ms; three times as long as a worker waits before it speaks again
-
-
-class Word(Protocol):
-    """What a worker said: its name, and when by its own clock."""
-
-    @property
-    def pod(self) -> str:
-        """Who."""
-        ...
-
-    @property
-    def at(self) -> int:
-        """When, in milliseconds."""
-        ...
+HEARTBEAT_TTL_MS = 90_000  # three heartbeat intervals of a worker
 
 
-Spoken = TypeVar("Spoken", bound=Word)
+@dataclass(slots=True, frozen=True)
+class WorkerStatus:
+    """The heartbeat of one worker pod: its circuit, and why it is paused. Stored in the ledger, so fields are fixed."""
+
+    pod: str
+    circuit: str = "Closed"  # Closed, Open, HalfOpen
+    paused: str = ""  # a Reason, or empty
+    message: str = ""
+    parked: int = 0
+    at: int = 0  # when it was written, ms of the worker's clock
 
 
-class Hearing:
-    """What was heard of the workers of one queue, and when by our clock."""
+class HeartbeatTracker:
+    """Track which workers of one queue are alive by changes of their heartbeats.
+
+    A worker's clock may be skewed, so the age of a heartbeat is measured from the time this tracker saw it change.
+    """
 
     def __init__(self) -> None:
-        self._heard: dict[str, tuple[int, int]] = {}  # pod: when it spoke by its clock, when by ours
+        self._seen: dict[str, tuple[int, int]] = {}  # pod: (time of the heartbeat, when this tracker saw it change)
 
-    def living(self, words: Sequence[Spoken], now: int) -> tuple[Spoken, ...]:
-        """The words of those who still speak."""
-        self._heard = {word.pod: (word.at, self._when(word, now)) for word in words}
-        return tuple(word for word in words if abs(now - self._heard[word.pod][1]) <= LASTS)
+    def alive(self, statuses: Sequence[WorkerStatus], now: int) -> tuple[WorkerStatus, ...]:
+        """Return the statuses of the workers that sent a heartbeat within HEARTBEAT_TTL_MS."""
+        self._seen = {status.pod: (status.at, self._changed_at(status, now)) for status in statuses}
+        return tuple(status for status in statuses if abs(now - self._seen[status.pod][1]) <= HEARTBEAT_TTL_MS)
 
-    def _when(self, word: Word, now: int) -> int:
-        # Of a word that was there before we listened nobody but the worker knows how old it is.
-        at, heard = self._heard.get(word.pod, (None, word.at))
-        return now if at is not None and at != word.at else heard
+    def _changed_at(self, status: WorkerStatus, now: int) -> int:
+        # The age of the first heartbeat seen is known only by the worker's own clock.
+        previous, changed_at = self._seen.get(status.pod, (None, status.at))
+        return now if previous is not None and previous != status.at else changed_at

@@ -7,25 +7,14 @@ from itertools import islice
 
 from pyroaring import BitMap64
 
+from deadletter.core.box_stats import FailureGroup
 from deadletter.core.ledger.records import CHUNK_BITS
-from deadletter.core.times import bounded
+from deadletter.core.times import clamp
 
 OTHER = "other"
 MAX_GROUPS = 100
 MAX_GROUPED = 1_000_000
 _BATCH = 8_192
-
-
-@dataclass(slots=True, frozen=True)
-class Group:
-    """One failure group as it is now: open letters of one fingerprint. Times in milliseconds."""
-
-    fingerprint: str
-    error_type: str
-    category: str
-    letters: int
-    first_seen: int
-    last_seen: int
 
 
 @dataclass(slots=True)
@@ -43,14 +32,14 @@ class _Times:
     __slots__ = ("base", "deltas", "offsets")
 
     def __init__(self, base: int) -> None:
-        self.base = bounded(base)
+        self.base = clamp(base)
         self.offsets = BitMap64()
         self.deltas: array[int] = array("I")
 
     def put(self, offset: int, when: int) -> None:
         delta = when - self.base
         if not 0 <= delta < 1 << 32:
-            delta = bounded(when) - self.base
+            delta = clamp(when) - self.base
             if self.deltas.typecode == "I":
                 self.deltas = array("q", self.deltas)
         self.deltas.insert(self.offsets.rank(offset), delta)
@@ -66,7 +55,7 @@ class _Times:
         return self.base + self.deltas[self.offsets.rank(offset) - 1]
 
 
-class Register:
+class LetterIndex:
     """Letters of one box partition. Open letters = letters - settled; a group's = group & open."""
 
     def __init__(self, max_groups: int = MAX_GROUPS, max_grouped: int = MAX_GROUPED) -> None:
@@ -158,10 +147,10 @@ class Register:
         held = self._times[offset >> CHUNK_BITS]
         return held.of(offset) if offset in held.offsets else held.base
 
-    def groups(self) -> tuple[Group, ...]:
+    def groups(self) -> tuple[FailureGroup, ...]:
         """The groups that have open letters, the largest first, `other` last."""
         found = [
-            Group(name, members.error_type, members.category, letters, members.first_seen, members.last_seen)
+            FailureGroup(name, members.error_type, members.category, letters, members.first_seen, members.last_seen)
             for name, members in self._groups.items()
             if (letters := self._open_of(members))
         ]

@@ -71,7 +71,7 @@ class Place(NamedTuple):
         return f"{self.partition}-{self.offset}"
 
     @classmethod
-    def of_entry(cls, box: str, entry_id: str) -> "Place":
+    def from_entry_id(cls, box: str, entry_id: str) -> "Place":
         """The place of a Redis entry id (`ms-seq`)."""
         ms, _, seq = entry_id.partition("-")
         return cls(box, 0, int(ms) << SEQUENCE_BITS | int(seq or 0))

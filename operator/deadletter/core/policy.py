@@ -56,7 +56,7 @@ class RetryAfter:
 
 
 @dataclass(slots=True, frozen=True)
-class Rule:
+class PolicyRule:
     """One rule of a policy: the first whose `match` is true decides. PredicateError when `match` is no CEL."""
 
     match: str
@@ -68,7 +68,7 @@ class Rule:
     predicate: Predicate = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "predicate", Predicate.of(self.match))
+        object.__setattr__(self, "predicate", Predicate.cached(self.match))
 
 
 @dataclass(slots=True, frozen=True)
@@ -99,7 +99,7 @@ class Policy:
     timeout: int = 30_000
     backoff: Backoff = Backoff()
     retry_after: RetryAfter = RetryAfter()
-    rules: tuple[Rule, ...] = ()
+    rules: tuple[PolicyRule, ...] = ()
     breaker: BreakerSettings = BreakerSettings()
     on_exhausted: str = "Bury"
     budget: BudgetSettings | None = None
@@ -115,14 +115,14 @@ def decide(
     now: int,
     chance: float,
     retry_after: int | None = None,
-    asked: str | None = None,
+    requested_action: str | None = None,
 ) -> Verdict:
     """What becomes of a letter that has just failed; `attempts` of its envelope counts that failure.
 
     A rule decides first, then the service's own word (`asked`: retry, bury, discard), then age, category and attempts.
     """
     rule = first_match(policy.rules, letter, now)
-    wish = rule.action if rule else (asked or "").capitalize()
+    wish = rule.action if rule else (requested_action or "").capitalize()
     reason = Reason.RuleMatched if rule else Reason.ServiceAsked
     if wish == "Bury":
         return Bury(reason)
@@ -134,7 +134,7 @@ def decide(
     if category in _REFUSED and not wish.startswith("Retry"):
         return Bury(Reason.Refused)
     attempts = max(letter.envelope.attempts, 1)
-    backoff = backoff_of(policy, rule, category)
+    backoff = select_backoff(policy, rule, category)
     wait = backoff.wait(attempts)
     limit = rule.max_attempts if rule and rule.max_attempts else policy.max_attempts
     if wait is None or (attempts >= limit and wish != "RetryForever"):
@@ -144,10 +144,10 @@ def decide(
     return Retry(now + wait + backoff.spread(chance))
 
 
-def first_match(rules: Sequence[Rule], letter: Letter, now: int) -> Rule | None:
+def first_match(rules: Sequence[PolicyRule], letter: Letter, now: int) -> PolicyRule | None:
     """The first rule that matches; one that cannot be evaluated does not."""
     for rule in rules:
-        if rule.predicate.judge(letter, now):
+        if rule.predicate.matches(letter, now):
             return rule
     return None
 
@@ -158,7 +158,7 @@ def is_expired(letter: Letter, policy: Policy, now: int) -> bool:
     return policy.max_age is not None and first is not None and now - first > policy.max_age
 
 
-def backoff_of(policy: Policy, rule: Rule | None, category: Category) -> Backoff:
+def select_backoff(policy: Policy, rule: PolicyRule | None, category: Category) -> Backoff:
     """The rule's backoff, or the policy's; in place of an exponential one Resource failures wait linearly."""
     if rule and rule.backoff:
         return rule.backoff

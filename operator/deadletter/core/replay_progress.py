@@ -4,7 +4,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 
-class Why(StrEnum):
+class SettledAs(StrEnum):
     """Why a letter is settled."""
 
     Delivered = "delivered"
@@ -37,7 +37,7 @@ class Span:
 
 
 @dataclass(slots=True, frozen=True)
-class Tally:
+class PartitionProgress:
     """Exactly what a Replay did in one partition so far; `next` is where it goes on."""
 
     span: Span
@@ -59,6 +59,6 @@ class Tally:
     message: str = ""  # a sentence when failed
     updated_at: int = 0
 
-    def evolve(self, **changes: object) -> "Tally":
+    def evolve(self, **changes: object) -> "PartitionProgress":
         """The same tally with other values."""
         return replace(self, **changes)  # type: ignore[arg-type]

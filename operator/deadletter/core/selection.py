@@ -14,9 +14,9 @@ from deadletter.core import times
 from deadletter.core.fingerprint import fingerprint
 from deadletter.core.letters import SEQUENCE_BITS, SEQUENCE_MASK, Letter
 
-LONGEST = 4_096
+MAX_EXPRESSION_CHARS = 4_096
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_FIRST = times.FIRST + 1  # CEL takes the very first instant for the infinite past
+_FIRST = times.MIN_MS + 1  # CEL takes the very first instant for the infinite past
 _POSITION = re.compile(r"<input>:([0-9]+):([0-9]+): ([^\n]*)")
 _DECODE = msgspec.json.Decoder().decode
 
@@ -29,7 +29,7 @@ class PredicateError(ValueError):
         self.position = position
 
 
-def failed_at(letter: Letter) -> int:
+def failure_time(letter: Letter) -> int:
     """When it failed, as far as is known: the envelope's word, or the time of the message itself."""
     known = letter.envelope.failed_at
     return letter.message.timestamp if known is None else known
@@ -64,7 +64,7 @@ def _headers(letter: Letter, _: int) -> dict[str, str]:
 
 
 def _moment(ms: int) -> datetime:
-    return _EPOCH + timedelta(milliseconds=min(max(ms, _FIRST), times.LAST))
+    return _EPOCH + timedelta(milliseconds=min(max(ms, _FIRST), times.MAX_MS))
 
 
 def _payload(letter: Letter, _: int) -> object:
@@ -84,8 +84,8 @@ _VARIABLES: dict[str, tuple[Any, Callable[[Letter, int], object]]] = {
     "error": (_T.Map(_T.STRING, _T.DYN), _error),
     "attempts": (_T.INT, lambda letter, _: letter.envelope.attempts),
     "replays": (_T.INT, lambda letter, _: letter.envelope.replays),
-    "age": (_T.DURATION, lambda letter, now: timedelta(milliseconds=max(now - failed_at(letter), 0))),
-    "failedAt": (_T.TIMESTAMP, lambda letter, _: _moment(failed_at(letter))),
+    "age": (_T.DURATION, lambda letter, now: timedelta(milliseconds=max(now - failure_time(letter), 0))),
+    "failedAt": (_T.TIMESTAMP, lambda letter, _: _moment(failure_time(letter))),
     "origin": (_T.Map(_T.STRING, _T.DYN), _origin),
     "dialect": (_T.STRING, lambda letter, _: letter.envelope.dialect),
     "fingerprint": (_T.STRING, lambda letter, _: fingerprint(letter.envelope.failure)),
@@ -100,8 +100,8 @@ class Predicate:
     """A CEL expression over one letter, compiled once; only the variables it names are computed."""
 
     def __init__(self, source: str) -> None:
-        if len(source) > LONGEST:
-            raise PredicateError(f"an expression has at most {LONGEST} characters", "1:1")
+        if len(source) > MAX_EXPRESSION_CHARS:
+            raise PredicateError(f"an expression has at most {MAX_EXPRESSION_CHARS} characters", "1:1")
         try:
             self._expression = _ENV.compile(source)
         except RuntimeError as error:
@@ -114,18 +114,18 @@ class Predicate:
         self._readers = tuple((name, read) for name, (_, read) in _VARIABLES.items() if name in used)
 
     @classmethod
-    def of(cls, source: str) -> "Predicate":
+    def cached(cls, source: str) -> "Predicate":
         """The predicate of this text, compiled once for all who ask."""
         return _compiled(source)
 
-    def facts(self, letter: Letter, now: int) -> dict[str, object]:
+    def variables(self, letter: Letter, now: int) -> dict[str, object]:
         """The variables this expression names, as CEL takes them."""
         return {name: read(letter, now) for name, read in self._readers}
 
-    def judge(self, letter: Letter, now: int) -> bool | None:
+    def matches(self, letter: Letter, now: int) -> bool | None:
         """Does the letter match? None: it could not be evaluated on this letter, so it does not."""
         try:
-            answer = self._expression.eval(data=self.facts(letter, now)).plain_value()
+            answer = self._expression.eval(data=self.variables(letter, now)).plain_value()
         except (RuntimeError, ValueError, OverflowError):
             return None
         # An error comes back as a value, and its plain form is a truthy string.
@@ -158,29 +158,29 @@ class Selection:
     @cached_property
     def predicate(self) -> Predicate | None:
         """The compiled `where`."""
-        return Predicate.of(self.where) if self.where else None
+        return Predicate.cached(self.where) if self.where else None
 
     @cached_property
     def _ids(self) -> frozenset[str]:
         return frozenset(self.ids)
 
     @property
-    def takes_all(self) -> bool:
+    def matches_all(self) -> bool:
         """Is every letter taken?"""
-        return self.takes_a_glance and not self.ids and not self.fingerprint
+        return self.needs_only_summary and not self.ids and not self.fingerprint
 
     @property
-    def takes_a_glance(self) -> bool:
+    def needs_only_summary(self) -> bool:
         """Does a glance at the letter suffice to judge it?"""
         return self.where is None and self.since is None and self.until is None
 
-    def judge(self, letter: Letter, now: int) -> bool | None:
+    def matches(self, letter: Letter, now: int) -> bool | None:
         """Is it taken? None: `where` could not be evaluated."""
         if self._ids and letter.place.id not in self._ids:
             return False
-        failed = failed_at(letter)
+        failed = failure_time(letter)
         if (self.since is not None and failed < self.since) or (self.until is not None and failed >= self.until):
             return False
         if self.fingerprint and fingerprint(letter.envelope.failure) != self.fingerprint:
             return False
-        return self.predicate.judge(letter, now) if self.predicate else True
+        return self.predicate.matches(letter, now) if self.predicate else True

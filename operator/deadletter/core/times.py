@@ -4,8 +4,8 @@ from datetime import UTC, datetime, timedelta
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _NAIVE = datetime(1970, 1, 1)  # noqa: DTZ001  (its text carries no offset)
-FIRST = -62_135_596_800_000  # the year 1
-LAST = 253_402_300_799_999  # the end of the year 9999
+MIN_MS = -62_135_596_800_000  # the year 1
+MAX_MS = 253_402_300_799_999  # the end of the year 9999
 
 
 def parse(text: str) -> int:
@@ -20,13 +20,13 @@ def parse(text: str) -> int:
     return (past.days * 86_400 + past.seconds) * 1_000 + past.microseconds // 1_000
 
 
-def bounded(ms: int) -> int:
+def clamp(ms: int) -> int:
     """The nearest time between the years 1 and 9999: whoever writes a letter may claim any."""
-    return min(max(ms, FIRST), LAST)
+    return min(max(ms, MIN_MS), MAX_MS)
 
 
 def render(ms: int) -> str:
     """`2026-11-16T00:00:00Z`, bounded; milliseconds are kept as `.123` when they are not whole seconds."""
-    seconds, rest = divmod(bounded(ms), 1_000)
+    seconds, rest = divmod(clamp(ms), 1_000)
     moment = _NAIVE + timedelta(0, seconds, rest * 1_000)
     return moment.isoformat(timespec="milliseconds" if rest else "seconds") + "Z"

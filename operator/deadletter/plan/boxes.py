@@ -1,49 +1,44 @@
-"""The boxes that should exist for a queue."""
-
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+"""Plan the topics or streams of a queue."""
 
 from deadletter.api.broker_connections import BoxDefaults, BrokerConnectionSpec
 from deadletter.api.dead_letter_queues import DeadLetterQueue
+from deadletter.core.box_spec import BoxSpec
 
-FOR_EVER = -1
-# Against defaults of the broker that delete by size (log.retention.bytes) or compact: only time deletes letters.
-KEEP_ALL = {"cleanup.policy": "delete", "retention.bytes": "-1"}
-
-
-@dataclass(frozen=True, slots=True)
-class PlannedBox:
-    """One box as it should be; the fields are those of the broker contract."""
-
-    name: str
-    partitions: int | None = None
-    replication_factor: int | None = None
-    retention_ms: int | None = None
-    config: Mapping[str, str] = field(default_factory=dict)
-    adopt: bool = False
-    parking: bool = False
+UNLIMITED_RETENTION_MS = -1
+# The broker's own defaults may delete by size (log.retention.bytes) or compact. Here only age may delete letters.
+DELETE_BY_AGE_ONLY = {"cleanup.policy": "delete", "retention.bytes": "-1"}
 
 
-def plan_boxes(queue: DeadLetterQueue, broker: BrokerConnectionSpec) -> tuple[PlannedBox, ...]:
-    """The source must exist; dead and retry boxes are made. The ledger is made by its first writer."""
+def plan_boxes(queue: DeadLetterQueue, broker: BrokerConnectionSpec) -> tuple[BoxSpec, ...]:
+    """Return the dead box and the retry box to create or adopt.
+
+    The source must exist already. The ledger is created by the first worker that writes to it.
+    """
     names = queue.boxes(broker.is_redis)
     dead = queue.spec.dead
     if dead.adopt:
-        return (PlannedBox(names.dead, adopt=True),)
-    usual = broker.kafka.defaults if broker.kafka else BoxDefaults()
-    partitions = dead.partitions or usual.partitions
-    copies = dead.replication_factor or usual.replication_factor
-    # Retention counts from the burial, not from when the message was first sent.
-    config = dict(usual.config) | dict(dead.config) | KEEP_ALL | {"message.timestamp.type": "LogAppendTime"}
-    boxes = [PlannedBox(names.dead, partitions, copies, dead.retention_ms, {} if broker.is_redis else config)]
+        return (BoxSpec(names.dead, adopt=True),)
+    defaults = broker.kafka.defaults if broker.kafka else BoxDefaults()
+    partitions = dead.partitions or defaults.partitions
+    replication_factor = dead.replication_factor or defaults.replication_factor
+    # LogAppendTime: retention counts from the burial, not from the time when the message was first sent.
+    config = (
+        dict(defaults.config) | dict(dead.config) | DELETE_BY_AGE_ONLY | {"message.timestamp.type": "LogAppendTime"}
+    )
+    dead_config = {} if broker.is_redis else config
+    boxes = [BoxSpec(names.dead, partitions, replication_factor, dead.retention_ms, dead_config)]
     if names.retry:
-        config = {} if broker.is_redis else dict(usual.config) | KEEP_ALL
-        boxes.append(PlannedBox(names.retry, partitions, copies, FOR_EVER, config, parking=True))
+        retry_config = {} if broker.is_redis else dict(defaults.config) | DELETE_BY_AGE_ONLY
+        boxes.append(
+            BoxSpec(
+                names.retry, partitions, replication_factor, UNLIMITED_RETENTION_MS, retry_config, is_retry_box=True
+            )
+        )
     return tuple(boxes)
 
 
 def owned_boxes(queue: DeadLetterQueue, redis: bool) -> tuple[str, ...]:
-    """What `deletionPolicy: Delete` drops: never an adopted box, never a source."""
+    """Return the boxes that `deletionPolicy: Delete` deletes: never an adopted box, never a source."""
     if queue.spec.dead.adopt:
         return ()
     names = queue.boxes(redis)

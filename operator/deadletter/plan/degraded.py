@@ -4,31 +4,32 @@ from collections.abc import Iterator
 
 from deadletter.api.dead_letter_queues import DeadLetterQueue
 from deadletter.core import durations, times
+from deadletter.core.box_stats import BoxStats
 from deadletter.core.reasons import Reason
-from deadletter.plan.conditions import Saying, claim
-from deadletter.plan.facts import Loss, QueueFacts, Reading
+from deadletter.plan.conditions import ConditionUpdate, condition
+from deadletter.plan.facts import ParkedLetterLoss, QueueFacts
 
-DAY = 86_400_000
-LOSS_SHOWN_MS = DAY
+DAY_MS = 86_400_000
+LOSS_SHOWN_MS = DAY_MS
 LEDGER_REMEDY = (
     "Grant the operator's user ALTER on the cluster and ALTER_CONFIGS on the ledger, or raise it with "
     "kafka-reassign-partitions; see LedgerUnderReplicated in docs/operations/troubleshoot.md."
 )
 
 
-def loss_time(facts: QueueFacts) -> int | None:
+def retention_loss_time(facts: QueueFacts) -> int | None:
     """When retention eats the oldest open letter."""
-    if facts.reading is None or facts.reading.oldest is None or not facts.retention_ms or facts.retention_ms < 0:
+    if facts.stats is None or facts.stats.oldest is None or not facts.retention_ms or facts.retention_ms < 0:
         return None
-    return facts.reading.oldest + facts.retention_ms
+    return facts.stats.oldest + facts.retention_ms
 
 
-def loss_warning(facts: QueueFacts) -> int | None:
+def retention_warning_ms(facts: QueueFacts) -> int | None:
     """How long before that we speak of it: a day, or less where letters are kept for less than four."""
-    return min(DAY, facts.retention_ms // 4) if facts.retention_ms and facts.retention_ms > 0 else None
+    return min(DAY_MS, facts.retention_ms // 4) if facts.retention_ms and facts.retention_ms > 0 else None
 
 
-def utilization(queue: DeadLetterQueue, reading: Reading | None) -> int | None:
+def utilization_percent(queue: DeadLetterQueue, reading: BoxStats | None) -> int | None:
     """Percent of the capacity that is taken."""
     capacity = queue.spec.capacity
     if capacity is None or reading is None or not reading.caught_up:
@@ -36,15 +37,15 @@ def utilization(queue: DeadLetterQueue, reading: Reading | None) -> int | None:
     return reading.depth * 100 // capacity.max_letters
 
 
-def is_full(queue: DeadLetterQueue, reading: Reading | None) -> bool:
+def is_full(queue: DeadLetterQueue, reading: BoxStats | None) -> bool:
     """Do as many letters lie there as may? Without a reading, as far as is known: a restart opens no gate."""
-    used = utilization(queue, reading)
+    used = utilization_percent(queue, reading)
     if used is None and queue.spec.capacity is not None:
         used = queue.status.utilization
     return used is not None and used >= 100
 
 
-def gate(queue: DeadLetterQueue, reading: Reading | None) -> str:
+def queue_pause_reason(queue: DeadLetterQueue, reading: BoxStats | None) -> str:
     """Why workers must pause, or nothing."""
     if queue.spec.suspend:
         return Reason.Suspended.value
@@ -53,45 +54,45 @@ def gate(queue: DeadLetterQueue, reading: Reading | None) -> str:
     return ""
 
 
-def pause(queue: DeadLetterQueue, reading: Reading | None, redriving: bool) -> str:
+def worker_pause_reason(queue: DeadLetterQueue, reading: BoxStats | None, may_redrive: bool) -> str:
     """What the worker is told: the gate, or that a standing redrive waits for a Replay. `redriving`: none runs."""
-    waits = not redriving and queue.spec.delivery is None
-    return gate(queue, reading) or (Reason.Queued.value if waits else "")
+    waits = not may_redrive and queue.spec.delivery is None
+    return queue_pause_reason(queue, reading) or (Reason.Queued.value if waits else "")
 
 
-def degraded(queue: DeadLetterQueue, facts: QueueFacts) -> Saying:
+def degraded_condition(queue: DeadLetterQueue, facts: QueueFacts) -> ConditionUpdate:
     """The worst of what is bad; without a reading what was said last."""
     last = queue.status.condition("Degraded")
-    if last is not None and (facts.reading is None or not facts.reading.caught_up):
-        return Saying("Degraded", last.status, Reason.__members__.get(last.reason, Reason.AsExpected), last.message)
+    if last is not None and (facts.stats is None or not facts.stats.caught_up):
+        return ConditionUpdate("Degraded", last.status, Reason.__members__.get(last.reason, Reason.AsExpected), last.message)
     reason, message = next(_troubles(queue, facts), (None, ""))
     if reason is None:
-        return claim("Degraded", False, Reason.AsExpected)
-    return claim("Degraded", True, reason, message)
+        return condition("Degraded", False, Reason.AsExpected)
+    return condition("Degraded", True, reason, message)
 
 
 def _troubles(queue: DeadLetterQueue, facts: QueueFacts) -> Iterator[tuple[Reason, str]]:
-    for word in facts.reading.couriers if facts.reading else ():
+    for word in facts.stats.couriers if facts.stats else ():
         paused = Reason.__members__.get(word.paused)
         if paused is not None and paused is not Reason.Suspended:
             yield paused, word.message or paused.meaning
         if word.circuit != "Closed":
             yield Reason.CircuitOpen, word.message or "Deliveries fail; the source is paused until a probe succeeds."
-    reading = facts.reading
+    reading = facts.stats
     if reading is None or not reading.caught_up:
         return
     if is_full(queue, reading) and queue.spec.capacity:
         yield Reason.CapacityReached, f"{queue.spec.capacity.max_letters} letters or more lie there."
     if facts.loss is not None and facts.now - facts.loss.at < LOSS_SHOWN_MS:
-        yield Reason.ParkedLettersLost, loss_message(facts.loss)
-    yield from _ledger(queue, facts.ledger_lacks)
-    loss, warning = loss_time(facts), loss_warning(facts)
+        yield Reason.ParkedLettersLost, parked_letters_lost_message(facts.loss)
+    yield from _ledger(queue, facts.ledger_problem)
+    loss, warning = retention_loss_time(facts), retention_warning_ms(facts)
     if loss is not None and warning is not None and loss - facts.now < warning:
         yield Reason.RetentionLossSoon, "Retention will soon eat the oldest open letter: replay it or keep it longer."
     yield from _alerts(queue, reading, facts.now)
 
 
-def loss_message(loss: Loss) -> str:
+def parked_letters_lost_message(loss: ParkedLetterLoss) -> str:
     """Return the message that states the loss and the remedy."""
     return (
         f"{loss.letters} parked letters were deleted from the retry box before they were delivered, the last at "
@@ -110,7 +111,7 @@ def _ledger(queue: DeadLetterQueue, lacks: str | None) -> Iterator[tuple[Reason,
         yield Reason.LedgerUnderReplicated, last.message
 
 
-def _alerts(queue: DeadLetterQueue, reading: Reading, now: int) -> Iterator[tuple[Reason, str]]:
+def _alerts(queue: DeadLetterQueue, reading: BoxStats, now: int) -> Iterator[tuple[Reason, str]]:
     alerts = queue.spec.alerts
     if alerts is None:
         return

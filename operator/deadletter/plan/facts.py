@@ -1,66 +1,16 @@
 """What was observed before judging. Handlers gather it; nothing here reads anything."""
 
-# ruff: noqa: D102 - a protocol's properties are those of the broker contract, explained there
-
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 from deadletter.api.broker_connections import BrokerConnection
 from deadletter.api.dead_letter_queues import DeadLetterQueue
 from deadletter.api.queue_status import OwnedBox
 from deadletter.api.replays import Replay
 from deadletter.api.retry_policies import RetryPolicy
-from deadletter.core.replay_progress import Tally
-
-
-class Group(Protocol):
-    """One failure group of a reading."""
-
-    @property
-    def fingerprint(self) -> str: ...
-    @property
-    def error_type(self) -> str: ...
-    @property
-    def category(self) -> str: ...
-    @property
-    def letters(self) -> int: ...
-    @property
-    def first_seen(self) -> int: ...
-    @property
-    def last_seen(self) -> int: ...
-
-
-class Word(Protocol):
-    """What one courier pod last said."""
-
-    @property
-    def circuit(self) -> str: ...
-    @property
-    def paused(self) -> str: ...
-    @property
-    def message(self) -> str: ...
-
-
-class Reading(Protocol):
-    """What one sweep saw of one dead box; brokers give it."""
-
-    @property
-    def depth(self) -> int: ...
-    @property
-    def oldest(self) -> int | None: ...
-    @property
-    def groups(self) -> Sequence[Group]: ...
-    @property
-    def caught_up(self) -> bool: ...
-    @property
-    def upper_bound(self) -> bool: ...
-    @property
-    def parked(self) -> int: ...
-    @property
-    def tallies(self) -> Mapping[str, tuple[Tally, ...]]: ...
-    @property
-    def couriers(self) -> Sequence[Word]: ...
+from deadletter.core.box_stats import BoxStats
+from deadletter.core.replay_progress import PartitionProgress
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,15 +24,15 @@ class SecretFact:
 
 
 @dataclass(frozen=True, slots=True)
-class Owner:
+class BoxOwner:
     """Another queue that names the same dead box; foreign: of another namespace, so it is not named."""
 
     name: str
-    foreign: bool
+    in_other_namespace: bool
 
 
 @dataclass(frozen=True, slots=True)
-class Loss:
+class ParkedLetterLoss:
     """Letters deleted from the retry box before they were delivered: how many in all, and when the last were missed."""
 
     letters: int
@@ -96,21 +46,21 @@ class QueueFacts:
     connection: BrokerConnection | None = None
     policy: RetryPolicy | None = None
     queues: Mapping[str, DeadLetterQueue] = field(default_factory=dict)  # of the same namespace
-    owner: Owner | None = None  # an older queue with the same dead box
+    box_owner: BoxOwner | None = None  # an older queue with the same dead box
     secrets: Mapping[str, SecretFact] = field(default_factory=dict)
     services: Mapping[str, bool] = field(default_factory=dict)  # name -> does it exist
-    reading: Reading | None = None
+    stats: BoxStats | None = None
     retention_ms: int | None = None
-    loss: Loss | None = None
-    ledger_lacks: str | None = None  # what the broker refuses to give the ledger; None: not asked yet
-    owned: tuple[OwnedBox, ...] | None = None  # records of this pass; None: those of the status hold
+    loss: ParkedLetterLoss | None = None
+    ledger_problem: str | None = None  # what the broker refuses to give the ledger; None: not asked yet
+    owned_boxes: tuple[OwnedBox, ...] | None = None  # records of this pass; None: those of the status hold
     deployment: Mapping[str, Any] | None = None
-    pod_says: str = ""  # why no pod of ours is available, when one says so
+    pod_problem: str = ""  # why no pod of ours is available, when one says so
     now: int = 0
 
 
 @dataclass(frozen=True, slots=True)
-class Exit:
+class PodExit:
     """How a pod of ours ended: when, with which code, what the node says of it, and its own last words."""
 
     at: int
@@ -128,18 +78,18 @@ class ReplayFacts:
     preview: Replay | None = None
     target: DeadLetterQueue | None = None
     target_connection: BrokerConnection | None = None
-    routed: tuple[str, ...] = ()  # dead boxes that routes of the queue that gets the letters lead to
+    route_boxes: tuple[str, ...] = ()  # dead boxes that routes of the queue that gets the letters lead to
     services: Mapping[str, bool] = field(default_factory=dict)
-    ahead: str | None = None  # the Apply of the same queue that runs or waits before this one
-    tallies: tuple[Tally, ...] = ()
+    blocking_replay: str | None = None  # the Apply of the same queue that runs or waits before this one
+    progress: tuple[PartitionProgress, ...] = ()
     job: Mapping[str, Any] | None = None
-    told: str = ""  # the assignment it began with
-    exits: tuple[Exit, ...] = ()  # of its pods, the newest last
-    pod_waits: str = ""  # why its pod does not start
+    assignment: str = ""  # the assignment it began with
+    pod_exits: tuple[PodExit, ...] = ()  # of its pods, the newest last
+    pod_problem: str = ""  # why its pod does not start
     now: int = 0
 
     @property
-    def stumbles(self) -> int:
+    def failed_pods(self) -> int:
         """Pods that ended since the tallies last moved."""
-        moved = max((tally.updated_at for tally in self.tallies), default=0)
-        return sum(1 for one in self.exits if one.code and one.at >= moved)
+        moved = max((tally.updated_at for tally in self.progress), default=0)
+        return sum(1 for one in self.pod_exits if one.code and one.at >= moved)

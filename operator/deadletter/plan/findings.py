@@ -22,12 +22,12 @@ class Finding:
 
     reason: Reason
     message: str
-    heals: bool = True
+    is_transient: bool = True
     condition: str = REFERENCES
-    missing: bool = False  # something named does not exist: admission warns, and refuses only when told to
+    is_missing_reference: bool = False  # something named does not exist: admission warns, and refuses only when told to
 
 
-def first(checks: Iterable[Check[Thing, Facts]], thing: Thing, facts: Facts) -> Finding | None:
+def first_finding(checks: Iterable[Check[Thing, Facts]], thing: Thing, facts: Facts) -> Finding | None:
     """The first objection."""
     for check in checks:
         found = check(thing, facts)
@@ -36,6 +36,6 @@ def first(checks: Iterable[Check[Thing, Facts]], thing: Thing, facts: Facts) -> 
     return None
 
 
-def every(checks: Iterable[Check[Thing, Facts]], thing: Thing, facts: Facts) -> list[Finding]:
+def all_findings(checks: Iterable[Check[Thing, Facts]], thing: Thing, facts: Facts) -> list[Finding]:
     """All objections, in order."""
     return [found for check in checks if (found := check(thing, facts)) is not None]

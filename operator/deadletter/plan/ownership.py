@@ -21,8 +21,8 @@ from deadletter.core.reasons import Reason
 from deadletter.plan.boxes import owned_boxes
 from deadletter.plan.findings import BOXES, Finding
 
-TAKE_OVER = "deadletter.dev/take-over"  # the name of the dead box; its retry box and ledger are meant too
-CONFIRM_DELETE = "deadletter.dev/confirm-delete"
+TAKE_OVER_ANNOTATION = "deadletter.dev/take-over"  # the name of the dead box; its retry box and ledger are meant too
+CONFIRM_DELETE_ANNOTATION = "deadletter.dev/confirm-delete"
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,9 +43,9 @@ class Ownership:
 def judge_ownership(queue: DeadLetterQueue, redis: bool, ids: Mapping[str, str]) -> Ownership:
     """Compare the records with the boxes on the broker. `ids`: of the boxes that exist, by name."""
     known = {one.name: one for one in queue.status.owned_boxes}
-    trusts = is_from_020(queue)
+    trusts = is_from_release_020(queue)
     boxes = queue.boxes(redis)
-    takes_over = queue.metadata.annotations.get(TAKE_OVER) == boxes.dead
+    takes_over = queue.metadata.annotations.get(TAKE_OVER_ANNOTATION) == boxes.dead
     records, taken, foreign, replaced = list[OwnedBox](), list[str](), list[str](), list[str]()
     for name in owned_boxes(queue, redis):
         record, found = known.get(name), ids.get(name)
@@ -64,7 +64,7 @@ def judge_ownership(queue: DeadLetterQueue, redis: bool, ids: Mapping[str, str])
     return Ownership(tuple(records), tuple(taken), tuple(foreign), tuple(replaced))
 
 
-def is_from_020(queue: DeadLetterQueue) -> bool:
+def is_from_release_020(queue: DeadLetterQueue) -> bool:
     """True if 0.2.0, which kept no records, had this queue's boxes: it called them ready, or counted letters."""
     ready = queue.status.condition(BOXES)
     was_ready = ready is not None and ready.status == "True"
@@ -111,12 +111,12 @@ def records_after(
     return tuple(after(one) for one in records)
 
 
-def only_ids_are_new(old: tuple[OwnedBox, ...], new: tuple[OwnedBox, ...], ids: Mapping[str, str]) -> bool:
+def only_ids_differ(old: tuple[OwnedBox, ...], new: tuple[OwnedBox, ...], ids: Mapping[str, str]) -> bool:
     """True if no box was added, removed or recorded again; such a change may wait for the end of the pass."""
     return tuple(with_id(one, ids) for one in old) == new
 
 
-def conflict(queue: DeadLetterQueue, redis: bool, judged: Ownership) -> Finding:
+def conflict_finding(queue: DeadLetterQueue, redis: bool, judged: Ownership) -> Finding:
     """Build the BoxConflict that names the boxes in the way and the remedies this queue has."""
     sentences = []
     if judged.foreign:
@@ -131,7 +131,7 @@ def conflict(queue: DeadLetterQueue, redis: bool, judged: Ownership) -> Finding:
             f"{_listed(judged.replaced)}: it was deleted and created again by others since this queue recorded it, so "
             "it is neither configured nor deleted. Delete the new one to have the queue create its own."
         )
-    sentences.append(f"To give what exists to this queue: {annotate(queue, TAKE_OVER, queue.boxes(redis).dead)}")
+    sentences.append(f"To give what exists to this queue: {annotate_command(queue, TAKE_OVER_ANNOTATION, queue.boxes(redis).dead)}")
     return Finding(Reason.BoxConflict, " ".join(sentences), False, BOXES)
 
 
@@ -140,7 +140,7 @@ def _may_adopt(queue: DeadLetterQueue, judged: Ownership) -> bool:
     return queue.shape == "Plain" and queue.spec.dead.name in judged.foreign
 
 
-def annotate(queue: DeadLetterQueue, key: str, value: str) -> str:
+def annotate_command(queue: DeadLetterQueue, key: str, value: str) -> str:
     """The command that sets an annotation."""
     return f"kubectl -n {queue.namespace} annotate dlq/{queue.name} '{key}={value}'"
 
@@ -149,13 +149,13 @@ def _listed(names: tuple[str, ...]) -> str:
     return ", ".join(names)
 
 
-def droppable(queue: DeadLetterQueue, judged: Ownership, ids: Mapping[str, str]) -> tuple[str, ...] | Finding:
+def boxes_to_delete(queue: DeadLetterQueue, judged: Ownership, ids: Mapping[str, str]) -> tuple[str, ...] | Finding:
     """The boxes that `deletionPolicy: Delete` deletes, or why a confirmation is needed first."""
     found = tuple(one.name for one in judged.records if one.found and one.name in ids)
-    if found and queue.metadata.annotations.get(CONFIRM_DELETE) != "true":
+    if found and queue.metadata.annotations.get(CONFIRM_DELETE_ANNOTATION) != "true":
         sentence = (
             f"{_listed(found)}: deletionPolicy is Delete, but it is not recorded that the operator created it. "
-            f"To delete it with all its letters: {annotate(queue, CONFIRM_DELETE, 'true')}"
+            f"To delete it with all its letters: {annotate_command(queue, CONFIRM_DELETE_ANNOTATION, 'true')}"
         )
         return Finding(Reason.DeletionBlocked, sentence, True, BOXES)
     return tuple(one.name for one in judged.records)

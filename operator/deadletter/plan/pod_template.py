@@ -5,22 +5,22 @@ from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any
 
-from deadletter.api.assignments import Live, Told
+from deadletter.api.assignments import LiveConfig, WorkerConfig
 from deadletter.api.dead_letter_queues import DeadLetterQueue
 from deadletter.api.kinds import API_VERSION
 from deadletter.api.replays import Replay
 from deadletter.core import names
 
 Manifest = dict[str, Any]
-ASSIGNMENT = "assignment.json"
-LIVE = "live.json"
-HASH = "deadletter.dev/assignment"
-PORT = 8081
-USER = 10001
+ASSIGNMENT_KEY = "assignment.json"
+LIVE_KEY = "live.json"
+ASSIGNMENT_HASH_ANNOTATION = "deadletter.dev/assignment"
+HEALTH_PORT = 8081
+USER_ID = 10001
 
 
 @dataclass(frozen=True, slots=True)
-class Image:
+class WorkerImage:
     """What workers run, as the operator's settings tell."""
 
     name: str
@@ -28,7 +28,7 @@ class Image:
     pull_secrets: tuple[str, ...] = ()
 
 
-def owned(kind: str, api_version: str, owner: DeadLetterQueue | Replay, name: str, labels: dict[str, str]) -> Manifest:
+def child_manifest(kind: str, api_version: str, owner: DeadLetterQueue | Replay, name: str, labels: dict[str, str]) -> Manifest:
     """The head of a child: named, labelled and owned."""
     return {
         "apiVersion": api_version,
@@ -51,10 +51,10 @@ def owned(kind: str, api_version: str, owner: DeadLetterQueue | Replay, name: st
     }
 
 
-def told(owner: DeadLetterQueue | Replay, name: str, labels: dict[str, str], assignment: str, live: Live) -> Manifest:
+def assignment_config_map(owner: DeadLetterQueue | Replay, name: str, labels: dict[str, str], assignment: str, live: LiveConfig) -> Manifest:
     """The ConfigMap that a worker reads."""
-    head = owned("ConfigMap", "v1", owner, name, labels)
-    return head | {"data": {ASSIGNMENT: assignment, LIVE: written(live)}}
+    head = child_manifest("ConfigMap", "v1", owner, name, labels)
+    return head | {"data": {ASSIGNMENT_KEY: assignment, LIVE_KEY: to_json(live)}}
 
 
 def network_policy(
@@ -66,27 +66,27 @@ def network_policy(
         "policyTypes": ["Ingress"],
         "ingress": [{"ports": [{"port": "health", "protocol": "TCP"}]}],
     }
-    return owned("NetworkPolicy", "networking.k8s.io/v1", owner, name, labels) | {"spec": spec}
+    return child_manifest("NetworkPolicy", "networking.k8s.io/v1", owner, name, labels) | {"spec": spec}
 
 
-def written(model: Told) -> str:
+def to_json(model: WorkerConfig) -> str:
     """One JSON text, the same for the same model."""
     return model.model_dump_json(exclude_none=True)
 
 
-def digest(assignment: Told) -> str:
+def assignment_hash(assignment: WorkerConfig) -> str:
     """Return a digest that rolls the pods when it changes: of all fields but those that only a new pod needs."""
     rolling = assignment.model_dump_json(exclude_none=True, exclude=set(assignment.not_rolling))
     return sha256(rolling.encode()).hexdigest()[:16]
 
 
-def account(owner: DeadLetterQueue | Replay, name: str, labels: dict[str, str]) -> Manifest:
+def service_account(owner: DeadLetterQueue | Replay, name: str, labels: dict[str, str]) -> Manifest:
     """A ServiceAccount whose pods get no token."""
-    return owned("ServiceAccount", "v1", owner, name, labels) | {"automountServiceAccountToken": False}
+    return child_manifest("ServiceAccount", "v1", owner, name, labels) | {"automountServiceAccountToken": False}
 
 
-def pod(
-    role: str, config: str, service_account: str, secrets: Sequence[str], image: Image, resources: Any = None
+def pod_spec(
+    role: str, config: str, service_account: str, secrets: Sequence[str], image: WorkerImage, resources: Any = None
 ) -> Manifest:
     """The spec of a worker's pod."""
     return {
@@ -96,9 +96,9 @@ def pod(
         "terminationGracePeriodSeconds": 45,
         "securityContext": {
             "runAsNonRoot": True,
-            "runAsUser": USER,
-            "runAsGroup": USER,
-            "fsGroup": USER,
+            "runAsUser": USER_ID,
+            "runAsGroup": USER_ID,
+            "fsGroup": USER_ID,
             "seccompProfile": {"type": "RuntimeDefault"},
         },
         "imagePullSecrets": [{"name": name} for name in image.pull_secrets],
@@ -107,19 +107,19 @@ def pod(
             {"name": "assignment", "configMap": {"name": config, "defaultMode": 0o440}},
             {"name": "tmp", "emptyDir": {"medium": "Memory", "sizeLimit": "16Mi"}},
             *(
-                {"name": volume(name), "secret": {"secretName": name, "optional": True, "defaultMode": 0o440}}
+                {"name": secret_volume_name(name), "secret": {"secretName": name, "optional": True, "defaultMode": 0o440}}
                 for name in secrets
             ),
         ],
     }
 
 
-def volume(secret: str) -> str:
+def secret_volume_name(secret: str) -> str:
     """The name of a Secret's volume: no dots, at most 63 characters."""
-    return names.child("secret", secret)
+    return names.child_name("secret", secret)
 
 
-def _container(role: str, secrets: Sequence[str], image: Image, resources: Any) -> Manifest:
+def _container(role: str, secrets: Sequence[str], image: WorkerImage, resources: Any) -> Manifest:
     return {
         "name": role,
         "image": image.name,
@@ -127,9 +127,9 @@ def _container(role: str, secrets: Sequence[str], image: Image, resources: Any) 
         "args": [role],
         "env": [
             {"name": "POD_NAME", "valueFrom": {"fieldRef": {"apiVersion": "v1", "fieldPath": "metadata.name"}}},
-            {"name": "DLQ_HEALTH_PORT", "value": str(PORT)},
+            {"name": "DLQ_HEALTH_PORT", "value": str(HEALTH_PORT)},
         ],
-        "ports": [{"name": "health", "containerPort": PORT, "protocol": "TCP"}],
+        "ports": [{"name": "health", "containerPort": HEALTH_PORT, "protocol": "TCP"}],
         "livenessProbe": _probe("/healthz", 10, 6),
         "readinessProbe": _probe("/readyz", 3, 3),
         "resources": resources or {"requests": {"cpu": "50m", "memory": "64Mi"}, "limits": {"memory": "256Mi"}},
@@ -143,7 +143,7 @@ def _container(role: str, secrets: Sequence[str], image: Image, resources: Any) 
         "volumeMounts": [
             {"name": "assignment", "mountPath": "/etc/deadletter", "readOnly": True},
             {"name": "tmp", "mountPath": "/tmp"},  # noqa: S108 - the pod's own, in memory
-            *({"name": volume(name), "mountPath": f"/secrets/{name}", "readOnly": True} for name in secrets),
+            *({"name": secret_volume_name(name), "mountPath": f"/secrets/{name}", "readOnly": True} for name in secrets),
         ],
     }
 

@@ -14,12 +14,12 @@ from deadletter.plan.facts import QueueFacts, SecretFact
 from deadletter.plan.findings import BOXES, SPEC, Finding
 
 
-def missing(kind: str, name: str, reason: Reason) -> Finding:
+def missing_reference(kind: str, name: str, reason: Reason) -> Finding:
     """Something that is named does not exist."""
-    return Finding(reason, f"{kind} {name} does not exist; create it first.", heals=True, missing=True)
+    return Finding(reason, f"{kind} {name} does not exist; create it first.", is_transient=True, is_missing_reference=True)
 
 
-def is_built(thing: DeadLetterQueue | BrokerConnection | Replay, _: object = None) -> Finding | None:
+def fields_are_supported(thing: DeadLetterQueue | BrokerConnection | Replay, _: object = None) -> Finding | None:
     """Reject fields that the schema accepts and no release implements yet."""
     fields = unsupported_fields(thing)
     return Finding(Reason.NotSupportedYet, f"Not supported yet: {', '.join(fields)}.", False, SPEC) if fields else None
@@ -36,10 +36,10 @@ def expressions_compile(queue: DeadLetterQueue, _: QueueFacts) -> Finding | None
     """Every CEL expression is one, and says yes or no."""
     texts = {f"spec.routes[{at}].match": route.match for at, route in enumerate(queue.spec.routes)}
     texts |= {"spec.redrive.where": queue.spec.redrive.where} if queue.spec.redrive.where else {}
-    return next((found for field, text in texts.items() if (found := expression(field, text))), None)
+    return next((found for field, text in texts.items() if (found := check_expression(field, text))), None)
 
 
-def expression(field: str, text: str) -> Finding | None:
+def check_expression(field: str, text: str) -> Finding | None:
     """What is wrong with one expression, and where."""
     try:
         selection.Predicate(text)
@@ -51,7 +51,7 @@ def expression(field: str, text: str) -> Finding | None:
 def rules_compile(policy: RetryPolicy) -> Finding | None:
     """Every rule's expression is one, and says yes or no."""
     texts = {f"spec.rules[{at}].match": rule.match for at, rule in enumerate(policy.spec.rules)}
-    return next((found for field, text in texts.items() if (found := expression(field, text))), None)
+    return next((found for field, text in texts.items() if (found := check_expression(field, text))), None)
 
 
 def no_self_reference(queue: DeadLetterQueue, _: QueueFacts) -> Finding | None:
@@ -64,7 +64,7 @@ def no_self_reference(queue: DeadLetterQueue, _: QueueFacts) -> Finding | None:
 def connection_exists(queue: DeadLetterQueue, facts: QueueFacts) -> Finding | None:
     """The broker must be known."""
     if facts.connection is None:
-        return missing("BrokerConnection", queue.spec.broker_ref.name, Reason.BrokerConnectionNotFound)
+        return missing_reference("BrokerConnection", queue.spec.broker_ref.name, Reason.BrokerConnectionNotFound)
     return None
 
 
@@ -81,36 +81,36 @@ def policy_exists(queue: DeadLetterQueue, facts: QueueFacts) -> Finding | None:
     """The policy must be known."""
     named = queue.spec.retry_policy_ref
     if named is not None and facts.policy is None:
-        return missing("RetryPolicy", named.name, Reason.RetryPolicyNotFound)
+        return missing_reference("RetryPolicy", named.name, Reason.RetryPolicyNotFound)
     return None
 
 
 def targets_exist(queue: DeadLetterQueue, facts: QueueFacts) -> Finding | None:
     """Queues that routes name must be known."""
-    for name in targets(queue):
+    for name in route_targets(queue):
         if name not in facts.queues:
-            return missing("DeadLetterQueue", name, Reason.QueueNotFound)
+            return missing_reference("DeadLetterQueue", name, Reason.QueueNotFound)
     return None
 
 
-def targets(queue: DeadLetterQueue) -> tuple[str, ...]:
+def route_targets(queue: DeadLetterQueue) -> tuple[str, ...]:
     """Every queue its routes name, once."""
     return tuple(dict.fromkeys(route.queue_ref.name for route in queue.spec.routes))
 
 
 def no_cycle(queue: DeadLetterQueue, facts: QueueFacts) -> Finding | None:
     """Letters must not travel in a circle."""
-    for name in targets(queue):
+    for name in route_targets(queue):
         target = facts.queues.get(name)
-        if target is not None and name != queue.name and queue.name in targets(target):
+        if target is not None and name != queue.name and queue.name in route_targets(target):
             sentence = f"DeadLetterQueue {queue.name} and {name} route to each other: a cycle."
             return Finding(Reason.CyclicReference, sentence, False)
     return None
 
 
-def no_chain(queue: DeadLetterQueue, facts: QueueFacts) -> Finding | None:
+def target_has_no_routes(queue: DeadLetterQueue, facts: QueueFacts) -> Finding | None:
     """A target has no target of its own."""
-    for name in targets(queue):
+    for name in route_targets(queue):
         target = facts.queues.get(name)
         if target is not None and target.spec.routes:
             return Finding(
@@ -121,9 +121,9 @@ def no_chain(queue: DeadLetterQueue, facts: QueueFacts) -> Finding | None:
     return None
 
 
-def no_chain_through_me(queue: DeadLetterQueue, facts: QueueFacts) -> Finding | None:
+def route_target_has_no_routes(queue: DeadLetterQueue, facts: QueueFacts) -> Finding | None:
     """A queue that others route to gets no routes."""
-    users = sorted(name for name, other in facts.queues.items() if name != queue.name and queue.name in targets(other))
+    users = sorted(name for name, other in facts.queues.items() if name != queue.name and queue.name in route_targets(other))
     if users and queue.spec.routes:
         return Finding(
             Reason.ChainedReference,
@@ -134,9 +134,9 @@ def no_chain_through_me(queue: DeadLetterQueue, facts: QueueFacts) -> Finding | 
     return None
 
 
-def same_broker(queue: DeadLetterQueue, facts: QueueFacts) -> Finding | None:
+def routes_share_broker(queue: DeadLetterQueue, facts: QueueFacts) -> Finding | None:
     """A letter and its route's box lie on one broker."""
-    for name in targets(queue):
+    for name in route_targets(queue):
         target = facts.queues.get(name)
         if target is not None and target.spec.broker_ref.name != queue.spec.broker_ref.name:
             sentence = f"DeadLetterQueue {name} lives on another broker; a route stays on one BrokerConnection."
@@ -146,21 +146,21 @@ def same_broker(queue: DeadLetterQueue, facts: QueueFacts) -> Finding | None:
 
 def box_is_free(queue: DeadLetterQueue, facts: QueueFacts) -> Finding | None:
     """One dead box has one owner, the oldest queue."""
-    if facts.owner is None or facts.connection is None:
+    if facts.box_owner is None or facts.connection is None:
         return None
     box = queue.boxes(facts.connection.spec.is_redis).dead
-    whose = "a queue of another namespace" if facts.owner.foreign else f"DeadLetterQueue {facts.owner.name}"
+    whose = "a queue of another namespace" if facts.box_owner.in_other_namespace else f"DeadLetterQueue {facts.box_owner.name}"
     return Finding(Reason.BoxConflict, f"{box} is already the dead box of {whose}.", False, BOXES)
 
 
-def loop_can_be_closed(queue: DeadLetterQueue, _: QueueFacts) -> Finding | None:
+def redrive_origin_is_known(queue: DeadLetterQueue, _: QueueFacts) -> Finding | None:
     """Letters go back by themselves only where it is known whence they came and whether they came back."""
     if queue.spec.redrive.strategy not in ("Automatic", "Selective"):
         return None
-    return no_topic(queue) or no_offset(queue, "spec.redrive", "use strategy Manual")
+    return check_origin_topic(queue) or check_origin_offset(queue, "spec.redrive", "use strategy Manual")
 
 
-def no_topic(queue: DeadLetterQueue) -> Finding | None:
+def check_origin_topic(queue: DeadLetterQueue) -> Finding | None:
     """Does nothing tell the topic that letters came from?"""
     dead = queue.spec.dead
     if dead.origin is not None or origins.names_topic(dead.dialect):
@@ -171,7 +171,7 @@ def no_topic(queue: DeadLetterQueue) -> Finding | None:
     )
 
 
-def no_offset(queue: DeadLetterQueue, field: str, advice: str) -> Finding | None:
+def check_origin_offset(queue: DeadLetterQueue, field: str, advice: str) -> Finding | None:
     """Would a letter that was sent back and failed again look like a new one?"""
     dialect = queue.spec.dead.dialect
     if origins.names_offset(dialect):
@@ -183,7 +183,7 @@ def no_offset(queue: DeadLetterQueue, field: str, advice: str) -> Finding | None
 def secrets_exist(queue: DeadLetterQueue, facts: QueueFacts) -> Finding | None:
     """Secrets of the broker and of the delivery are there, with their keys."""
     keys = secret_keys(queue, facts.connection) if facts.connection else ()
-    return first_secret(queue.namespace, keys, facts.secrets)
+    return check_secret_keys(queue.namespace, keys, facts.secrets)
 
 
 def secret_keys(queue: DeadLetterQueue, connection: BrokerConnection) -> tuple[SecretKeyRef, ...]:
@@ -192,17 +192,17 @@ def secret_keys(queue: DeadLetterQueue, connection: BrokerConnection) -> tuple[S
     return connection.spec.secret_keys + (delivery.http.secret_keys if delivery else ())
 
 
-def first_secret(namespace: str, keys: Iterable[SecretKeyRef], facts: Mapping[str, SecretFact]) -> Finding | None:
+def check_secret_keys(namespace: str, keys: Iterable[SecretKeyRef], facts: Mapping[str, SecretFact]) -> Finding | None:
     """What is wrong with the first of these keys that cannot be read."""
-    return next((found for key in keys if (found := secret(namespace, key, facts[key.name]))), None)
+    return next((found for key in keys if (found := check_secret_key(namespace, key, facts[key.name]))), None)
 
 
-def secret(namespace: str, ref: SecretKeyRef, fact: SecretFact) -> Finding | None:
+def check_secret_key(namespace: str, ref: SecretKeyRef, fact: SecretFact) -> Finding | None:
     """What is wrong with one key of a Secret."""
     if not fact.readable:
         return Finding(Reason.SecretNotReadable, fact.refusal or f"Secret {ref.name} may not be read in {namespace}.")
     if not fact.exists:
-        return missing("Secret", ref.name, Reason.SecretNotFound)
+        return missing_reference("Secret", ref.name, Reason.SecretNotFound)
     if ref.key not in fact.keys:
         return Finding(Reason.SecretKeyMissing, f"Secret {ref.name} has no key {ref.key}; add it.")
     return None
@@ -211,23 +211,23 @@ def secret(namespace: str, ref: SecretKeyRef, fact: SecretFact) -> Finding | Non
 def service_exists(_: DeadLetterQueue, facts: QueueFacts) -> Finding | None:
     """The Service that messages are delivered to is there."""
     absent = next((name for name, exists in facts.services.items() if not exists), None)
-    return missing("Service", absent, Reason.ServiceNotFound) if absent else None
+    return missing_reference("Service", absent, Reason.ServiceNotFound) if absent else None
 
 
 # In the order users should hear them: what can never heal first.
-GRAPH_CHECKS = (
-    is_built,
+OBJECT_CHECKS = (
+    fields_are_supported,
     expressions_compile,
-    loop_can_be_closed,
+    redrive_origin_is_known,
     no_self_reference,
     no_cycle,
-    no_chain,
-    no_chain_through_me,
-    same_broker,
+    target_has_no_routes,
+    route_target_has_no_routes,
+    routes_share_broker,
     names_are_legal,
     box_is_free,
     connection_exists,
     policy_exists,
     targets_exist,
 )
-QUEUE_CHECKS = (*GRAPH_CHECKS, secrets_exist, service_exists)
+QUEUE_CHECKS = (*OBJECT_CHECKS, secrets_exist, service_exists)

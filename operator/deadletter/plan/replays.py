@@ -6,34 +6,34 @@ from typing import Any
 from deadletter.api.replays import Replay
 from deadletter.core import durations, times
 from deadletter.core.reasons import Reason
-from deadletter.core.replay_progress import Tally
-from deadletter.plan.conditions import Saying, claim, put
+from deadletter.core.replay_progress import PartitionProgress
+from deadletter.plan.conditions import ConditionUpdate, condition, merge_conditions
 from deadletter.plan.facts import ReplayFacts
 from deadletter.plan.findings import Finding
-from deadletter.plan.queue_checks import expression, is_built, missing, no_offset, no_topic
-from deadletter.plan.queue_status import second
-from deadletter.plan.replay_result import Ending, ended, fall, groups, is_being_counted, summed, targets, window
+from deadletter.plan.queue_checks import check_expression, fields_are_supported, missing_reference, check_origin_offset, check_origin_topic
+from deadletter.plan.queue_status import render_second
+from deadletter.plan.replay_result import ReplayResult, replay_result, exit_summary, largest_groups_matched, is_progress_pending, sum_counts, largest_targets, window_fields
 
-PACE = ("estimatedCompletionTime", "lettersPerSecond")
-COUNTS = ("matched", "replayed", "archived", "discarded", "bytes")
-IN_LINE = frozenset(
+SPEED_FIELDS = ("estimatedCompletionTime", "lettersPerSecond")
+SUMMED_FIELDS = ("matched", "replayed", "archived", "discarded", "bytes")
+WAITING_OR_RUNNING = frozenset(
     {Reason.Queued, Reason.Suspended, Reason.Freezing, Reason.Running, Reason.Waiting, Reason.Verifying}
     | {Reason.ApplyRefused}  # it may begin; only the API server does not let it
 )
-PHASES = {"Freezing": Reason.Freezing, "Waiting": Reason.Waiting, "Verifying": Reason.Verifying}
+PHASE_REASONS = {"Freezing": Reason.Freezing, "Waiting": Reason.Waiting, "Verifying": Reason.Verifying}
 
 
 def expression_compiles(replay: Replay, _: ReplayFacts) -> Finding | None:
     """The selection is CEL that says yes or no."""
-    return expression("spec.select.where", replay.spec.select.where) if replay.spec.select.where else None
+    return check_expression("spec.select.where", replay.spec.select.where) if replay.spec.select.where else None
 
 
 def queue_exists(replay: Replay, facts: ReplayFacts) -> Finding | None:
     """The queue must be known."""
-    return None if facts.queue else missing("DeadLetterQueue", replay.spec.queue_ref.name, Reason.QueueNotFound)
+    return None if facts.queue else missing_reference("DeadLetterQueue", replay.spec.queue_ref.name, Reason.QueueNotFound)
 
 
-def queue_allows(replay: Replay, facts: ReplayFacts) -> Finding | None:
+def queue_allows_apply(replay: Replay, facts: ReplayFacts) -> Finding | None:
     """An observed queue is never written to."""
     if facts.queue and facts.queue.spec.redrive.strategy == "Disabled" and replay.spec.mode == "Apply":
         sentence = f"DeadLetterQueue {facts.queue.name} only observes (redrive Disabled): a DryRun is all it allows."
@@ -46,14 +46,14 @@ def origin_is_known(replay: Replay, facts: ReplayFacts) -> Finding | None:
     queue, spec = facts.queue, replay.spec
     if queue is None or spec.action != "Republish" or (spec.to is None and queue.shape == "Delivered"):
         return None
-    found = no_topic(queue) if spec.to is None or spec.to.origin else None
+    found = check_origin_topic(queue) if spec.to is None or spec.to.origin else None
     watched = [name for name, part in (("canary", spec.canary), ("verify", spec.verify)) if part is not None]
     if found is None and watched and not (spec.to and (spec.to.service_ref or spec.to.queue_ref)):
-        found = no_offset(queue, f"spec.{watched[0]}", f"create a Replay without {' and '.join(watched)}")
+        found = check_origin_offset(queue, f"spec.{watched[0]}", f"create a Replay without {' and '.join(watched)}")
     return found
 
 
-def target_is_no_own_box(replay: Replay, facts: ReplayFacts) -> Finding | None:
+def target_is_not_own_box(replay: Replay, facts: ReplayFacts) -> Finding | None:
     """What the queue keeps its letters and its books in is no target."""
     to, queue, connection = replay.spec.to, facts.queue, facts.connection
     if to is None or to.name is None or queue is None or connection is None:
@@ -71,11 +71,11 @@ def target_exists(replay: Replay, facts: ReplayFacts) -> Finding | None:
     if to is None or to.queue_ref is None:
         return None
     if facts.target is None:
-        return missing("DeadLetterQueue", to.queue_ref.name, Reason.QueueNotFound)
+        return missing_reference("DeadLetterQueue", to.queue_ref.name, Reason.QueueNotFound)
     if facts.target.spec.source is None:
         return Finding(Reason.InvalidSpec, f"spec.to.queueRef: {facts.target.name} has no source to send to.", False)
     if facts.target_connection is None:
-        return missing("BrokerConnection", facts.target.spec.broker_ref.name, Reason.BrokerConnectionNotFound)
+        return missing_reference("BrokerConnection", facts.target.spec.broker_ref.name, Reason.BrokerConnectionNotFound)
     return None
 
 
@@ -85,7 +85,7 @@ def preview_is_finished(replay: Replay, facts: ReplayFacts) -> Finding | None:
     if named is None:
         return None
     if facts.preview is None:
-        return missing("Replay", named.name, Reason.ReplayNotFound)
+        return missing_reference("Replay", named.name, Reason.ReplayNotFound)
     if facts.preview.spec.mode != "DryRun" or facts.preview.spec.queue_ref != replay.spec.queue_ref:
         return Finding(Reason.InvalidSpec, f"spec.previewRef: {named.name} is no DryRun of the same queue.", False)
     state = facts.preview.spec.select.state
@@ -103,7 +103,7 @@ def preview_is_finished(replay: Replay, facts: ReplayFacts) -> Finding | None:
 def service_exists(_: Replay, facts: ReplayFacts) -> Finding | None:
     """The Service that letters go to is there."""
     absent = next((name for name, exists in facts.services.items() if not exists), None)
-    return missing("Service", absent, Reason.ServiceNotFound) if absent else None
+    return missing_reference("Service", absent, Reason.ServiceNotFound) if absent else None
 
 
 def queue_is_ready(_: Replay, facts: ReplayFacts) -> Finding | None:
@@ -116,12 +116,12 @@ def queue_is_ready(_: Replay, facts: ReplayFacts) -> Finding | None:
 
 
 REPLAY_CHECKS = (
-    is_built,
+    fields_are_supported,
     expression_compiles,
     queue_exists,
-    queue_allows,
+    queue_allows_apply,
     origin_is_known,
-    target_is_no_own_box,
+    target_is_not_own_box,
     target_exists,
     preview_is_finished,
     service_exists,
@@ -137,26 +137,26 @@ def is_finished(replay: Replay) -> bool:
 def replay_status(replay: Replay, facts: ReplayFacts, found: Finding | None) -> dict[str, Any]:
     """The whole status. What was counted before stays when nothing newer is known."""
     old = replay.status.to_wire()
-    kept = {key: value for key, value in old.items() if key not in ("conditions", "observedGeneration", *PACE)}
-    ending = None if found else ended(replay, facts)
-    status = kept | counts(facts.tallies) | (ending.counts if ending else {})
-    status["groups"] = causes(status.get("groups", ()), replay, facts)
+    kept = {key: value for key, value in old.items() if key not in ("conditions", "observedGeneration", *SPEED_FIELDS)}
+    ending = None if found else replay_result(replay, facts)
+    status = kept | progress_counts(facts.progress) | (ending.counts if ending else {})
+    status["groups"] = add_error_types(status.get("groups", ()), replay, facts)
     status["observedGeneration"] = replay.generation
     if facts.job is not None and "startTime" not in status:
-        status["startTime"] = second(facts.now)
+        status["startTime"] = render_second(facts.now)
     if ending is not None:
-        status["completionTime"] = second(facts.now)
-        if facts.tallies and ending.good and replay.spec.mode == "DryRun":
-            status["estimatedDuration"] = durations.render(estimate(replay, facts.tallies))
-    elif facts.tallies:
-        status |= pace(replay, facts)
-    said = sayings(replay, facts, found, ending)
-    conditions = put(replay.status.conditions, said, replay.generation, facts.now)
+        status["completionTime"] = render_second(facts.now)
+        if facts.progress and ending.succeeded and replay.spec.mode == "DryRun":
+            status["estimatedDuration"] = durations.render(estimated_duration_ms(replay, facts.progress))
+    elif facts.progress:
+        status |= speed_fields(replay, facts)
+    said = replay_conditions(replay, facts, found, ending)
+    conditions = merge_conditions(replay.status.conditions, said, replay.generation, facts.now)
     status["conditions"] = [one.to_wire() for one in conditions]
     return status
 
 
-def causes(found: Iterable[dict[str, Any]], replay: Replay, facts: ReplayFacts) -> list[dict[str, Any]]:
+def add_error_types(found: Iterable[dict[str, Any]], replay: Replay, facts: ReplayFacts) -> list[dict[str, Any]]:
     """The ledger counts fingerprints alone; what they stand for the queue knows as long as such letters lie open."""
     known = (*(facts.queue.status.groups if facts.queue else ()), *replay.status.groups)
     told = {one.fingerprint: {"errorType": one.error_type, "category": one.category} for one in known if one.category}
@@ -164,26 +164,26 @@ def causes(found: Iterable[dict[str, Any]], replay: Replay, facts: ReplayFacts) 
     return [one | told.get(one["fingerprint"], nothing) for one in found]
 
 
-def sayings(replay: Replay, facts: ReplayFacts, found: Finding | None, ending: Ending | None) -> list[Saying]:
+def replay_conditions(replay: Replay, facts: ReplayFacts, found: Finding | None, ending: ReplayResult | None) -> list[ConditionUpdate]:
     """What there is to say, Succeeded first."""
     held = replay.spec.suspend and ending is None
-    paused = claim("Suspended", held, Reason.Suspended if held else Reason.AsExpected)
+    paused = condition("Suspended", held, Reason.Suspended if held else Reason.AsExpected)
     if ending is not None:
-        return [claim("Succeeded", ending.good, ending.reason, ending.message), paused, *_rest(ending)]
+        return [condition("Succeeded", ending.succeeded, ending.reason, ending.message), paused, *_rest(ending)]
     reason, message = _progress(replay, facts, found)
-    stuck = found is not None and not found.heals
+    stuck = found is not None and not found.is_transient
     return [
-        claim("Succeeded", False if stuck else None, reason, message),
+        condition("Succeeded", False if stuck else None, reason, message),
         paused,
-        claim("Reconciling", not stuck, reason, message),
-        claim("Stalled", stuck, reason if stuck else Reason.AsExpected, message if stuck else ""),
+        condition("Reconciling", not stuck, reason, message),
+        condition("Stalled", stuck, reason if stuck else Reason.AsExpected, message if stuck else ""),
     ]
 
 
-def _rest(ending: Ending) -> list[Saying]:
-    bad = claim("Stalled", True, ending.reason, ending.message)
-    fine = claim("Stalled", False, Reason.AsExpected)
-    return [claim("Reconciling", False, ending.reason), fine if ending.good else bad]
+def _rest(ending: ReplayResult) -> list[ConditionUpdate]:
+    bad = condition("Stalled", True, ending.reason, ending.message)
+    fine = condition("Stalled", False, Reason.AsExpected)
+    return [condition("Reconciling", False, ending.reason), fine if ending.succeeded else bad]
 
 
 def _progress(replay: Replay, facts: ReplayFacts, found: Finding | None) -> tuple[Reason, str]:
@@ -191,63 +191,63 @@ def _progress(replay: Replay, facts: ReplayFacts, found: Finding | None) -> tupl
         return found.reason, found.message
     if replay.spec.suspend:
         return Reason.Suspended, "spec.suspend is true."
-    if facts.ahead is not None:
-        return Reason.Queued, f"Replay {facts.ahead} of the same queue goes first."
-    if is_being_counted(facts):
-        how = f" The last pod: {fall(facts)}" if facts.exits else ""
+    if facts.blocking_replay is not None:
+        return Reason.Queued, f"Replay {facts.blocking_replay} of the same queue goes first."
+    if is_progress_pending(facts):
+        how = f" The last pod: {exit_summary(facts)}" if facts.pod_exits else ""
         return Reason.Running, f"Its Job failed, and what it did is counted.{how}"
-    if facts.stumbles:
-        return Reason.Running, f"A pod ended and another goes on: {fall(facts)}"
-    if facts.pod_waits:
-        return Reason.Pending, facts.pod_waits
-    phase = next((tally.phase for tally in facts.tallies if tally.phase in PHASES), "")
-    return PHASES.get(phase, Reason.Running if facts.tallies else Reason.Freezing), ""
+    if facts.failed_pods:
+        return Reason.Running, f"A pod ended and another goes on: {exit_summary(facts)}"
+    if facts.pod_problem:
+        return Reason.Pending, facts.pod_problem
+    phase = next((tally.phase for tally in facts.progress if tally.phase in PHASE_REASONS), "")
+    return PHASE_REASONS.get(phase, Reason.Running if facts.progress else Reason.Freezing), ""
 
 
-def counts(tallies: Iterable[Tally]) -> dict[str, Any]:
+def progress_counts(tallies: Iterable[PartitionProgress]) -> dict[str, Any]:
     """All partitions together, exactly as the ledger has them."""
     every = sorted(tallies, key=lambda tally: tally.span.partition)
     if not every:
         return {}
-    out: dict[str, Any] = {name: sum(getattr(tally, name) for tally in every) for name in COUNTS}
-    skipped = summed(tally.skipped for tally in every)
-    return (out | remaining(every)) | {
+    out: dict[str, Any] = {name: sum(getattr(tally, name) for tally in every) for name in SUMMED_FIELDS}
+    skipped = sum_counts(tally.skipped for tally in every)
+    return (out | remaining_letters(every)) | {
         "failedAgain": sum(tally.failed_again for tally in every),
         "skipped": sum(skipped.values()),
         "skippedBy": skipped,
-        "groups": groups(summed(tally.groups for tally in every)),
-        "targets": targets(summed(tally.targets for tally in every)),
+        "groups": largest_groups_matched(sum_counts(tally.groups for tally in every)),
+        "targets": largest_targets(sum_counts(tally.targets for tally in every)),
         "samples": [sample for tally in every for sample in tally.samples][:10],
-        "window": window((tally.span.partition, tally.span.start, tally.span.end) for tally in every if small(tally)),
+        "window": window_fields((tally.span.partition, tally.span.start, tally.span.end) for tally in every if counts_offsets(tally)),
     }
 
 
-def remaining(tallies: Iterable[Tally]) -> dict[str, int]:
+def remaining_letters(tallies: Iterable[PartitionProgress]) -> dict[str, int]:
     """What is still to be looked at; how many entries of a stream lie between two ids nobody knows."""
     left = [(tally, max(0, tally.span.end - max(tally.next, tally.span.start))) for tally in tallies]
-    return {"remaining": sum(count for _, count in left)} if all(small(one) or not count for one, count in left) else {}
+    return {"remaining": sum(count for _, count in left)} if all(counts_offsets(one) or not count for one, count in left) else {}
 
 
-def small(tally: Tally) -> bool:
+def counts_offsets(tally: PartitionProgress) -> bool:
     """Is it a span of offsets? Redis ids are larger than any number of JSON."""
     return tally.span.end < 1 << 53
 
 
-def pace(replay: Replay, facts: ReplayFacts) -> dict[str, Any]:
+def speed_fields(replay: Replay, facts: ReplayFacts) -> dict[str, Any]:
     """How fast it goes while it works, and when it will end at this pace; nothing where that is not known."""
-    began = min(tally.now for tally in facts.tallies)
-    latest = max(tally.updated_at for tally in facts.tallies)
-    seen = sum(tally.scanned for tally in facts.tallies)
-    left = sum(max(0, tally.span.end - tally.next) for tally in facts.tallies if small(tally))
-    took = latest - began - _waited(replay, facts.tallies)
+    began = min(tally.now for tally in facts.progress)
+    latest = max(tally.updated_at for tally in facts.progress)
+    seen = sum(tally.scanned for tally in facts.progress)
+    left = sum(max(0, tally.span.end - tally.next) for tally in facts.progress if counts_offsets(tally))
+    took = latest - began - _waited(replay, facts.progress)
     if took < 1000 or not seen or replay.spec.suspend or _stood_still(facts, began):
         return {}
     speed = seen * 1000 // took
-    end = {"estimatedCompletionTime": second(latest + left * 1000 // speed)} if speed and left else {}
+    end = {"estimatedCompletionTime": render_second(latest + left * 1000 // speed)} if speed and left else {}
     return {"lettersPerSecond": speed} | end
 
 
-def _waited(replay: Replay, tallies: Iterable[Tally]) -> int:
+def _waited(replay: Replay, tallies: Iterable[PartitionProgress]) -> int:
     """Milliseconds of the canary's waits so far."""
     canary, sent = replay.spec.canary, sum(tally.replayed for tally in tallies)
     return sum(canary.wait_ms for step in canary.steps if sent >= step) if canary else 0
@@ -256,11 +256,11 @@ def _waited(replay: Replay, tallies: Iterable[Tally]) -> int:
 def _stood_still(facts: ReplayFacts, began: int) -> bool:
     """Does it watch what comes back, or was its Job resumed since the freeze? How long it rested nobody knows."""
     resumed = ((facts.job or {}).get("status") or {}).get("startTime")  # set anew each time
-    watches = any(tally.phase in ("Waiting", "Verifying") for tally in facts.tallies)
+    watches = any(tally.phase in ("Waiting", "Verifying") for tally in facts.progress)
     return watches or (resumed is not None and times.parse(resumed) > began)
 
 
-def estimate(replay: Replay, tallies: Sequence[Tally]) -> int:
+def estimated_duration_ms(replay: Replay, tallies: Sequence[PartitionProgress]) -> int:
     """Milliseconds that an Apply of this preview takes, in whole seconds: it goes at half the pace, or at its rate."""
     skipped = sum(count for one in tallies for name, count in one.skipped.items() if name != Reason.SelectorError)
     letters = sum(one.matched for one in tallies) - skipped
@@ -270,4 +270,4 @@ def estimate(replay: Replay, tallies: Sequence[Tally]) -> int:
     if rate is not None and rate.per_second is not None:
         guess = max(guess, letters * 1000 // rate.per_second)
     waits = (len(canary.steps) * canary.wait_ms if canary else 0) + (verify.window_ms if verify else 0)
-    return min(durations.LONGEST, -(-(guess + waits) // 1000) * 1000)
+    return min(durations.MAX_MS, -(-(guess + waits) // 1000) * 1000)

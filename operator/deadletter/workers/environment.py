@@ -17,8 +17,8 @@ import orjson
 from pydantic import BaseModel, ValidationError
 
 Told = TypeVar("Told", bound=BaseModel)
-TERMINATION_BYTES = 4096
-TEXT_CHARACTERS = 1024
+MAX_TERMINATION_MESSAGE_BYTES = 4096
+MAX_MESSAGE_CHARACTERS = 1024
 
 
 class AssignmentError(Exception):
@@ -26,7 +26,7 @@ class AssignmentError(Exception):
 
 
 @dataclass(slots=True, frozen=True)
-class Station:
+class WorkerEnvironment:
     """The surroundings of one worker, read once from its environment."""
 
     assignments: Path
@@ -36,7 +36,7 @@ class Station:
     termination: Path
 
     @classmethod
-    def from_environment(cls, environment: Mapping[str, str] = os.environ) -> "Station":
+    def from_environment(cls, environment: Mapping[str, str] = os.environ) -> "WorkerEnvironment":
         """The station of this process."""
         return cls(
             assignments=Path(environment.get("DLQ_ASSIGNMENT_DIR", "/etc/deadletter")),
@@ -54,13 +54,13 @@ class Station:
             raise AssignmentError("assignment.json cannot be read") from error
         except ValidationError as error:
             fields = ", ".join(sorted({".".join(str(part) for part in found["loc"]) for found in error.errors()}))
-            raise AssignmentError(f"assignment.json is not understood at: {fields}"[:TEXT_CHARACTERS]) from None
+            raise AssignmentError(f"assignment.json is not understood at: {fields}"[:MAX_MESSAGE_CHARACTERS]) from None
 
     def terminate(self, reason: str, message: str = "", **more: object) -> None:
         """Leave the last word where the operator finds it in the pod's status; never fails."""
-        word = {"reason": reason, "message": message[:TEXT_CHARACTERS], **more}
+        word = {"reason": reason, "message": message[:MAX_MESSAGE_CHARACTERS], **more}
         line = orjson.dumps(word)
-        if len(line) > TERMINATION_BYTES:
-            line = orjson.dumps({"reason": reason, "message": message[: TEXT_CHARACTERS // 2]})
+        if len(line) > MAX_TERMINATION_MESSAGE_BYTES:
+            line = orjson.dumps({"reason": reason, "message": message[: MAX_MESSAGE_CHARACTERS // 2]})
         with suppress(OSError):
             self.termination.write_bytes(line)

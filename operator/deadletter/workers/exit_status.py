@@ -14,10 +14,10 @@ from dataclasses import dataclass, field
 from deadletter.brokers.errors import BrokerError, Fenced
 from deadletter.core.replay_progress import PartitionProgress
 
-FINISHED, TRY_AGAIN, FAILED, FENCED, HUMAN, STOPPED = 0, 1, 3, 4, 5, 143
-COUNTS = ("scanned", "matched", "replayed", "archived", "discarded", "failed_again", "bytes")
-LISTED = 20
-EXACT = 1 << 53  # entry ids of Redis are larger than any number of JSON
+FINISHED, TRY_AGAIN, FAILED, FENCED, NEEDS_INTERVENTION, STOPPED = 0, 1, 3, 4, 5, 143
+COUNT_FIELDS = ("scanned", "matched", "replayed", "archived", "discarded", "failed_again", "bytes")
+MAX_LISTED = 20
+MAX_EXACT_JSON_INTEGER = 1 << 53  # entry ids of Redis are larger than any number of JSON
 
 
 class ReplayFailed(Exception):
@@ -29,20 +29,20 @@ class ReplayFailed(Exception):
 
 
 @dataclass(slots=True, frozen=True)
-class Ending:
+class ExitStatus:
     """Exit code, reason and sentence of a worker's end; `counts` is what a Replay without a ledger answers."""
 
     code: int
     reason: str
     message: str = ""
-    counts: dict[str, object] = field(default_factory=dict)
+    total_counts: dict[str, object] = field(default_factory=dict)
 
 
-def of_broker(error: BrokerError) -> Ending:
+def status_of_broker_error(error: BrokerError) -> ExitStatus:
     """How an objection of the broker ends a worker."""
     if isinstance(error, Fenced):
-        return Ending(FENCED, "Fenced", "Another settler of the same box took over.")
-    return Ending(TRY_AGAIN if error.is_transient else HUMAN, type(error).__name__, str(error))
+        return ExitStatus(FENCED, "Fenced", "Another settler of the same box took over.")
+    return ExitStatus(TRY_AGAIN if error.is_transient else NEEDS_INTERVENTION, type(error).__name__, str(error))
 
 
 def _top(tallies: Iterable[PartitionProgress], name: str) -> dict[str, int]:
@@ -51,16 +51,16 @@ def _top(tallies: Iterable[PartitionProgress], name: str) -> dict[str, int]:
         for key, count in getattr(tally, name).items():
             total[key] = total.get(key, 0) + count
     most = sorted(total.items(), key=lambda item: (-item[1], item[0]))
-    return dict(most[:LISTED])
+    return dict(most[:MAX_LISTED])
 
 
-def counts(tallies: list[PartitionProgress]) -> dict[str, object]:
+def total_counts(tallies: list[PartitionProgress]) -> dict[str, object]:
     """All tallies in one, small enough for a termination message."""
-    summed: dict[str, object] = {name: sum(getattr(tally, name) for tally in tallies) for name in COUNTS}
+    summed: dict[str, object] = {name: sum(getattr(tally, name) for tally in tallies) for name in COUNT_FIELDS}
     return summed | {
         "skipped": _top(tallies, "skipped"),
         "groups": _top(tallies, "groups"),
         "targets": _top(tallies, "targets"),
         "samples": [sample for tally in tallies for sample in tally.samples][:10],
-        "window": [[t.span.partition, t.span.start, t.span.end] for t in tallies if t.span.end < EXACT][:LISTED],
+        "window": [[t.span.partition, t.span.start, t.span.end] for t in tallies if t.span.end < MAX_EXACT_JSON_INTEGER][:MAX_LISTED],
     }

@@ -24,7 +24,7 @@ def nothing_is_wrong() -> str:
 
 
 @dataclass(slots=True)
-class Health:
+class ProbeHandlers:
     """Two questions, each answered with what is wrong, or nothing."""
 
     not_live: Callable[[], str] = nothing_is_wrong
@@ -42,7 +42,7 @@ class Health:
         return (503, PLAIN, wrong.encode() + b"\n") if wrong else (200, PLAIN, b"ok\n")
 
 
-def _answer(health: Health, head: bytes) -> Answer:
+def _answer(health: ProbeHandlers, head: bytes) -> Answer:
     method, path, *_ = [*head.split(b"\r\n", 1)[0].split(b" "), b"", b""]
     if method not in (b"GET", b"HEAD"):
         return 405, PLAIN, b"only GET\n"
@@ -57,7 +57,7 @@ def _render(answer: Answer) -> bytes:
 
 
 @asynccontextmanager
-async def serve(health: Health, port: int, host: str = "") -> AsyncIterator[int]:
+async def serve_probes(health: ProbeHandlers, port: int, host: str = "") -> AsyncIterator[int]:
     """Answer while the block runs; gives the port (asked with 0, a free one)."""
 
     async def visit(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

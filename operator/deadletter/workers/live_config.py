@@ -8,10 +8,10 @@ from pydantic import ValidationError
 from deadletter import logs
 from deadletter.api.assignments import LiveConfig
 
-READ_EVERY_S = 5.0
+REFRESH_INTERVAL_S = 5.0
 
 
-class LiveFile:
+class LiveConfigFile:
     """The newest `Live` that could be read; a file that is missing says nothing, a broken one changes nothing."""
 
     def __init__(self, directory: Path) -> None:
@@ -41,5 +41,5 @@ class LiveFile:
     async def follow(self) -> None:
         """Keep `current` fresh until cancelled."""
         while True:
-            await asyncio.sleep(READ_EVERY_S)
+            await asyncio.sleep(REFRESH_INTERVAL_S)
             self.refresh()

@@ -8,10 +8,10 @@ import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
-GATHER_S = 0.5
+MAX_WAIT_S = 0.5
 
 
-class Pace:
+class TokenBucket:
     """A bucket of tokens shared by all partitions; the rate may change at any time, None is unlimited."""
 
     def __init__(
@@ -31,12 +31,12 @@ class Pace:
                 self._tokens, self._filled = 0.0, self._clock()
                 return wanted
             self._fill(rate)
-            enough = min(wanted, max(1.0, rate * GATHER_S))
+            enough = min(wanted, max(1.0, rate * MAX_WAIT_S))
             if self._tokens >= enough:
                 granted = min(wanted, int(self._tokens))
                 self._tokens -= granted
                 return granted
-            await asyncio.sleep(min(GATHER_S, (enough - self._tokens) / rate))
+            await asyncio.sleep(min(MAX_WAIT_S, (enough - self._tokens) / rate))
         return 0
 
     def give_back(self, tokens: int) -> None:
@@ -51,7 +51,7 @@ class Pace:
         self._filled = now
 
 
-class Flight:
+class InFlightLimit:
     """Letters on their way at once, over all partitions; how many may be is asked each time, None is any number."""
 
     def __init__(self, most: Callable[[], int | None]) -> None:

@@ -10,8 +10,8 @@ from deadletter.brokers.contract import BoxMonitor, Offsets, PartitionWriter, Su
 from deadletter.brokers.group_offsets import StartPosition
 from deadletter.brokers.kafka import ledger as ledgers
 from deadletter.brokers.kafka import reads, record_batches, topics
-from deadletter.brokers.kafka.client import Line
-from deadletter.brokers.kafka.driver_internals import discard
+from deadletter.brokers.kafka.client import KafkaClient
+from deadletter.brokers.kafka.driver_internals import discard_producer
 from deadletter.brokers.kafka.errors import translated
 from deadletter.brokers.kafka.monitor import KafkaMonitor
 from deadletter.brokers.kafka.partition_writer import open_mover
@@ -20,15 +20,8 @@ from deadletter.brokers.kafka.subscription.subscription import open_desk
 from deadletter.brokers.kafka.timestamp_cache import Sightings
 from deadletter.brokers.kafka.transactions import Room
 from deadletter.brokers.skipped_records import log_skipped
-from deadletter.brokers.types import (
-    BoxSpec,
-    BoxState,
-    Publication,
-    ResumedGroup,
-    ServerInfo,
-    StoredMessage,
-    SubscriptionSpec,
-)
+from deadletter.brokers.types import BoxState, Publication, ResumedGroup, ServerInfo, StoredMessage, SubscriptionSpec
+from deadletter.core.box_spec import BoxSpec
 from deadletter.core.heartbeats import WorkerStatus
 from deadletter.core.ledger.settlements import (
     CHUNK_BITS,
@@ -58,7 +51,7 @@ class KafkaPublishedPositions:
 class KafkaBroker:
     """See `base.Broker`."""
 
-    def __init__(self, line: Line) -> None:
+    def __init__(self, line: KafkaClient) -> None:
         self._line = line
         self._sightings = Sightings()
 
@@ -88,7 +81,7 @@ class KafkaBroker:
     ) -> AsyncGenerator[list[StoredMessage], None]:
         """What is committed in these spans."""
         del archived
-        async with aclosing(reads.read(self._line, box, spans)) as batches:
+        async with aclosing(reads.read_spans(self._line, box, spans)) as batches:
             async for batch in batches:
                 if batch:
                     self._sightings.note(batch)
@@ -108,12 +101,12 @@ class KafkaBroker:
         if not publications:
             return
         packed = await record_batches.pack(publications, record_batches.Targets(self._line), in_transaction=False)
-        producer = await self._line.producer()
+        producer = await self._line.start_producer()
         try:
             with translated(publications[0].to):
                 await record_batches.send(producer, packed)
         finally:
-            await discard(producer)
+            await discard_producer(producer)
 
     def partition_writer(
         self, box: str, ledger: str, partition: int, uid: str, archived: bool = False
@@ -171,13 +164,15 @@ class KafkaBroker:
     async def delete_replay_records(self, ledger: str, uid: str) -> None:
         """Remove selection, produced and tally of a deleted Replay."""
         kinds = ("selected", "produced", "tally")
-        await ledgers.forget(self._line, ledger, lambda key: key.kind in kinds and key.subject == uid)
+        await ledgers.delete_keys(self._line, ledger, lambda key: key.kind in kinds and key.subject == uid)
 
     async def reset_ledger(self, box: str, ledger: str) -> None:
         """Nothing of this box is settled any more; whoever settles it now is fenced first."""
-        for partition in range(await self._line.partitions(box)):
+        for partition in range(await self._line.partition_count(box)):
             await (await Room.open(self._line, f"dlq.{box}.{partition}")).close()
-        await ledgers.forget(self._line, ledger, lambda key: key.kind in ("settled", "mark") and key.subject == box)
+        await ledgers.delete_keys(
+            self._line, ledger, lambda key: key.kind in ("settled", "mark") and key.subject == box
+        )
 
     async def match_ledger_replication(self, box: str, ledger: str) -> str:
         """Bring an existing ledger to the replicas of its dead topic."""
@@ -186,7 +181,7 @@ class KafkaBroker:
     async def report_status(self, box: str, ledger: str, pod: str, word: WorkerStatus | None) -> None:
         """Keep the word of a worker without a desk."""
         await topics.ensure_ledger(self._line, ledger, box)
-        await ledgers.write_word(self._line, ledger, pod, word)
+        await ledgers.write_worker_status(self._line, ledger, pod, word)
 
     def monitor(self) -> BoxMonitor:
         """A new, empty set of registers."""

@@ -14,7 +14,7 @@ from aiokafka.conn import create_conn
 from aiokafka.protocol.offset import OffsetRequest
 
 from deadletter.brokers.errors import BoxMissing, BrokerError, BrokerUnreachable
-from deadletter.brokers.kafka.driver_internals import Consumer, discard
+from deadletter.brokers.kafka.driver_internals import StoppableConsumer, discard_producer
 from deadletter.brokers.kafka.errors import translate, translated
 from deadletter.brokers.kafka.topic_metadata import FoundTopic, TopicMetadataRequest, topics_of
 
@@ -30,7 +30,7 @@ Credentials = Callable[[], Mapping[str, Any]]
 Guard = Callable[[Iterable[str]], Any]
 
 
-class Line:
+class KafkaClient:
     """Makes clients of one cluster and asks the questions that need no consumer."""
 
     def __init__(self, servers: Sequence[str], credentials: Credentials, guard: Guard, name: str = "dlq") -> None:
@@ -45,7 +45,7 @@ class Line:
         self._replicas: dict[TopicPartition, tuple[tuple[int, ...], int]] = {}
         self._ids: dict[str, str] = {}
         # How the last transaction of an id ended: the coordinator tells it only until the id is opened again.
-        self.words: dict[str, bool] = {}
+        self.last_outcomes: dict[str, bool] = {}
         self._lock = asyncio.Lock()
         self._made: WeakKeyDictionary[AIOKafkaConsumer, Mapping[str, Any]] = WeakKeyDictionary()
 
@@ -57,7 +57,7 @@ class Line:
             **self._credentials(),
         }
 
-    async def client(self) -> AIOKafkaClient:
+    async def shared_client(self) -> AIOKafkaClient:
         """The shared client; dialled again when the credentials changed."""
         async with self._lock:
             if self._client is not None and self._dialled_with != self._credentials():
@@ -66,9 +66,9 @@ class Line:
                 await self._dial()
             return self._client
 
-    async def admin(self) -> AIOKafkaAdminClient:
+    async def admin_client(self) -> AIOKafkaAdminClient:
         """The shared admin client."""
-        await self.client()
+        await self.shared_client()
         return self._admin
 
     async def _dial(self) -> None:
@@ -114,18 +114,18 @@ class Line:
         async with self._lock:
             await self._hang_up()
 
-    async def lookup(self, names: Sequence[str]) -> dict[str, int | BrokerError]:
+    async def partition_counts_or_errors(self, names: Sequence[str]) -> dict[str, int | BrokerError]:
         """Partitions of the topics among `names` that exist, or what forbids to say; none is made."""
-        client = await self.client()
+        client = await self.shared_client()
         asked = list(dict.fromkeys(names))
         found: dict[str, int | BrokerError] = {}
         for first in range(0, len(asked), MOST_NAMES):
             found |= await self._lookup(client, asked[first : first + MOST_NAMES])
         return found
 
-    async def ask(self, request: Any) -> Any:
+    async def send_to_any_broker(self, request: Any) -> Any:
         """The answer of any broker. A client that was connected before does not say why it no longer is: we ask."""
-        client = await self.client()
+        client = await self.shared_client()
         try:
             with translated("the broker"):
                 return await client.send(client.get_random_node(), request)
@@ -133,7 +133,7 @@ class Line:
             raise await self._explain(error) from error
 
     async def _lookup(self, client: AIOKafkaClient, names: list[str]) -> dict[str, int | BrokerError]:
-        answer = await self.ask(TopicMetadataRequest(names))
+        answer = await self.send_to_any_broker(TopicMetadataRequest(names))
         topics = topics_of(answer)
         await self._learn(client, topics, answer.brokers)
         found: dict[str, int | BrokerError] = {}
@@ -163,7 +163,7 @@ class Line:
         """The id of a topic as of the last lookup; empty if the broker gives none."""
         return self._ids.get(topic, "")
 
-    def is_led(self, topic: str, partitions: int) -> bool:
+    def has_leaders(self, topic: str, partitions: int) -> bool:
         """Has every partition a leader, as far as we were told?"""
         return all(self._leaders.get(TopicPartition(topic, p), -1) >= 0 for p in range(partitions))
 
@@ -171,30 +171,30 @@ class Line:
         """The brokers that hold each partition, as the last metadata answer said."""
         return {p: self._replicas[TopicPartition(topic, p)][0] for p in range(partitions)}
 
-    def in_sync(self, topic: str, partitions: int) -> int:
+    def in_sync_replicas(self, topic: str, partitions: int) -> int:
         """The fewest replicas in sync of any partition, as the last metadata answer said."""
         return min(self._replicas[TopicPartition(topic, p)][1] for p in range(partitions))
 
-    async def metadata(self, names: Sequence[str]) -> dict[str, int]:
+    async def partition_counts(self, names: Sequence[str]) -> dict[str, int]:
         """As `lookup`, but an error of one is raised."""
-        found = await self.lookup(names)
+        found = await self.partition_counts_or_errors(names)
         for value in found.values():
             if isinstance(value, BrokerError):
                 raise value
         return {name: value for name, value in found.items() if isinstance(value, int)}
 
-    async def partitions(self, topic: str) -> int:
+    async def partition_count(self, topic: str) -> int:
         """How many partitions the topic has; BoxMissing if there is none."""
-        found = await self.metadata([topic])
+        found = await self.partition_counts([topic])
         if topic not in found:
             raise BoxMissing(f"{topic}: it does not exist")
         return found[topic]
 
-    async def offsets(
+    async def list_offsets(
         self, wanted: Mapping[TopicPartition, int], committed: bool = False
     ) -> dict[TopicPartition, int | BrokerError]:
         """Offsets of many partitions at EARLIEST or LATEST; a few requests a broker. Call `metadata` before."""
-        client = await self.client()
+        client = await self.shared_client()
         found: dict[TopicPartition, int | BrokerError] = {}
         asked = list(wanted.items())
         for first in range(0, len(asked), MOST_PARTITIONS):
@@ -220,26 +220,26 @@ class Line:
             for partition, code, _, offset, *_ in partitions
         }
 
-    async def ends(self, topic: str, partitions: Iterable[int], time: int = LATEST) -> dict[int, int]:
+    async def offsets_at(self, topic: str, partitions: Iterable[int], time: int = LATEST) -> dict[int, int]:
         """End (high watermark) or EARLIEST offset of each partition; waits for a leader, raises any other error."""
         wanted = {TopicPartition(topic, partition): time for partition in partitions}
         deadline = asyncio.get_running_loop().time() + REQUEST_TIMEOUT_MS / 1000
         while True:
-            found = await self.offsets(wanted) if wanted.keys() <= self._leaders.keys() else {}
+            found = await self.list_offsets(wanted) if wanted.keys() <= self._leaders.keys() else {}
             wrong = next((one for one in found.values() if isinstance(one, BrokerError)), None)
             if found and wrong is None:
                 return {tp.partition: offset for tp, offset in found.items() if isinstance(offset, int)}
             late = asyncio.get_running_loop().time() > deadline
             if wrong is not None and (late or not isinstance(wrong, BrokerUnreachable)):
                 raise wrong
-            if topic not in await self.metadata([topic]) or late:
+            if topic not in await self.partition_counts([topic]) or late:
                 raise BoxMissing(f"{topic}: it does not exist")
             if wrong is not None:
                 await asyncio.sleep(0.1)
 
-    async def producer(self, transactional_id: str | None = None) -> AIOKafkaProducer:
+    async def start_producer(self, transactional_id: str | None = None) -> AIOKafkaProducer:
         """A started producer; with an id it has fenced every earlier one of that id."""
-        await self.client()
+        await self.shared_client()
         made = AIOKafkaProducer(
             **self._common(),
             acks="all",
@@ -253,13 +253,13 @@ class Line:
             try:
                 await asyncio.wait_for(made.start(), START_TIMEOUT)
             except BaseException:
-                await asyncio.shield(discard(made))
+                await asyncio.shield(discard_producer(made))
                 raise
         return made
 
-    async def reader(self, topic: str) -> AIOKafkaClient:
+    async def start_fetch_client(self, topic: str) -> AIOKafkaClient:
         """A client for one reader alone: a fetch that waits holds up every other answer on its connection."""
-        await self.client()
+        await self.shared_client()
         made = AIOKafkaClient(**self._common())
         with translated("the broker"):
             try:
@@ -270,11 +270,11 @@ class Line:
                 raise
         return made
 
-    async def consumer(self, **options: Any) -> AIOKafkaConsumer:
+    async def start_consumer(self, **options: Any) -> AIOKafkaConsumer:
         """A started consumer that commits nothing by itself and sees only what is committed."""
-        await self.client()
+        await self.shared_client()
         credentials = self._credentials()
-        made = Consumer(
+        made = StoppableConsumer(
             **self._common(),
             **{
                 "enable_auto_commit": False,
@@ -294,6 +294,6 @@ class Line:
         self._made[made] = credentials
         return made
 
-    def is_current(self, consumer: AIOKafkaConsumer) -> bool:
+    def has_current_credentials(self, consumer: AIOKafkaConsumer) -> bool:
         """Has it the credentials of the moment? Else it cannot dial again."""
         return self._made.get(consumer) == self._credentials()

@@ -22,7 +22,7 @@ from aiokafka.protocol.types import (
     TaggedFields,
 )
 
-from deadletter.brokers.kafka.client import REQUEST_TIMEOUT_MS, Line
+from deadletter.brokers.kafka.client import REQUEST_TIMEOUT_MS, KafkaClient
 from deadletter.brokers.kafka.errors import translated
 
 T = TypeVar("T")
@@ -92,7 +92,7 @@ class _FetchOffsets(Request[_FetchOffsets_v7]):  # type: ignore[misc]
         return kind(self._group, [(self._tp.topic, [self._tp.partition], {})], True, {})
 
 
-async def last_word(line: Line, name: str) -> bool | None:
+async def last_transaction_committed(line: KafkaClient, name: str) -> bool | None:
     """Was the last transaction of this id committed? None: there was none, or nobody remembers."""
 
     def read(answer: Any) -> bool | None:
@@ -105,7 +105,7 @@ async def last_word(line: Line, name: str) -> bool | None:
     return await _ask(line, CoordinationType.TRANSACTION, name, _DescribeTransactions(name), read)
 
 
-async def offset_waits(line: Line, group: str, tp: TopicPartition) -> bool:
+async def has_unstable_offset(line: KafkaClient, group: str, tp: TopicPartition) -> bool:
     """Was an offset of this partition committed in a transaction that has not ended?"""
 
     def read(answer: Any) -> bool:
@@ -115,12 +115,12 @@ async def offset_waits(line: Line, group: str, tp: TopicPartition) -> bool:
     return bool(await _ask(line, CoordinationType.GROUP, group, _FetchOffsets(group, tp), read))
 
 
-async def _ask(line: Line, kind: CoordinationType, name: str, request: Any, read: Callable[[Any], T]) -> T | None:
+async def _ask(line: KafkaClient, kind: CoordinationType, name: str, request: Any, read: Callable[[Any], T]) -> T | None:
     """What the coordinator says, as soon as there is one; None from a broker too old to know."""
     deadline = asyncio.get_running_loop().time() + REQUEST_TIMEOUT_MS / 1000
     with translated(name):
         while True:
-            client = await line.client()
+            client = await line.shared_client()
             try:
                 return read(await client.send(await client.coordinator_lookup(kind, name), request))
             except (NotImplementedError, driver.IncompatibleBrokerVersion):

@@ -14,9 +14,9 @@ from aiokafka.consumer.fetcher import READ_COMMITTED, PartitionRecords
 from aiokafka.record.memory_records import MemoryRecords
 
 from deadletter.brokers.errors import BoxRefused
-from deadletter.brokers.kafka.client import Line
+from deadletter.brokers.kafka.client import KafkaClient
 from deadletter.brokers.kafka.errors import translated
-from deadletter.brokers.kafka.fetch import ask
+from deadletter.brokers.kafka.fetch import send_fetch
 
 MOST_BYTES = 4 << 20
 MOST_OFFSETS = 1 << 20  # in one batch; a broken header may claim anything
@@ -27,27 +27,27 @@ _OTHERS = (driver.IllegalOperation, driver.ConsumerStoppedError)
 
 
 @dataclass(slots=True, frozen=True)
-class Unread:
+class CorruptBatch:
     """A batch as it lies there; messages from `first` up to `end` are in it and cannot be had."""
 
-    first: int
-    end: int
+    first_offset: int
+    end_offset: int
     content: bytes
-    why: str
+    reason: str
 
 
-def is_about_content(error: Exception) -> bool:
+def is_content_error(error: Exception) -> bool:
     """May it come from what was read, and not from the broker? Decompressors have errors of their own."""
     if isinstance(error, driver.KafkaError):
         return isinstance(error, driver.CorruptRecordException | driver.UnsupportedCodecError)
     return not isinstance(error, _OTHERS)
 
 
-async def read_around(line: Line, tp: TopicPartition, start: int) -> tuple[list[ConsumerRecord], Unread | None]:
+async def read_to_corrupt_batch(line: KafkaClient, tp: TopicPartition, start: int) -> tuple[list[ConsumerRecord], CorruptBatch | None]:
     """Messages from `start` up to the first batch that cannot be read, and that batch; None: there is none here."""
-    await line.ends(tp.topic, [tp.partition])
+    await line.offsets_at(tp.topic, [tp.partition])
     with translated(tp.topic):
-        content, aborted = await ask(await line.client(), line.leader(tp), tp, start, MOST_BYTES, 0)
+        content, aborted = await send_fetch(await line.shared_client(), line.leader(tp), tp, start, MOST_BYTES, 0)
     reader = PartitionRecords(tp, MemoryRecords(content), aborted, start, None, None, True, READ_COMMITTED)
     found: list[ConsumerRecord] = []
     try:
@@ -57,7 +57,7 @@ async def read_around(line: Line, tp: TopicPartition, start: int) -> tuple[list[
     return found, None
 
 
-def _unread(tp: TopicPartition, content: bytes, first: int, error: str) -> Unread:
+def _unread(tp: TopicPartition, content: bytes, first: int, error: str) -> CorruptBatch:
     found = list(_batches(content))
     for position, (base, batch) in enumerate(found):
         after = found[position + 1][0] if found[position + 1 :] else base + LAST.unpack_from(batch, LAST_AT)[0] + 1
@@ -65,7 +65,7 @@ def _unread(tp: TopicPartition, content: bytes, first: int, error: str) -> Unrea
             if after - first > MOST_OFFSETS:
                 break
             why = f"the batch from offset {base} up to {after} of {tp.topic}, partition {tp.partition}, cannot be read"
-            return Unread(first, after, batch, f"{why}: {error}")
+            return CorruptBatch(first, after, batch, f"{why}: {error}")
     raise BoxRefused(f"{tp.topic}: partition {tp.partition} cannot be read at offset {first} ({error})")
 
 

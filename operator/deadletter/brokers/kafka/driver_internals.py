@@ -9,7 +9,7 @@ from aiokafka import errors as driver
 CLOSE_TIMEOUT = 1.0
 
 
-async def discard(producer: AIOKafkaProducer) -> None:
+async def discard_producer(producer: AIOKafkaProducer) -> None:
     """Throw a producer away, whatever it is doing: `stop` waits for ever for what cannot be sent or is not taken."""
     producer._closed = True  # noqa: SLF001  (aiokafka has no other way to end one)
     for connection in producer.client._conns.values():  # noqa: SLF001
@@ -36,7 +36,7 @@ def _hear(one: "asyncio.Future[None] | None") -> None:
         one.exception()
 
 
-async def end_tasks(tasks: "set[asyncio.Task[None]]") -> None:
+async def cancel_tasks(tasks: "set[asyncio.Task[None]]") -> None:
     """Cancel tasks until they are done."""
     while under_way := [task for task in tasks if not task.done()]:
         for task in under_way:
@@ -44,7 +44,7 @@ async def end_tasks(tasks: "set[asyncio.Task[None]]") -> None:
         await asyncio.wait(under_way, timeout=1.0)
 
 
-class Consumer(AIOKafkaConsumer):  # type: ignore[misc]
+class StoppableConsumer(AIOKafkaConsumer):  # type: ignore[misc]
     """A consumer that can be stopped while its broker is away.
 
     aiokafka 0.14 cancels and awaits its fetches. One that failed and waits for its next try then raises CancelledError
@@ -55,7 +55,7 @@ class Consumer(AIOKafkaConsumer):  # type: ignore[misc]
         """End the fetches, then leave the group and close the connections."""
         fetcher = self._fetcher
         if fetcher is not None:
-            await end_tasks({fetcher._fetch_task})  # noqa: SLF001  (aiokafka has no other way to end them)
-            await end_tasks(fetcher._pending_tasks)  # noqa: SLF001
+            await cancel_tasks({fetcher._fetch_task})  # noqa: SLF001  (aiokafka has no other way to end them)
+            await cancel_tasks(fetcher._pending_tasks)  # noqa: SLF001
             fetcher._pending_tasks.clear()  # noqa: SLF001
         await super().stop()

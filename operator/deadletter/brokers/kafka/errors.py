@@ -35,7 +35,7 @@ _TRANSLATIONS: tuple[tuple[tuple[type[BaseException], ...], type[ours.BrokerErro
     ),
     ((driver.IncompatibleBrokerVersion, driver.UnsupportedVersionError), ours.NotSupported, "the broker is too old"),
 )  # fmt: skip
-EXPECTED = (driver.KafkaError, driver.IllegalOperation, driver.ConsumerStoppedError, OSError, asyncio.TimeoutError,
+EXPECTED_ERRORS = (driver.KafkaError, driver.IllegalOperation, driver.ConsumerStoppedError, OSError, asyncio.TimeoutError,
             AssertionError, LedgerError)  # fmt: skip
 
 
@@ -60,11 +60,11 @@ def translated(about: str) -> Iterator[None]:
     """Inside, only our errors come out."""
     try:
         yield
-    except EXPECTED as error:
+    except EXPECTED_ERRORS as error:
         raise translate(error, about) from error
 
 
-def check(code: int, about: str) -> None:
+def check_error_code(code: int, about: str) -> None:
     """Raise for an error code of an answer."""
     if code:
         raise translate(driver.for_code(code)(), about)

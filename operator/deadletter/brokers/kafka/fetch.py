@@ -17,30 +17,30 @@ from aiokafka.record.control_record import ABORT_MARKER, ControlRecord
 from aiokafka.record.memory_records import MemoryRecords
 
 from deadletter.brokers.errors import BrokerUnreachable, Undecodable
-from deadletter.brokers.kafka.client import EARLIEST, Line
+from deadletter.brokers.kafka.client import EARLIEST, KafkaClient
 from deadletter.brokers.kafka.errors import translated
 from deadletter.brokers.types import StoredMessage
 from deadletter.core.letters import Message, Place
 
-BATCH = 50  # few enough that they are dealt with while they are still in the processor's nearest cache
-BYTES = 512 << 10  # a fetch; one is in hand and one under way
-STALL = 90.0  # a transaction left open by a dead producer ends after its own time-out
+MESSAGES_PER_BATCH = 50  # few enough that they are dealt with while they are still in the processor's nearest cache
+FETCH_BYTES = 512 << 10  # a fetch; one is in hand and one under way
+STALL_TIMEOUT_S = 90.0  # a transaction left open by a dead producer ends after its own time-out
 WAIT_MS, RETRY_S = 500, 0.1
 Aborted = list[tuple[int, int]]  # producers, and the first offset of each
 
 
-async def fetch(line: Line, tp: TopicPartition, start: int, end: int) -> AsyncGenerator[list[StoredMessage], None]:
+async def fetch_committed(line: KafkaClient, tp: TopicPartition, start: int, end: int) -> AsyncGenerator[list[StoredMessage], None]:
     """What is committed from `start` to before `end`, in order; waits out transactions that are open there."""
-    reader = Reader(line, await line.reader(tp.topic), tp)
-    coming = asyncio.ensure_future(reader.next(start))
+    reader = PartitionReader(line, await line.start_fetch_client(tp.topic), tp)
+    coming = asyncio.ensure_future(reader.next_batches(start))
     try:
         while start < end:
             batches, position = await coming
             if position < end:
-                coming = asyncio.ensure_future(reader.next(position))
+                coming = asyncio.ensure_future(reader.next_batches(position))
             if batches is None:
                 yield []
-            for letters in unpacked(batches or (), tp, start, end):
+            for letters in unpack_messages(batches or (), tp, start, end):
                 yield letters
             start = position
     finally:
@@ -49,14 +49,14 @@ async def fetch(line: Line, tp: TopicPartition, start: int, end: int) -> AsyncGe
         await reader.client.close()
 
 
-def unpacked(batches: Iterable[Any], tp: TopicPartition, start: int, end: int) -> Iterator[list[StoredMessage]]:
+def unpack_messages(batches: Iterable[Any], tp: TopicPartition, start: int, end: int) -> Iterator[list[StoredMessage]]:
     """The letters of these batches that lie between; a fetch begins with the whole batch its first offset is in."""
     (box, partition), records = tp, chain.from_iterable(_up_to(end, batches))
     position, fault = start, None
     while fault is None:
         some: list[Any] = []
         try:
-            some.extend(islice(records, BATCH))
+            some.extend(islice(records, MESSAGES_PER_BATCH))
         except Exception as error:  # noqa: BLE001  (decompressors have errors of their own)
             fault = error
         letters = [
@@ -72,7 +72,7 @@ def unpacked(batches: Iterable[Any], tp: TopicPartition, start: int, end: int) -
             break
         position = some[-1].offset + 1 if some else position
     if fault is not None:
-        raise undecodable(tp, position, fault) from fault
+        raise undecodable_error(tp, position, fault) from fault
 
 
 def _up_to(end: int, batches: Iterable[Any]) -> Iterator[Any]:
@@ -82,14 +82,14 @@ def _up_to(end: int, batches: Iterable[Any]) -> Iterator[Any]:
             return
 
 
-def undecodable(tp: TopicPartition, offset: int, error: Exception) -> Undecodable:
+def undecodable_error(tp: TopicPartition, offset: int, error: Exception) -> Undecodable:
     """What lies there is no letter that anybody can read."""
     return Undecodable(
         f"{tp.topic}: partition {tp.partition} cannot be read at offset {offset} ({type(error).__name__})"
     )
 
 
-def committed(content: bytes, aborted: Aborted, position: int) -> tuple[list[Any], int]:
+def select_committed(content: bytes, aborted: Aborted, position: int) -> tuple[list[Any], int]:
     """The batches that hold letters, and where to go on: at the first corrupt one, which is an error when it is met."""
     records, kept, start = MemoryRecords(content), [], position
     waiting, lost = sorted(aborted, key=lambda one: one[1]), set[int]()
@@ -111,7 +111,7 @@ def committed(content: bytes, aborted: Aborted, position: int) -> tuple[list[Any
     return kept, position
 
 
-async def ask(
+async def send_fetch(
     client: AIOKafkaClient, leader: int, tp: TopicPartition, position: int, most: int, wait_ms: int
 ) -> tuple[bytes, Aborted]:
     """What lies in a partition from this offset on, and which producers' transactions of it were aborted."""
@@ -123,28 +123,28 @@ async def ask(
     return bytes(found[-1]), (found[2] if answer.API_VERSION >= 11 else found[-2]) or []
 
 
-class Reader:
+class PartitionReader:
     """Asks the leader of one partition."""
 
-    def __init__(self, line: Line, client: AIOKafkaClient, tp: TopicPartition) -> None:
+    def __init__(self, line: KafkaClient, client: AIOKafkaClient, tp: TopicPartition) -> None:
         self.client = client
         self._line, self._tp = line, tp
 
-    async def next(self, position: int) -> tuple[list[Any] | None, int]:
+    async def next_batches(self, position: int) -> tuple[list[Any] | None, int]:
         """Batches from this offset on and where the next ones begin, as soon as there are any; None: they are gone."""
         topic, partition = self._tp
         clock = asyncio.get_running_loop().time
-        deadline, was_broken = clock() + STALL, False
+        deadline, was_broken = clock() + STALL_TIMEOUT_S, False
         with translated(topic):
             while clock() < deadline:
                 try:
-                    batches, following = committed(*await self._ask(position), position)
+                    batches, following = select_committed(*await self._ask(position), position)
                 except driver.OffsetOutOfRangeError:  # retention ate what we were about to read
-                    return None, (await self._line.ends(topic, [partition], EARLIEST))[partition]
+                    return None, (await self._line.offsets_at(topic, [partition], EARLIEST))[partition]
                 except driver.KafkaError as error:
                     is_broken = isinstance(error, driver.CorruptRecordException)
                     if is_broken and was_broken:  # once it may be the wire's fault
-                        raise undecodable(self._tp, position, error) from error
+                        raise undecodable_error(self._tp, position, error) from error
                     if not (is_broken or error.retriable):
                         raise
                     was_broken = is_broken
@@ -159,4 +159,4 @@ class Reader:
         leader = self.client.cluster.leader_for_partition(self._tp)
         if leader is None or leader == -1:
             raise driver.LeaderNotAvailableError
-        return await ask(self.client, leader, self._tp, position, BYTES, WAIT_MS)
+        return await send_fetch(self.client, leader, self._tp, position, FETCH_BYTES, WAIT_MS)

@@ -15,8 +15,8 @@ from aiokafka import TopicPartition
 
 from deadletter.brokers.errors import BrokerError
 from deadletter.brokers.kafka import reads
-from deadletter.brokers.kafka.client import LATEST, TRANSACTION_TIMEOUT_MS, Line
-from deadletter.brokers.kafka.coordinator_requests import offset_waits
+from deadletter.brokers.kafka.client import LATEST, TRANSACTION_TIMEOUT_MS, KafkaClient
+from deadletter.brokers.kafka.coordinator_requests import has_unstable_offset
 from deadletter.brokers.kafka.errors import translated
 from deadletter.brokers.kafka.transactions import Room
 from deadletter.brokers.types import SubscriptionSpec
@@ -25,10 +25,10 @@ from deadletter.core.ledger.settlements import decode_chunk, highest_offset, par
 OTHERS_TAKE = TRANSACTION_TIMEOUT_MS / 1000 + 5  # whoever else has a transaction open ends it, or its broker does
 
 
-async def open_from(line: Line, tps: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+async def first_open_offsets(line: KafkaClient, tps: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
     """The partitions in which some transaction is open, and the offset it is open from."""
     wanted = dict.fromkeys(tps, LATEST)
-    stable, ends = await line.offsets(wanted, committed=True), await line.offsets(wanted)
+    stable, ends = await line.list_offsets(wanted, committed=True), await line.list_offsets(wanted)
     found = {}
     for tp, end in ends.items():
         first = stable[tp]
@@ -41,34 +41,34 @@ async def open_from(line: Line, tps: Iterable[TopicPartition]) -> dict[TopicPart
     return found
 
 
-async def usual_places(line: Line, spec: SubscriptionSpec, partition: int) -> list[TopicPartition]:
+async def default_targets(line: KafkaClient, spec: SubscriptionSpec, partition: int) -> list[TopicPartition]:
     """Where the letters of a claimed partition go, but for routes."""
-    counts = await line.metadata([spec.dead, spec.retry])
+    counts = await line.partition_counts([spec.dead, spec.retry])
     return [TopicPartition(name, partition % count) for name, count in counts.items()]
 
 
-async def say_again(
-    line: Line, room: Room, places: Iterable[TopicPartition], group: str = "", source: TopicPartition | None = None
+async def complete_hanging(
+    line: KafkaClient, room: Room, places: Iterable[TopicPartition], group: str = "", source: TopicPartition | None = None
 ) -> None:
     """Once a place: if something is open there, repeat how the last transaction before us ended."""
     new = [place for place in places if place not in room.cleared]
     if room.last_word is not None and (new or source):
-        found = await open_from(line, new) if new else {}
-        waits = source is not None and await offset_waits(line, group, source)
+        found = await first_open_offsets(line, new) if new else {}
+        waits = source is not None and await has_unstable_offset(line, group, source)
         if found or waits:
             await room.end(found, room.last_word, group if waits else None)
     room.cleared.update(new)
 
 
-async def clear_ledger(line: Line, room: Room, tp: TopicPartition, settler: int | None = None) -> None:
+async def complete_hanging_in_ledger(line: KafkaClient, room: Room, tp: TopicPartition, settler: int | None = None) -> None:
     """Say it again in the ledger and wait for the transactions of others.
 
     What still stays open is ours, and no coordinator remembers it: what a settler published tells how it ended.
     """
-    await line.ends(tp.topic, [tp.partition])
-    await say_again(line, room, [tp])
+    await line.offsets_at(tp.topic, [tp.partition])
+    await complete_hanging(line, room, [tp])
     deadline = asyncio.get_running_loop().time() + OTHERS_TAKE
-    while tp in (found := await open_from(line, [tp])):
+    while tp in (found := await first_open_offsets(line, [tp])):
         if asyncio.get_running_loop().time() > deadline:
             committed = settler is not None and await _was_published(line, tp, found[tp], settler)
             await room.end([tp], committed)
@@ -76,13 +76,13 @@ async def clear_ledger(line: Line, room: Room, tp: TopicPartition, settler: int 
         await asyncio.sleep(0.1)
 
 
-async def _was_published(line: Line, tp: TopicPartition, first: int, settler: int) -> bool:
+async def _was_published(line: KafkaClient, tp: TopicPartition, first: int, settler: int) -> bool:
     """Do the open records of the ledger stand for messages that consumers can see?"""
-    end = (await line.ends(tp.topic, [tp.partition]))[tp.partition]
+    end = (await line.offsets_at(tp.topic, [tp.partition]))[tp.partition]
     sent: dict[TopicPartition, int] = {}
-    consumer = await line.consumer(isolation_level="read_uncommitted")
+    consumer = await line.start_consumer(isolation_level="read_uncommitted")
     try:
-        async for records in reads.read_to(consumer, {tp: (first, end)}):
+        async for records in reads.read_records(consumer, {tp: (first, end)}):
             for record in records[tp]:
                 with translated(tp.topic):
                     key = parse_key(record.key or b"")
@@ -96,8 +96,8 @@ async def _was_published(line: Line, tp: TopicPartition, first: int, settler: in
     return bool(sent) and all([await _is_visible(line, place, offset) for place, offset in sent.items()])
 
 
-async def _is_visible(line: Line, tp: TopicPartition, offset: int) -> bool:
-    await line.ends(tp.topic, [tp.partition])
-    if (await open_from(line, [tp])).get(tp, offset + 1) <= offset:
+async def _is_visible(line: KafkaClient, tp: TopicPartition, offset: int) -> bool:
+    await line.offsets_at(tp.topic, [tp.partition])
+    if (await first_open_offsets(line, [tp])).get(tp, offset + 1) <= offset:
         return False
-    return await reads.timestamp_at(line, tp.topic, tp.partition, offset) is not None
+    return await reads.read_timestamp(line, tp.topic, tp.partition, offset) is not None

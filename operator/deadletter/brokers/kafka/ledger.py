@@ -6,18 +6,18 @@ from dataclasses import asdict
 from aiokafka import TopicPartition
 
 from deadletter.brokers.kafka import reads
-from deadletter.brokers.kafka.client import EARLIEST, Line
-from deadletter.brokers.kafka.driver_internals import discard
+from deadletter.brokers.kafka.client import EARLIEST, KafkaClient
+from deadletter.brokers.kafka.driver_internals import discard_producer
 from deadletter.brokers.kafka.errors import translated
-from deadletter.brokers.kafka.record_batches import Parcel, Targets, parcel, send
+from deadletter.brokers.kafka.record_batches import PartitionBatches, Targets, parcel, send
 from deadletter.brokers.kafka.topics import LEDGER_PARTITIONS
 from deadletter.brokers.skipped_records import log_skipped
 from deadletter.core.heartbeats import WorkerStatus
 from deadletter.core.ledger.settlements import Key, encode_worker_status, parse_key, worker_key
 from deadletter.core.letters import Message
 
-FETCH_BYTES = 256 << 10  # a partition: a chunk takes up to 8 KiB and is written again at every settlement
-BATCH = 200
+LEDGER_FETCH_BYTES = 256 << 10  # a partition: a chunk takes up to 8 KiB and is written again at every settlement
+RECORDS_PER_POLL = 200
 Wanted = Callable[[Key], bool]
 Kept = dict[bytes, tuple[Key, bytes]]
 Entries = Iterable[tuple[bytes, bytes | None]]
@@ -28,19 +28,19 @@ def ledger_partition(partition: int) -> int:
     return partition % LEDGER_PARTITIONS
 
 
-async def read_ledger(line: Line, ledger: str, wanted: Wanted, partitions: Sequence[int] | None = None) -> Kept:
+async def read_ledger(line: KafkaClient, ledger: str, wanted: Wanted, partitions: Sequence[int] | None = None) -> Kept:
     """Return the last value of every wanted key, unknown kinds skipped; nothing when there is no ledger."""
-    if ledger not in await line.metadata([ledger]):
+    if ledger not in await line.partition_counts([ledger]):
         return {}
     asked = range(LEDGER_PARTITIONS) if partitions is None else partitions
-    starts, ends = await line.ends(ledger, asked, EARLIEST), await line.ends(ledger, asked)
+    starts, ends = await line.offsets_at(ledger, asked, EARLIEST), await line.offsets_at(ledger, asked)
     spans = {TopicPartition(ledger, p): (starts[p], ends[p]) for p in asked}
     kept: Kept = {}
     if all(start >= end for start, end in spans.values()):
         return kept
-    consumer = await line.consumer(max_partition_fetch_bytes=FETCH_BYTES, fetch_max_bytes=4 * FETCH_BYTES)
+    consumer = await line.start_consumer(max_partition_fetch_bytes=LEDGER_FETCH_BYTES, fetch_max_bytes=4 * LEDGER_FETCH_BYTES)
     try:
-        async for records in reads.read_to(consumer, spans, BATCH):
+        async for records in reads.read_records(consumer, spans, RECORDS_PER_POLL):
             for batch in records.values():
                 for record in batch:
                     key = record.key or b""
@@ -60,34 +60,34 @@ def _keep(kept: Kept, key: bytes, parsed: Key, value: bytes | None) -> None:
         kept[key] = (parsed, value)
 
 
-async def ledger_parcel(ledger: str, partition: int, entries: Entries, targets: Targets) -> Parcel:
+async def pack_ledger_records(ledger: str, partition: int, entries: Entries, targets: Targets) -> PartitionBatches:
     """Records for the ledger partition of a box partition, to be sent in a transaction."""
     return await parcel(ledger, ledger_partition(partition), (Message(*entry) for entry in entries), targets)
 
 
-async def write_plainly(line: Line, ledger: str, entries: Mapping[int, Entries]) -> None:
+async def write_without_transaction(line: KafkaClient, ledger: str, entries: Mapping[int, Entries]) -> None:
     """Write records that stand for nothing else, by partition: tombstones of housekeeping, a courier's word."""
     targets = Targets(line)
     packed = [
         await parcel(ledger, partition, (Message(*entry) for entry in some), targets, in_transaction=False)
         for partition, some in entries.items()
     ]
-    producer = await line.producer()
+    producer = await line.start_producer()
     try:
         with translated("the ledger"):
             await send(producer, packed)
     finally:
-        await discard(producer)
+        await discard_producer(producer)
 
 
-async def write_word(line: Line, ledger: str, pod: str, word: WorkerStatus | None) -> None:
+async def write_worker_status(line: KafkaClient, ledger: str, pod: str, word: WorkerStatus | None) -> None:
     """What a worker last said; None takes it back."""
     key = worker_key(pod)
     value = None if word is None else encode_worker_status(key, asdict(word))
-    await write_plainly(line, ledger, {0: [(key, value)]})
+    await write_without_transaction(line, ledger, {0: [(key, value)]})
 
 
-async def forget(line: Line, ledger: str, wanted: Wanted) -> None:
+async def delete_keys(line: KafkaClient, ledger: str, wanted: Wanted) -> None:
     """Tombstone every wanted key, in the partition where it lies."""
     gone = {}
     for partition in range(LEDGER_PARTITIONS):
@@ -95,4 +95,4 @@ async def forget(line: Line, ledger: str, wanted: Wanted) -> None:
         if kept:
             gone[partition] = [(key, None) for key in kept]
     if gone:
-        await write_plainly(line, ledger, gone)
+        await write_without_transaction(line, ledger, gone)

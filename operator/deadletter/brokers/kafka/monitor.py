@@ -7,9 +7,9 @@ from aiokafka import AIOKafkaConsumer, TopicPartition
 
 from deadletter.brokers.errors import BoxMissing, BrokerError
 from deadletter.brokers.kafka import reads, topics
-from deadletter.brokers.kafka.client import EARLIEST, LATEST, Line
-from deadletter.brokers.kafka.ledger import BATCH, FETCH_BYTES, ledger_partition
-from deadletter.brokers.kafka.monitor_state import Tail
+from deadletter.brokers.kafka.client import EARLIEST, LATEST, KafkaClient
+from deadletter.brokers.kafka.ledger import RECORDS_PER_POLL, LEDGER_FETCH_BYTES, ledger_partition
+from deadletter.brokers.kafka.monitor_state import QueueState
 from deadletter.brokers.types import MonitoredBox
 from deadletter.core.box_stats import BoxStats
 
@@ -19,14 +19,14 @@ Offsets = Mapping[str, Mapping[int, int | BrokerError]]  # topic -> partition ->
 Spans = dict[TopicPartition, tuple[int, int]]
 
 
-class Turns:
+class YieldTimer:
     """Lets others have the event loop when our turn took long enough."""
 
     def __init__(self) -> None:
         self._clock = asyncio.get_running_loop().time
         self._ends = self._clock() + TURN
 
-    async def rest(self) -> None:
+    async def yield_if_due(self) -> None:
         """Between two pieces of work."""
         if self._clock() > self._ends:
             await asyncio.sleep(0)
@@ -36,9 +36,9 @@ class Turns:
 class KafkaMonitor:
     """See `base.Registers`."""
 
-    def __init__(self, line: Line) -> None:
+    def __init__(self, line: KafkaClient) -> None:
         self._line = line
-        self._tails: dict[str, Tail] = {}
+        self._tails: dict[str, QueueState] = {}
         self._consumer: AIOKafkaConsumer | None = None
 
     async def close(self) -> None:
@@ -52,7 +52,7 @@ class KafkaMonitor:
         if not boxes:  # nobody is asked: the connection may be one that has never answered
             self._tails = {}
             return {}
-        counts = await self._line.lookup([name for one in boxes for name in _names(one)])
+        counts = await self._line.partition_counts_or_errors([name for one in boxes for name in _names(one)])
         found: dict[str, BoxStats | BrokerError] = {}
         for one in boxes:
             count = counts.get(one.dead, BoxMissing(f"{one.dead}: it does not exist"))
@@ -67,25 +67,25 @@ class KafkaMonitor:
         deadline = asyncio.get_running_loop().time() + BUDGET
         for kind in ("ledger", "retry", "dead"):
             await self._tail(kind, starts, ends, found, deadline)
-        turns = Turns()
+        turns = YieldTimer()
         for dead, tail in self._tails.items():
             if dead not in found:
                 found[dead] = self._read_off(tail, starts, ends, now)
-                await turns.rest()
+                await turns.yield_if_due()
         await self._prove_gone()
         return found
 
     async def _prove_gone(self) -> None:
         """Note where the ledgers end, open transactions included, that tell what became of letters that are gone."""
-        asked: dict[TopicPartition, list[tuple[Tail, int]]] = {}
+        asked: dict[TopicPartition, list[tuple[QueueState, int]]] = {}
         for tail in self._tails.values():
-            for partition in [p for p, gone in tail.gone.items() if gone and p not in tail.proofs]:
+            for partition in [p for p, gone in tail.missing.items() if gone and p not in tail.ledger_ends]:
                 ledger = TopicPartition(tail.watched.ledger, ledger_partition(partition))
                 asked.setdefault(ledger, []).append((tail, partition))
-        for ledger, end in (await self._line.offsets(dict.fromkeys(asked, LATEST))).items() if asked else ():
+        for ledger, end in (await self._line.list_offsets(dict.fromkeys(asked, LATEST))).items() if asked else ():
             for tail, partition in asked[ledger]:
                 if isinstance(end, int):  # else the next sweep asks again
-                    tail.proofs[partition] = end
+                    tail.ledger_ends[partition] = end
 
     async def _keep(self, watched: Sequence[MonitoredBox]) -> None:
         """One tail per box that is watched now, begun anew when it is to be read otherwise."""
@@ -93,13 +93,13 @@ class KafkaMonitor:
         new = [one for one in watched if (tail := kept[one.dead]) is None or tail.watched != one]
         states = await topics.describe(self._line, [one.dead for one in new]) if new else {}
         for one in new:
-            kept[one.dead] = Tail(one, one.dead in states and states[one.dead].compacted)
+            kept[one.dead] = QueueState(one, one.dead in states and states[one.dead].compacted)
         self._tails = {dead: tail for dead, tail in kept.items() if tail is not None}
 
     async def _bounds(self, partitions: Mapping[str, Iterable[int]], time: int) -> Offsets:
         wanted = {TopicPartition(name, p): time for name, numbers in partitions.items() for p in numbers}
         found: dict[str, dict[int, int | BrokerError]] = {}
-        for tp, offset in (await self._line.offsets(wanted, committed=True)).items():
+        for tp, offset in (await self._line.list_offsets(wanted, committed=True)).items():
             found.setdefault(tp.topic, {})[tp.partition] = offset
         return found
 
@@ -108,11 +108,11 @@ class KafkaMonitor:
     ) -> None:
         """Read what moved in the ledgers, retry or dead boxes; together, or one by one when that fails."""
         moved: dict[str, Spans] = {}
-        turns = Turns()
+        turns = YieldTimer()
         for dead, tail in self._tails.items():
             if dead not in found and (spans := _moved(tail, getattr(tail.watched, kind), starts, ends)):
                 moved[dead] = spans
-            await turns.rest()
+            await turns.yield_if_due()
         try:
             await self._read(moved, deadline)
         except BrokerError:
@@ -129,26 +129,26 @@ class KafkaMonitor:
         spans = {tp: span for some in moved.values() for tp, span in some.items()}
         if not spans:
             return
-        if self._consumer is not None and not self._line.is_current(self._consumer):
+        if self._consumer is not None and not self._line.has_current_credentials(self._consumer):
             await self.close()
         if self._consumer is None:
-            self._consumer = await self._line.consumer(
-                max_partition_fetch_bytes=FETCH_BYTES, fetch_max_bytes=4 * FETCH_BYTES
+            self._consumer = await self._line.start_consumer(
+                max_partition_fetch_bytes=LEDGER_FETCH_BYTES, fetch_max_bytes=4 * LEDGER_FETCH_BYTES
             )
-        turns = Turns()
+        turns = YieldTimer()
         tails = {tp: self._tails[dead] for dead, some in moved.items() for tp in some}
-        async for records in reads.read_to(self._consumer, spans, BATCH):
+        async for records in reads.read_records(self._consumer, spans, RECORDS_PER_POLL):
             for tp, batch in records.items():
                 for record in batch:
-                    tails[tp].read(record)
-                    await turns.rest()
+                    tails[tp].add_record(record)
+                    await turns.yield_if_due()
                 tails[tp].positions[tp] = batch[-1].offset + 1
             if asyncio.get_running_loop().time() > deadline:
                 return
         for tp, (_, end) in spans.items():
             tails[tp].positions[tp] = end
 
-    def _read_off(self, tail: Tail, starts: Offsets, ends: Offsets, now: int) -> BoxStats | BrokerError:
+    def _read_off(self, tail: QueueState, starts: Offsets, ends: Offsets, now: int) -> BoxStats | BrokerError:
         caught_up = True
         tail.count_lost()
         for name in _names(tail.watched):
@@ -159,17 +159,17 @@ class KafkaMonitor:
                 tail.drop_below(tp, start)
                 caught_up = caught_up and tail.positions.get(tp, -1) >= end
         try:
-            tail.check(ends.get(tail.watched.dead, {}))
+            tail.check_marks(ends.get(tail.watched.dead, {}))
         except BrokerError as error:
             return error
-        return tail.reading(now, caught_up)
+        return tail.take_stats(now, caught_up)
 
 
 def _names(watched: MonitoredBox) -> tuple[str, ...]:
     return (watched.dead, watched.ledger, *((watched.retry,) if watched.retry else ()))
 
 
-def _moved(tail: Tail, name: str | None, starts: Offsets, ends: Offsets) -> Spans:
+def _moved(tail: QueueState, name: str | None, starts: Offsets, ends: Offsets) -> Spans:
     """The parts of a box that were not read yet; a log that ends before what we read was made anew."""
     spans: Spans = {}
     for partition, end in ends.get(name or "", {}).items():
@@ -179,7 +179,7 @@ def _moved(tail: Tail, name: str | None, starts: Offsets, ends: Offsets) -> Span
         if tail.positions.get(tp, 0) > end and name == tail.watched.dead:
             tail.restart(partition)
         known = tail.positions.get(tp)
-        position = tail.start_of(tp, start) if known is None else max(known, start)
+        position = tail.first_offset_to_read(tp, start) if known is None else max(known, start)
         tail.positions[tp] = position
         if position < end:
             spans[tp] = (position, end)

@@ -1,7 +1,7 @@
 """What the sweep remembers of one queue: its register, and how far it has read."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from aiokafka import ConsumerRecord, TopicPartition
 from pyroaring import BitMap64
@@ -9,7 +9,7 @@ from pyroaring import BitMap64
 from deadletter.brokers.errors import BoxRecreated, BrokerError
 from deadletter.brokers.kafka.errors import translated
 from deadletter.brokers.kafka.ledger import ledger_partition
-from deadletter.brokers.kafka.reads import taken
+from deadletter.brokers.kafka.reads import to_stored_message
 from deadletter.brokers.skipped_records import log_skipped
 from deadletter.brokers.types import MonitoredBox
 from deadletter.core.box_stats import BoxStats, FailureGroup
@@ -25,30 +25,30 @@ MAX_GROUPS = 100
 
 
 @dataclass(slots=True)
-class Tail:
+class QueueState:
     """One queue between sweeps."""
 
     watched: MonitoredBox
     compacted: bool = False
     positions: dict[TopicPartition, int] = field(default_factory=dict)
-    registers: dict[int, LetterIndex] = field(default_factory=dict)
+    indexes: dict[int, LetterIndex] = field(default_factory=dict)
     settled: dict[tuple[str, int], Settlements] = field(default_factory=dict)
-    waiting: dict[int, BitMap64] = field(default_factory=dict)
-    gone: dict[int, BitMap64] = field(default_factory=dict)  # parked letters below their topic's start, settled or lost
+    parked: dict[int, BitMap64] = field(default_factory=dict)
+    missing: dict[int, BitMap64] = field(default_factory=dict)  # parked letters below their topic's start, settled or lost
     # Where the ledger ended after they were found gone: read up to there, it tells which of them were settled.
-    proofs: dict[int, int] = field(default_factory=dict)
+    ledger_ends: dict[int, int] = field(default_factory=dict)
     lost: int = 0  # parked letters since the last reading
     marks: dict[int, tuple[int, int]] = field(default_factory=dict)
     tallies: dict[str, dict[int, PartitionProgress]] = field(default_factory=dict)
-    words: dict[str, WorkerStatus] = field(default_factory=dict)
-    hearing: HeartbeatTracker = field(default_factory=HeartbeatTracker)
+    worker_statuses: dict[str, WorkerStatus] = field(default_factory=dict)
+    heartbeats: HeartbeatTracker = field(default_factory=HeartbeatTracker)
     skipped: int = 0  # records of the ledger since the last reading
 
     def settlements(self, box: str, partition: int) -> Settlements:
         """The settled offsets of a partition of the dead or the retry box."""
         return self.settled.setdefault((box, partition), Settlements(box, partition))
 
-    def read_ledger(self, record: ConsumerRecord) -> None:
+    def add_ledger_record(self, record: ConsumerRecord) -> None:
         """Take in one record of the ledger, or skip it if only a later release knows it.
 
         Settlements are not skipped: their letters would count as open.
@@ -76,7 +76,7 @@ class Tail:
                 self._put(partitions, parsed.partition, tally)
                 self._put(self.tallies, parsed.subject, partitions or None)
             case "courier":
-                self._put(self.words, parsed.subject, value and core.decode_worker_status(key, value, WorkerStatus))
+                self._put(self.worker_statuses, parsed.subject, value and core.decode_worker_status(key, value, WorkerStatus))
 
     def _skip(self, key: bytes, value: bytes | None) -> None:
         if value is not None:
@@ -94,50 +94,50 @@ class Tail:
         """A chunk only grows, but for a restored archive or a reset: those are rare, so start the register anew."""
         fresh = self.settlements(parsed.subject, parsed.partition).load(key, value)
         if parsed.subject == self.watched.retry:
-            for letters in (self.waiting, self.gone):
+            for letters in (self.parked, self.missing):
                 letters.setdefault(parsed.partition, BitMap64()).difference_update(BitMap64(fresh))
         elif parsed.subject == self.watched.dead and value is None:
             self.restart(parsed.partition)
         elif parsed.subject == self.watched.dead:
-            self.registers.setdefault(parsed.partition, LetterIndex()).settle(fresh)
+            self.indexes.setdefault(parsed.partition, LetterIndex()).settle(fresh)
 
     def restart(self, partition: int) -> None:
         """Read this partition of the dead box from its beginning again."""
-        self.registers[partition] = LetterIndex()
-        self.registers[partition].settle(self.settlements(self.watched.dead, partition))
+        self.indexes[partition] = LetterIndex()
+        self.indexes[partition].settle(self.settlements(self.watched.dead, partition))
         self.positions.pop(TopicPartition(self.watched.dead, partition), None)
 
-    def read_dead(self, record: ConsumerRecord) -> None:
+    def add_letter(self, record: ConsumerRecord) -> None:
         """Take in one letter."""
-        one = taken(record)
+        one = to_stored_message(record)
         watched = self.watched
         letter = read_letter(one.message, one.place, watched.dialect, watched.read_values, watched.origin)
         failure = letter.envelope.failure
         when = letter.envelope.failed_at or record.timestamp
-        register = self.registers.setdefault(record.partition, LetterIndex())
+        register = self.indexes.setdefault(record.partition, LetterIndex())
         register.add(record.offset, fingerprint(failure), failure.type, str(failure.category), when)
 
-    def read_retry(self, record: ConsumerRecord) -> None:
+    def add_parked_letter(self, record: ConsumerRecord) -> None:
         """Take in one parked letter: only its place counts."""
         if record.offset not in self.settlements(record.topic, record.partition):
-            self.waiting.setdefault(record.partition, BitMap64()).add(record.offset)
+            self.parked.setdefault(record.partition, BitMap64()).add(record.offset)
 
-    def read(self, record: ConsumerRecord) -> None:
+    def add_record(self, record: ConsumerRecord) -> None:
         """Take in a record of whichever box."""
         if record.topic == self.watched.ledger:
-            self.read_ledger(record)
+            self.add_ledger_record(record)
         elif record.topic == self.watched.dead:
-            self.read_dead(record)
+            self.add_letter(record)
         else:
-            self.read_retry(record)
+            self.add_parked_letter(record)
 
-    def start_of(self, tp: TopicPartition, start: int) -> int:
+    def first_offset_to_read(self, tp: TopicPartition, start: int) -> int:
         """Where reading begins: at the first unsettled offset."""
         if tp.topic == self.watched.ledger:
             return start
         return self.settlements(tp.topic, tp.partition).first_unsettled(start)
 
-    def check(self, ends: Mapping[int, int | BrokerError]) -> None:
+    def check_marks(self, ends: Mapping[int, int | BrokerError]) -> None:
         """The log must not end below a mark."""
         for partition, end in ends.items():
             if partition in self.marks and isinstance(end, int) and end <= self.marks[partition][0]:
@@ -147,32 +147,32 @@ class Tail:
 
     def drop_below(self, tp: TopicPartition, start: int) -> None:
         """Retention ate everything below `start`."""
-        if tp.topic == self.watched.dead and tp.partition in self.registers:
-            self.registers[tp.partition].drop_below(start)
-        elif tp.topic == self.watched.retry and tp.partition in self.waiting:
+        if tp.topic == self.watched.dead and tp.partition in self.indexes:
+            self.indexes[tp.partition].drop_below(start)
+        elif tp.topic == self.watched.retry and tp.partition in self.parked:
             self._drop_parked(tp.partition, start)
 
     def _drop_parked(self, partition: int, start: int) -> None:
-        waiting = self.waiting[partition]
+        waiting = self.parked[partition]
         if waiting and waiting.min() < start:
             gone = waiting.copy()
             gone.remove_range(start, gone.max() + 1)
             waiting.remove_range(0, start)
-            self.gone.setdefault(partition, BitMap64()).update(gone)
+            self.missing.setdefault(partition, BitMap64()).update(gone)
 
     def count_lost(self) -> None:
         """Count the gone letters as lost for which the ledger has been read far enough to know.
 
         A settlement may be behind the last stable offset for a while, and its letter already trimmed.
         """
-        for partition, proof in list(self.proofs.items()):
+        for partition, proof in list(self.ledger_ends.items()):
             if self.positions.get(TopicPartition(self.watched.ledger, ledger_partition(partition)), 0) >= proof:
-                self.lost += len(self.gone.pop(partition, ()))
-                del self.proofs[partition]
+                self.lost += len(self.missing.pop(partition, ()))
+                del self.ledger_ends[partition]
 
-    def reading(self, now: int, caught_up: bool) -> BoxStats:
+    def take_stats(self, now: int, caught_up: bool) -> BoxStats:
         """Return the current reading and reset the counts of skipped records and lost letters."""
-        registers = self.registers.values()
+        registers = self.indexes.values()
         (skipped, self.skipped), (lost, self.lost) = (self.skipped, 0), (self.lost, 0)
         return BoxStats(
             depth=sum(register.depth for register in registers),
@@ -180,9 +180,9 @@ class Tail:
             groups=merge_groups(group for register in registers for group in register.groups()),
             caught_up=caught_up,
             upper_bound=self.compacted,
-            parked=sum(len(bits) for bits in self.waiting.values()),
+            parked=sum(len(bits) for bits in self.parked.values()),
             tallies={uid: tuple(parts[p] for p in sorted(parts)) for uid, parts in self.tallies.items() if parts},
-            couriers=self.hearing.alive([word for _, word in sorted(self.words.items())], now),
+            couriers=self.heartbeats.alive([word for _, word in sorted(self.worker_statuses.items())], now),
             lost=lost,
             skipped=skipped,
         )
@@ -192,15 +192,10 @@ def merge_groups(groups: Iterable[FailureGroup]) -> tuple[FailureGroup, ...]:
     """Groups of all partitions by fingerprint, the largest first, `other` last."""
     merged: dict[str, FailureGroup] = {}
     for group in groups:
-        one = FailureGroup(
-            group.fingerprint, group.error_type, group.category, group.letters, group.first_seen, group.last_seen
-        )
         seen = merged.get(group.fingerprint)
-        if seen is not None:
-            one = FailureGroup(
-                one.fingerprint, one.error_type, one.category, seen.letters + one.letters,
-                min(seen.first_seen, one.first_seen), max(seen.last_seen, one.last_seen),
-            )  # fmt: skip
-        merged[one.fingerprint] = one
+        merged[group.fingerprint] = group if seen is None else replace(
+            group, letters=seen.letters + group.letters,
+            first_seen=min(seen.first_seen, group.first_seen), last_seen=max(seen.last_seen, group.last_seen),
+        )  # fmt: skip
     ordered = sorted(merged.values(), key=lambda one: (one.fingerprint == OTHER, -one.letters, one.fingerprint))
     return tuple(ordered[:MAX_GROUPS])

@@ -8,9 +8,9 @@ from pyroaring import BitMap
 
 from deadletter.brokers.errors import BoxRecreated
 from deadletter.brokers.kafka import hanging_transactions, reads, record_batches, topics
-from deadletter.brokers.kafka.client import EARLIEST, Line
+from deadletter.brokers.kafka.client import EARLIEST, KafkaClient
 from deadletter.brokers.kafka.errors import translated
-from deadletter.brokers.kafka.ledger import ledger_parcel, ledger_partition, read_ledger
+from deadletter.brokers.kafka.ledger import pack_ledger_records, ledger_partition, read_ledger
 from deadletter.brokers.kafka.timestamp_cache import Sightings
 from deadletter.brokers.kafka.transactions import Room
 from deadletter.brokers.types import CommitBatch
@@ -24,7 +24,7 @@ Entries = list[tuple[bytes, bytes | None]]
 class KafkaPartitionWriter:
     """See `base.Mover`. Killed before the commit: nothing happened; after it: all of the step happened."""
 
-    def __init__(self, line: Line, room: Room, box: str, ledger: str, partition: int, uid: str) -> None:
+    def __init__(self, line: KafkaClient, room: Room, box: str, ledger: str, partition: int, uid: str) -> None:
         self._line, self._room = line, room
         self._box, self._ledger, self._partition, self._uid = box, ledger, partition, uid
         self._archived = False
@@ -40,13 +40,13 @@ class KafkaPartitionWriter:
         """Read the ledger after our producer fenced all others; check that the box is still the same."""
         self._archived, self._sightings = archived, sightings
         where = TopicPartition(self._ledger, ledger_partition(self._partition))
-        await hanging_transactions.clear_ledger(self._line, self._room, where, self._partition)
+        await hanging_transactions.complete_hanging_in_ledger(self._line, self._room, where, self._partition)
         kept = await read_ledger(self._line, self._ledger, self._concerns, [ledger_partition(self._partition)])
         with translated(self._ledger):
             for key, (parsed, value) in kept.items():
                 self._take(key, parsed, value)
         await check_mark(self._line, self._box, self._partition, self._mark)
-        starts = await self._line.ends(self._box, [self._partition], EARLIEST)
+        starts = await self._line.offsets_at(self._box, [self._partition], EARLIEST)
         self._gone = list(self._settled.drop_below(starts[self._partition]))
 
     def _concerns(self, key: core.Key) -> bool:
@@ -94,17 +94,17 @@ class KafkaPartitionWriter:
             entries += self._note(packed, offsets) + self._select(batch)
             key = core.progress_key(self._uid, self._partition)
             entries.append((key, core.encode_progress(key, batch.progress)))
-            packed = [await ledger_parcel(self._ledger, self._partition, entries, self._room.targets)]
+            packed = [await pack_ledger_records(self._ledger, self._partition, entries, self._room.targets)]
             await transaction.send(packed)
         self._gone, self._tally = [], batch.progress
 
-    async def _clear(self, packed: Iterable[record_batches.Parcel]) -> None:
+    async def _clear(self, packed: Iterable[record_batches.PartitionBatches]) -> None:
         """Before the first message to a partition: end what an earlier one of us left open there.
 
         It was committed if the ledger knows of it; a Replay before this one may have sent it.
         """
         new = {parcel.place for parcel in packed} - self._room.cleared
-        found = await hanging_transactions.open_from(self._line, new) if new else {}
+        found = await hanging_transactions.first_open_offsets(self._line, new) if new else {}
         for committed in (True, False):
             places = [place for place, first in found.items() if (self._highest.get(place, -1) >= first) is committed]
             if places:
@@ -117,7 +117,7 @@ class KafkaPartitionWriter:
             return None
         timestamp = self._sightings.timestamp(self._box, self._partition, highest)
         if timestamp is None:
-            timestamp = await reads.timestamp_at(self._line, self._box, self._partition, highest)
+            timestamp = await reads.read_timestamp(self._line, self._box, self._partition, highest)
         return None if timestamp is None else (highest, timestamp)
 
     def _settle(self, step: CommitBatch, mark: tuple[int, int] | None) -> Entries:
@@ -132,7 +132,7 @@ class KafkaPartitionWriter:
             self._mark = mark
         return entries
 
-    def _note(self, packed: Iterable[record_batches.Parcel], offsets: Iterable[list[int]]) -> Entries:
+    def _note(self, packed: Iterable[record_batches.PartitionBatches], offsets: Iterable[list[int]]) -> Entries:
         entries: Entries = []
         for parcel, got in zip(packed, offsets, strict=True):
             for chunk, bits in core.split_into_chunks(got).items():
@@ -151,13 +151,13 @@ class KafkaPartitionWriter:
         return key, core.encode_chunk(key, whole)
 
 
-async def check_mark(line: Line, box: str, partition: int, mark: tuple[int, int] | None) -> None:
+async def check_mark(line: KafkaClient, box: str, partition: int, mark: tuple[int, int] | None) -> None:
     """A topic made anew starts at offset 0; the old ledger would call its letters settled."""
     if mark is None:
         return
     offset, timestamp = mark
-    end = (await line.ends(box, [partition]))[partition]
-    found = await reads.timestamp_at(line, box, partition, offset) if offset < end else None
+    end = (await line.offsets_at(box, [partition]))[partition]
+    found = await reads.read_timestamp(line, box, partition, offset) if offset < end else None
     if offset >= end or found not in (None, timestamp):
         raise BoxRecreated(
             f"{box}: partition {partition} is not the one its ledger speaks of; if that is right, annotate the queue"
@@ -167,10 +167,10 @@ async def check_mark(line: Line, box: str, partition: int, mark: tuple[int, int]
 
 @asynccontextmanager
 async def open_mover(
-    line: Line, box: str, ledger: str, partition: int, uid: str, archived: bool, sightings: Sightings
+    line: KafkaClient, box: str, ledger: str, partition: int, uid: str, archived: bool, sightings: Sightings
 ) -> AsyncIterator[KafkaPartitionWriter]:
     """Producer first: it fences the one before and finishes its transaction. Then the ledger."""
-    if not 0 <= partition < await line.partitions(box):
+    if not 0 <= partition < await line.partition_count(box):
         raise BoxRecreated(f"{box}: it has no partition {partition}")
     await topics.ensure_ledger(line, ledger, box)
     room = await Room.open(line, f"dlq.{box}.{partition}")

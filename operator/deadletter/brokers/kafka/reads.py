@@ -9,9 +9,9 @@ from aiokafka import AIOKafkaConsumer, ConsumerRecord, TopicPartition
 from aiokafka import errors as driver
 
 from deadletter.brokers.errors import BrokerUnreachable, Undecodable
-from deadletter.brokers.kafka.client import EARLIEST, Line
-from deadletter.brokers.kafka.errors import EXPECTED, translated
-from deadletter.brokers.kafka.fetch import BATCH, STALL, fetch
+from deadletter.brokers.kafka.client import EARLIEST, KafkaClient
+from deadletter.brokers.kafka.errors import EXPECTED_ERRORS, translated
+from deadletter.brokers.kafka.fetch import MESSAGES_PER_BATCH, STALL_TIMEOUT_S, fetch_committed
 from deadletter.brokers.types import StoredMessage
 from deadletter.core.letters import Message, Place
 from deadletter.core.replay_progress import Span
@@ -20,31 +20,31 @@ BROKEN = (driver.CorruptRecordException, driver.UnsupportedCodecError, BadGzipFi
 Records = dict[TopicPartition, list[ConsumerRecord]]
 
 
-def taken(record: ConsumerRecord) -> StoredMessage:
+def to_stored_message(record: ConsumerRecord) -> StoredMessage:
     """A record as message and place."""
     message = Message(record.key, record.value, record.headers, record.timestamp)
     return StoredMessage(Place(record.topic, record.partition, record.offset), message)
 
 
-async def window(line: Line, box: str) -> tuple[Span, ...]:
+async def window(line: KafkaClient, box: str) -> tuple[Span, ...]:
     """First and end offset of each partition now."""
-    partitions = range(await line.partitions(box))
-    starts, ends = await line.ends(box, partitions, EARLIEST), await line.ends(box, partitions)
+    partitions = range(await line.partition_count(box))
+    starts, ends = await line.offsets_at(box, partitions, EARLIEST), await line.offsets_at(box, partitions)
     return tuple(Span(partition, starts[partition], ends[partition]) for partition in partitions)
 
 
-async def read(line: Line, box: str, spans: Sequence[Span]) -> AsyncGenerator[list[StoredMessage], None]:
+async def read_spans(line: KafkaClient, box: str, spans: Sequence[Span]) -> AsyncGenerator[list[StoredMessage], None]:
     """What is committed in the spans, one after the other, in order."""
     for span in spans:
         if span.start < span.end:
-            await line.partitions(box)
-            async with aclosing(fetch(line, TopicPartition(box, span.partition), span.start, span.end)) as batches:
+            await line.partition_count(box)
+            async with aclosing(fetch_committed(line, TopicPartition(box, span.partition), span.start, span.end)) as batches:
                 async for batch in batches:
                     yield batch
 
 
-async def read_to(
-    consumer: AIOKafkaConsumer, wanted: Mapping[TopicPartition, tuple[int, int]], batch: int = BATCH
+async def read_records(
+    consumer: AIOKafkaConsumer, wanted: Mapping[TopicPartition, tuple[int, int]], batch: int = MESSAGES_PER_BATCH
 ) -> AsyncIterator[Records]:
     """Every committed record of `wanted` (start, end), waiting out transactions that are open below an end."""
     left = {tp: end for tp, (start, end) in wanted.items() if start < end}
@@ -67,7 +67,7 @@ async def read_to(
             consumer.pause(tp)
         if any(kept.values()):
             yield {tp: found for tp, found in kept.items() if found}
-        elif now - moved > STALL:
+        elif now - moved > STALL_TIMEOUT_S:
             raise BrokerUnreachable(f"{next(iter(left)).topic}: reading stands still before its end")
 
 
@@ -77,7 +77,7 @@ def _decoded(topic: str) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        if isinstance(error, BROKEN) or not isinstance(error, EXPECTED):
+        if isinstance(error, BROKEN) or not isinstance(error, EXPECTED_ERRORS):
             raise Undecodable(f"{topic}: a batch in it cannot be read ({type(error).__name__})") from error
         raise
 
@@ -86,15 +86,15 @@ async def _arrived(consumer: AIOKafkaConsumer, left: Mapping[TopicPartition, int
     return [tp for tp, end in left.items() if await consumer.position(tp) >= end]
 
 
-async def timestamp_at(line: Line, box: str, partition: int, offset: int) -> int | None:
+async def read_timestamp(line: KafkaClient, box: str, partition: int, offset: int) -> int | None:
     """The timestamp of the letter at this offset; None when no letter lies there (any more)."""
     tp = TopicPartition(box, partition)
-    starts, ends = await line.ends(box, [partition], EARLIEST), await line.ends(box, [partition])
+    starts, ends = await line.offsets_at(box, [partition], EARLIEST), await line.offsets_at(box, [partition])
     if not starts[partition] <= offset < ends[partition]:
         return None
-    consumer = await line.consumer(max_partition_fetch_bytes=1)
+    consumer = await line.start_consumer(max_partition_fetch_bytes=1)
     try:
-        async for records in read_to(consumer, {tp: (offset, offset + 1)}):
+        async for records in read_records(consumer, {tp: (offset, offset + 1)}):
             return int(records[tp][0].timestamp)
     finally:
         await consumer.stop()

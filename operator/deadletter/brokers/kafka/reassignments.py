@@ -9,8 +9,8 @@ from aiokafka.protocol.metadata import MetadataRequest
 from aiokafka.protocol.types import CompactArray, CompactString, Int16, Int32, Schema, TaggedFields
 
 from deadletter.brokers.errors import BoxRefused, NotSupported
-from deadletter.brokers.kafka.client import REQUEST_TIMEOUT_MS, Line
-from deadletter.brokers.kafka.errors import check, translated
+from deadletter.brokers.kafka.client import REQUEST_TIMEOUT_MS, KafkaClient
+from deadletter.brokers.kafka.errors import check_error_code, translated
 
 TEXT = CompactString("utf-8")
 Assignment = Mapping[int, Sequence[int]]  # partition -> brokers, the preferred leader first
@@ -51,7 +51,7 @@ class _Reassign(Request[_Reassign_v0]):  # type: ignore[misc]
         return kind(REQUEST_TIMEOUT_MS, [(self._topic, wanted, {})], {})
 
 
-def extended(current: Assignment, like: Assignment) -> dict[int, list[int]]:
+def plan_added_replicas(current: Assignment, like: Assignment) -> dict[int, list[int]]:
     """The partitions of `current` that have fewer replicas than `like`, each with as many.
 
     Existing replicas stay first, so the leader does not move. The new ones are on the brokers of `like`, whose
@@ -66,19 +66,19 @@ def extended(current: Assignment, like: Assignment) -> dict[int, list[int]]:
     return found
 
 
-async def reassign(line: Line, topic: str, assignment: Assignment) -> None:
+async def reassign_partitions(line: KafkaClient, topic: str, assignment: Assignment) -> None:
     """Ask for these replicas; returns as soon as the controller has accepted, before data is copied.
 
     Needs the right to ALTER the cluster. NotAuthorised, NotSupported or BoxRefused: nothing was changed.
     """
-    controller = (await line.ask(MetadataRequest([]))).controller_id
-    client = await line.client()
+    controller = (await line.send_to_any_broker(MetadataRequest([]))).controller_id
+    client = await line.shared_client()
     try:
         with translated(topic):
             answer = await client.send(controller, _Reassign(topic, assignment))
     except NotImplementedError as error:
         raise NotSupported(f"{topic}: the broker is too old to add replicas") from error
-    check(answer.error_code, topic)
+    check_error_code(answer.error_code, topic)
     for _, partitions, _ in answer.topics:
         for partition, code, message, _ in partitions:
             if code:

@@ -11,16 +11,16 @@ from aiokafka.producer.message_accumulator import BatchBuilder
 
 from deadletter.brokers.errors import BoxMissing, TooLarge
 from deadletter.brokers.kafka import topics
-from deadletter.brokers.kafka.client import MAX_BATCH, Line
+from deadletter.brokers.kafka.client import MAX_BATCH, KafkaClient
 from deadletter.brokers.types import Publication
 from deadletter.core import headers, times
 from deadletter.core.letters import Message
 
 
-class Batch(BatchBuilder):  # type: ignore[misc]
+class RecordBatch(BatchBuilder):  # type: ignore[misc]
     """The driver's batch, filled without its detour over serializers."""
 
-    def take(self, message: Message) -> bool:
+    def add(self, message: Message) -> bool:
         """Lay it in, if it fits."""
         at, headers_ = self._relative_offset, list(message.headers)
         made = self._builder.append(at, message.timestamp or None, message.key, message.value, headers_) is not None
@@ -29,12 +29,12 @@ class Batch(BatchBuilder):  # type: ignore[misc]
 
 
 @dataclass(slots=True)
-class Parcel:
+class PartitionBatches:
     """Messages for one topic partition, in order, in batches that its topic takes."""
 
     topic: str
     partition: int
-    batches: list[Batch]
+    batches: list[RecordBatch]
 
     @property
     def place(self) -> TopicPartition:
@@ -53,7 +53,7 @@ class Target:
 class Targets:
     """What the topics we publish to take; asked once a topic."""
 
-    def __init__(self, line: Line) -> None:
+    def __init__(self, line: KafkaClient) -> None:
         self._line = line
         self._known: dict[str, Target] = {}
 
@@ -88,7 +88,7 @@ def choose_partition(publication: Publication, partitions: int) -> int:
     return publication.letter.partition % partitions
 
 
-async def pack(publications: Sequence[Publication], targets: Targets, in_transaction: bool = True) -> list[Parcel]:
+async def pack(publications: Sequence[Publication], targets: Targets, in_transaction: bool = True) -> list[PartitionBatches]:
     """Publications grouped by where they go, their order kept; TooLarge before anything is sent."""
     known = await targets.of([publication.to for publication in publications])
     grouped: dict[tuple[str, int], list[Message]] = {}
@@ -103,21 +103,21 @@ async def pack(publications: Sequence[Publication], targets: Targets, in_transac
 
 async def parcel(
     topic: str, partition: int, messages: Iterable[Message], targets: Targets, in_transaction: bool = True
-) -> Parcel:
+) -> PartitionBatches:
     """Messages for one topic partition; only the first of a batch can be too large for its topic."""
     limit = (await targets.of([topic]))[topic].limit
-    batches: list[Batch] = []
+    batches: list[RecordBatch] = []
     for message in messages:
-        if batches and batches[-1].take(message):
+        if batches and batches[-1].add(message):
             continue
-        batches.append(Batch(min(limit, MAX_BATCH), 0, is_transactional=in_transaction))
-        batches[-1].take(message)
+        batches.append(RecordBatch(min(limit, MAX_BATCH), 0, is_transactional=in_transaction))
+        batches[-1].add(message)
         if batches[-1].size() > limit:
             raise TooLarge(f"{topic}: a letter exceeds its {limit} bytes")
-    return Parcel(topic, partition, batches)
+    return PartitionBatches(topic, partition, batches)
 
 
-async def send(producer: AIOKafkaProducer, parcels: Sequence[Parcel]) -> list[list[int]]:
+async def send(producer: AIOKafkaProducer, parcels: Sequence[PartitionBatches]) -> list[list[int]]:
     """Send all and await all; the offsets of each parcel's messages, in order."""
     tasks = [asyncio.ensure_future(_send(producer, parcel)) for parcel in parcels]
     try:
@@ -129,7 +129,7 @@ async def send(producer: AIOKafkaProducer, parcels: Sequence[Parcel]) -> list[li
         raise
 
 
-async def _send(producer: AIOKafkaProducer, parcel: Parcel) -> list[int]:
+async def _send(producer: AIOKafkaProducer, parcel: PartitionBatches) -> list[int]:
     acknowledged: list[tuple[int, Any]] = []
     for batch in parcel.batches:
         count = batch.record_count()

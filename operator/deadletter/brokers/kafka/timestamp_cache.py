@@ -2,10 +2,10 @@
 
 from collections.abc import Sequence
 
-from deadletter.brokers.kafka.fetch import BATCH
+from deadletter.brokers.kafka.fetch import MESSAGES_PER_BATCH
 from deadletter.brokers.types import StoredMessage
 
-KEPT = 10_000 // BATCH  # batches a partition: as many letters as a settler scans between two commits
+KEPT = 10_000 // MESSAGES_PER_BATCH  # batches a partition: as many letters as a settler scans between two commits
 
 
 class Sightings:

@@ -17,11 +17,12 @@ from deadletter.brokers.errors import (
     BrokerUnreachable,
     NotAuthorised,
 )
-from deadletter.brokers.kafka.client import Line
-from deadletter.brokers.kafka.errors import check, translated
-from deadletter.brokers.kafka.reassignments import Assignment, extended, reassign
+from deadletter.brokers.kafka.client import KafkaClient
+from deadletter.brokers.kafka.errors import check_error_code, translated
+from deadletter.brokers.kafka.reassignments import Assignment, plan_added_replicas, reassign_partitions
 from deadletter.brokers.kafka.topic_metadata import TopicMetadataRequest, topics_of
-from deadletter.brokers.types import BoxSpec, BoxState, ServerInfo
+from deadletter.brokers.types import BoxState, ServerInfo
+from deadletter.core.box_spec import BoxSpec
 
 DYNAMIC = 1  # config_source of a config that was set on the topic itself
 MAX_MESSAGE_BYTES = 1_048_588
@@ -45,10 +46,10 @@ SHOWN_TIMEOUT = 20.0
 BROKER_TIMEOUT = 2.0  # of one broker that others can stand in for
 
 
-async def server(line: Line) -> ServerInfo:
+async def server(line: KafkaClient) -> ServerInfo:
     """Who answers."""
-    answer = await line.ask(MetadataRequest([]))
-    return ServerInfo("Kafka", _version(await line.client()), len(answer.brokers), True, str(answer.cluster_id))
+    answer = await line.send_to_any_broker(MetadataRequest([]))
+    return ServerInfo("Kafka", _version(await line.shared_client()), len(answer.brokers), True, str(answer.cluster_id))
 
 
 def _version(client: Any) -> str:
@@ -58,9 +59,9 @@ def _version(client: Any) -> str:
     return "4" if versions.get(26, (0, 0))[1] >= 5 else "3" if versions.get(1, (0, 0))[1] >= 12 else "2"
 
 
-async def describe(line: Line, names: Sequence[str]) -> dict[str, BoxState]:
+async def describe(line: KafkaClient, names: Sequence[str]) -> dict[str, BoxState]:
     """The topics among `names` that exist."""
-    counts = await line.metadata(names)
+    counts = await line.partition_counts(names)
     configs = await _configs(line, list(counts))
     return {name: _state(name, count, configs.get(name, {}), line.topic_id(name)) for name, count in counts.items()}
 
@@ -74,11 +75,11 @@ def _state(name: str, partitions: int, config: Mapping[str, tuple[str, int]], to
     return BoxState(name, partitions, number("retention.ms"), "compact" in policy, limit, topic_id)
 
 
-async def _configs(line: Line, names: Sequence[str]) -> dict[str, dict[str, tuple[str, int]]]:
+async def _configs(line: KafkaClient, names: Sequence[str]) -> dict[str, dict[str, tuple[str, int]]]:
     """Value and source of every config of these topics; one request. Without the right to read them: none."""
     if not names:
         return {}
-    admin = await line.admin()
+    admin = await line.admin_client()
     with translated("the broker"):
         answers = await admin.describe_configs([ConfigResource(ConfigResourceType.TOPIC, name) for name in names])
     found: dict[str, dict[str, tuple[str, int]]] = {}
@@ -89,7 +90,7 @@ async def _configs(line: Line, names: Sequence[str]) -> dict[str, dict[str, tupl
     return found
 
 
-async def ensure(line: Line, spec: BoxSpec) -> BoxState:
+async def ensure(line: KafkaClient, spec: BoxSpec) -> BoxState:
     """Make the topic as asked, or bring it there."""
     found = (await describe(line, [spec.name])).get(spec.name)
     if spec.adopt:
@@ -115,10 +116,10 @@ def _wanted(spec: BoxSpec) -> dict[str, str]:
     return {**own, **spec.config}
 
 
-async def _create(line: Line, spec: BoxSpec) -> bool:
+async def _create(line: KafkaClient, spec: BoxSpec) -> bool:
     """Create the topic and wait until all brokers show it; False if it exists already."""
     is_created = True
-    admin = await line.admin()
+    admin = await line.admin_client()
     partitions = spec.partitions or int(await _broker_default(line, "num.partitions", "1"))
     copies = spec.replication_factor or int(await _broker_default(line, "default.replication.factor", "1"))
     with translated(spec.name):
@@ -130,7 +131,7 @@ async def _create(line: Line, spec: BoxSpec) -> bool:
                 raise BoxConflict(f"{spec.name}: {message}")
             is_created = kind is not driver.TopicAlreadyExistsError
             if is_created:
-                check(code, spec.name)
+                check_error_code(code, spec.name)
     deadline = asyncio.get_running_loop().time() + VISIBLE_TIMEOUT
     while asyncio.get_running_loop().time() < deadline:
         if await _is_shown_by_all(line, spec.name):
@@ -139,9 +140,9 @@ async def _create(line: Line, spec: BoxSpec) -> bool:
     return is_created
 
 
-async def _is_shown_by_all(line: Line, name: str) -> bool:
+async def _is_shown_by_all(line: KafkaClient, name: str) -> bool:
     """True if each broker that answers soon shows the topic; the next question may go to any of them."""
-    client = await line.client()
+    client = await line.shared_client()
 
     async def is_shown_by(node: int) -> bool:
         try:
@@ -155,8 +156,8 @@ async def _is_shown_by_all(line: Line, name: str) -> bool:
     return all(await asyncio.gather(*(is_shown_by(broker.nodeId) for broker in client.cluster.brokers())))
 
 
-async def _broker_default(line: Line, key: str, otherwise: str) -> str:
-    client, admin = await line.client(), await line.admin()
+async def _broker_default(line: KafkaClient, key: str, otherwise: str) -> str:
+    client, admin = await line.shared_client(), await line.admin_client()
     node = client.get_random_node()
     with translated("the broker"):
         resource = ConfigResource(ConfigResourceType.BROKER, str(node), {key: None})
@@ -166,13 +167,13 @@ async def _broker_default(line: Line, key: str, otherwise: str) -> str:
     return otherwise
 
 
-async def _grow(line: Line, name: str, partitions: int) -> None:
-    admin = await line.admin()
+async def _grow(line: KafkaClient, name: str, partitions: int) -> None:
+    admin = await line.admin_client()
     with translated(name):
         await admin.create_partitions({name: NewPartitions(partitions)})
 
 
-async def _configure(line: Line, spec: BoxSpec) -> None:
+async def _configure(line: KafkaClient, spec: BoxSpec) -> None:
     """Kafka's old request resets what it does not name: read what is set on the topic, merge, write."""
     wanted = _wanted(spec)
     config = (await _configs(line, [spec.name])).get(spec.name)
@@ -181,14 +182,14 @@ async def _configure(line: Line, spec: BoxSpec) -> None:
     if _holds(config, wanted):
         return
     merged = {key: value for key, (value, source) in config.items() if source == DYNAMIC} | wanted
-    admin = await line.admin()
+    admin = await line.admin_client()
     with translated(spec.name):
         answers = await admin.alter_configs([ConfigResource(ConfigResourceType.TOPIC, spec.name, merged)])
         for answer in answers:
             for code, message, *_ in answer.resources:
                 if driver.for_code(code) in (driver.InvalidConfigurationError, driver.InvalidRequestError):
                     raise BoxConflict(f"{spec.name}: {message}")
-                check(code, spec.name)
+                check_error_code(code, spec.name)
 
     await _shown(line, spec.name, wanted)
 
@@ -197,7 +198,7 @@ def _holds(config: Mapping[str, tuple[str, int]], wanted: Mapping[str, str]) -> 
     return all(config.get(key, ("", 0))[0] == value for key, value in wanted.items())
 
 
-async def _shown(line: Line, name: str, wanted: Mapping[str, str]) -> None:
+async def _shown(line: KafkaClient, name: str, wanted: Mapping[str, str]) -> None:
     """A broker shows a config a moment after it took it; one that it spells otherwise is not waited for long."""
     deadline = asyncio.get_running_loop().time() + SHOWN_TIMEOUT
     while asyncio.get_running_loop().time() < deadline:
@@ -206,7 +207,7 @@ async def _shown(line: Line, name: str, wanted: Mapping[str, str]) -> None:
         await asyncio.sleep(0.05)
 
 
-async def _seen(line: Line, spec: BoxSpec) -> BoxState:
+async def _seen(line: KafkaClient, spec: BoxSpec) -> BoxState:
     """Metadata lags behind what was just made: wait until the broker shows it with leaders."""
     deadline = asyncio.get_running_loop().time() + VISIBLE_TIMEOUT
     while True:
@@ -214,7 +215,7 @@ async def _seen(line: Line, spec: BoxSpec) -> BoxState:
         if (
             found is not None
             and found.partitions >= (spec.partitions or 1)
-            and line.is_led(spec.name, found.partitions)
+            and line.has_leaders(spec.name, found.partitions)
         ):
             return found
         if asyncio.get_running_loop().time() > deadline:
@@ -222,9 +223,9 @@ async def _seen(line: Line, spec: BoxSpec) -> BoxState:
         await asyncio.sleep(0.05)
 
 
-async def ensure_ledger(line: Line, name: str, dead: str) -> None:
+async def ensure_ledger(line: KafkaClient, name: str, dead: str) -> None:
     """Create the ledger unless it exists, with the replication factor and the configs of its dead topic."""
-    counts = await line.metadata([name, dead])
+    counts = await line.partition_counts([name, dead])
     if name in counts:
         return
     copies = _fewest(line.replicas(dead, counts[dead])) if dead in counts else None
@@ -233,35 +234,35 @@ async def ensure_ledger(line: Line, name: str, dead: str) -> None:
     await _seen(line, spec)
 
 
-async def _ledger_config(line: Line, dead: str) -> dict[str, str]:
+async def _ledger_config(line: KafkaClient, dead: str) -> dict[str, str]:
     """Return the configs set on the dead topic that do no harm to a ledger, and those every ledger needs."""
     config = (await _configs(line, [dead])).get(dead, {})
     carried = {key: value for key, (value, source) in config.items() if source == DYNAMIC}
     return {key: value for key, value in carried.items() if not key.startswith(NOT_CARRIED)} | LEDGER_CONFIG
 
 
-async def match_ledger(line: Line, name: str, dead: str) -> str:
+async def match_ledger(line: KafkaClient, name: str, dead: str) -> str:
     """Bring an existing ledger to the replicas and min.insync.replicas of its dead topic.
 
     Returns what is missing if the broker refuses it, as a sentence without a period; else nothing. New replicas are
     copied after this returns, so min.insync.replicas follows with a later call, when they are in sync.
     """
-    counts = await line.lookup([name, dead])
+    counts = await line.partition_counts_or_errors([name, dead])
     have, want = counts.get(name), counts.get(dead)
     if not isinstance(have, int) or not isinstance(want, int):
         return ""
     replicas, wanted = line.replicas(name, have), line.replicas(dead, want)
     missing = f"{name} has {_fewest(replicas)} of {_fewest(wanted)} replicas"
-    more = extended(replicas, wanted)
+    more = plan_added_replicas(replicas, wanted)
     try:
         configs = await _configs(line, [name, dead])
         if name not in configs:
             return f"{missing}, and the broker does not let us read its configs" if more else ""
         if more and _state(name, have, configs[name]).compacted:  # else it is not a ledger of ours
-            await reassign(line, name, more)
+            await reassign_partitions(line, name, more)
         elif not more:
             missing = f"{name} has a lower {MIN_INSYNC} than {dead}"
-            await _match_min_insync(line, name, configs, dead, line.in_sync(name, have))
+            await _match_min_insync(line, name, configs, dead, line.in_sync_replicas(name, have))
     except BrokerUnreachable:
         raise
     except BrokerError as error:
@@ -269,7 +270,7 @@ async def match_ledger(line: Line, name: str, dead: str) -> str:
     return ""
 
 
-async def _match_min_insync(line: Line, name: str, configs: Configs, dead: str, in_sync: int) -> None:
+async def _match_min_insync(line: KafkaClient, name: str, configs: Configs, dead: str, in_sync: int) -> None:
     has, wanted = (configs.get(one, {}).get(MIN_INSYNC, ("1", 0))[0] for one in (name, dead))
     if int(has) < int(wanted) <= in_sync:
         await _configure(line, BoxSpec(name, config={MIN_INSYNC: wanted}))
@@ -279,19 +280,19 @@ def _fewest(replicas: Assignment) -> int:
     return min(len(brokers) for brokers in replicas.values())
 
 
-async def drop(line: Line, names: Sequence[str]) -> None:
+async def drop(line: KafkaClient, names: Sequence[str]) -> None:
     """Delete topics; those that do not exist are fine. Returns when the broker no longer shows them."""
-    present = list(await line.metadata(names))
+    present = list(await line.partition_counts(names))
     if not present:
         return
-    admin = await line.admin()
+    admin = await line.admin_client()
     with translated("the broker"):
         answer = await admin.delete_topics(present)
         for name, code in answer.topic_error_codes:
             if driver.for_code(code) is not driver.UnknownTopicOrPartitionError:
-                check(code, name)
+                check_error_code(code, name)
     deadline = asyncio.get_running_loop().time() + VISIBLE_TIMEOUT
     while asyncio.get_running_loop().time() < deadline:
-        if not await line.metadata(present):
+        if not await line.partition_counts(present):
             return
         await asyncio.sleep(0.05)

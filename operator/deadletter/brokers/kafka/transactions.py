@@ -15,11 +15,11 @@ from aiokafka.structs import OffsetAndMetadata
 
 from deadletter.brokers.errors import BrokerUnreachable
 from deadletter.brokers.kafka import record_batches
-from deadletter.brokers.kafka.client import TRANSACTION_TIMEOUT_MS, Line
-from deadletter.brokers.kafka.coordinator_requests import last_word
-from deadletter.brokers.kafka.driver_internals import discard
-from deadletter.brokers.kafka.errors import EXPECTED, translate
-from deadletter.brokers.kafka.record_batches import Parcel, Targets
+from deadletter.brokers.kafka.client import TRANSACTION_TIMEOUT_MS, KafkaClient
+from deadletter.brokers.kafka.coordinator_requests import last_transaction_committed
+from deadletter.brokers.kafka.driver_internals import discard_producer
+from deadletter.brokers.kafka.errors import EXPECTED_ERRORS, translate
+from deadletter.brokers.kafka.record_batches import PartitionBatches, Targets
 
 LONGEST = TRANSACTION_TIMEOUT_MS / 1000 * 0.9
 ABORT_TIMEOUT = 3.0
@@ -32,7 +32,7 @@ class Transaction:
     def __init__(self, producer: AIOKafkaProducer) -> None:
         self._producer = producer
 
-    async def send(self, parcels_: Sequence[Parcel]) -> list[list[int]]:
+    async def send(self, parcels_: Sequence[PartitionBatches]) -> list[list[int]]:
         """Send and await all; the offsets they got, known before the commit."""
         return await record_batches.send(self._producer, parcels_)
 
@@ -47,7 +47,7 @@ class Room:
     `last_word`: was the last transaction before us committed; `cleared`: where nothing of ours is left open.
     """
 
-    def __init__(self, line: Line, name: str, producer: AIOKafkaProducer, word: bool | None = None) -> None:
+    def __init__(self, line: KafkaClient, name: str, producer: AIOKafkaProducer, word: bool | None = None) -> None:
         self._line = line
         self.name = name
         self.targets = Targets(line)
@@ -57,12 +57,12 @@ class Room:
         self._committed: tuple[float, list[AIOKafkaConnection]] | None = None
 
     @classmethod
-    async def open(cls, line: Line, name: str) -> "Room":
+    async def open(cls, line: KafkaClient, name: str) -> "Room":
         """Fence every earlier producer of this id and finish its transaction."""
-        word = await last_word(line, name)
+        word = await last_transaction_committed(line, name)
         if word is not None:
-            line.words[name] = word
-        return cls(line, name, await line.producer(name), line.words.get(name))
+            line.last_outcomes[name] = word
+        return cls(line, name, await line.start_producer(name), line.last_outcomes.get(name))
 
     @property
     def is_spent(self) -> bool:
@@ -84,14 +84,14 @@ class Room:
             self._note(producer)
         except BaseException as error:
             await asyncio.shield(self._give_up(producer))
-            if isinstance(error, EXPECTED):
+            if isinstance(error, EXPECTED_ERRORS):
                 raise translate(error, self.name) from error
             raise
 
     def _note(self, producer: AIOKafkaProducer) -> None:
         connections = list(producer.client._conns.values())  # noqa: SLF001  (nothing else tells of a lost one)
         self._committed = (asyncio.get_running_loop().time(), connections)
-        self._line.words.pop(self.name, None)  # of our own transaction the coordinator tells
+        self._line.last_outcomes.pop(self.name, None)  # of our own transaction the coordinator tells
 
     def _check_touch(self) -> None:
         """A broker that went away since our last commit may have forgotten a marker (see `dangling`).
@@ -114,26 +114,26 @@ class Room:
             async with asyncio.timeout(LONGEST):
                 await _mark(producer, places, group, committed)
             self._producer = None
-            await discard(producer)
-            self._producer = await self._line.producer(self.name)
+            await discard_producer(producer)
+            self._producer = await self._line.start_producer(self.name)
         except BaseException as error:
             await asyncio.shield(self._give_up(producer))
-            if isinstance(error, EXPECTED):
+            if isinstance(error, EXPECTED_ERRORS):
                 raise translate(error, self.name) from error
             raise
 
     async def _give_up(self, producer: AIOKafkaProducer) -> None:
         self._producer = None
         # Best effort: an aborted transaction frees waiting readers at once, a forgotten one after its time-out.
-        with contextlib.suppress(*EXPECTED):
+        with contextlib.suppress(*EXPECTED_ERRORS):
             await asyncio.wait_for(producer.abort_transaction(), ABORT_TIMEOUT)
-        await discard(producer)
+        await discard_producer(producer)
 
     async def close(self) -> None:
         """Let go of the connection."""
         producer, self._producer = self._producer, None
         if producer is not None:
-            await discard(producer)
+            await discard_producer(producer)
 
 
 async def _mark(

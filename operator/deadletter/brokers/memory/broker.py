@@ -10,15 +10,8 @@ from deadletter.brokers.memory.groups import is_lost, positions
 from deadletter.brokers.memory.partition_writer import MemoryPartitionWriter
 from deadletter.brokers.memory.server import Box, MemoryServer
 from deadletter.brokers.memory.subscription import MemorySubscription
-from deadletter.brokers.types import (
-    BoxSpec,
-    BoxState,
-    Publication,
-    ResumedGroup,
-    ServerInfo,
-    StoredMessage,
-    SubscriptionSpec,
-)
+from deadletter.brokers.types import BoxState, Publication, ResumedGroup, ServerInfo, StoredMessage, SubscriptionSpec
+from deadletter.core.box_spec import BoxSpec
 from deadletter.core.heartbeats import WorkerStatus
 from deadletter.core.letters import Place
 from deadletter.core.replay_progress import PartitionProgress, Span

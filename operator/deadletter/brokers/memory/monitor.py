@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from deadletter.brokers.errors import BrokerError
 from deadletter.brokers.memory.server import Box, Ledger, MemoryServer
 from deadletter.brokers.types import MonitoredBox
-from deadletter.core.box_stats import BoxStats, FailureGroup
+from deadletter.core.box_stats import BoxStats
 from deadletter.core.dialects.reader import read_letter
 from deadletter.core.fingerprint import fingerprint
 from deadletter.core.heartbeats import HeartbeatTracker
@@ -37,10 +37,7 @@ class MemoryMonitor:
         return BoxStats(
             depth=register.depth,
             oldest=register.oldest,
-            groups=tuple(
-                FailureGroup(one.fingerprint, one.error_type, one.category, one.letters, one.first_seen, one.last_seen)
-                for one in register.groups()
-            ),
+            groups=register.groups(),
             parked=len(retry.waiting) if retry else 0,
             tallies={uid: tuple(parts[p] for p in sorted(parts)) for uid, parts in ledger.tallies.items()},
             couriers=self._hearings.setdefault(watched.dead, HeartbeatTracker()).alive(

@@ -8,7 +8,8 @@ from uuid import uuid4
 from zlib import crc32
 
 from deadletter.brokers.errors import BoxMissing, BrokerError, TooLarge
-from deadletter.brokers.types import BoxSpec, BoxState, Publication
+from deadletter.brokers.types import BoxState, Publication
+from deadletter.core.box_spec import BoxSpec
 from deadletter.core.heartbeats import WorkerStatus
 from deadletter.core.letters import Message
 from deadletter.core.replay_progress import PartitionProgress, SettledAs

@@ -10,7 +10,8 @@ from deadletter.brokers.redis import keys as names
 from deadletter.brokers.redis import ledger
 from deadletter.brokers.redis.client import Line
 from deadletter.brokers.redis.scripts import CREATE
-from deadletter.brokers.types import BoxSpec, BoxState
+from deadletter.brokers.types import BoxState
+from deadletter.core.box_spec import BoxSpec
 from deadletter.core.letters import Place
 from deadletter.core.names import archive_name
 from deadletter.core.replay_progress import Span

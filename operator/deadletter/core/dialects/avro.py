@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass, replace
 
-from deadletter.core.dialects.base import Dialect, DialectError, Fields, envelope_of, failure_in
-from deadletter.core.dialects.binary import Reader, WireError
+from deadletter.core.dialects.base import Dialect, DialectError, HeaderFields, likely_envelope, truncated_failure
+from deadletter.core.dialects.binary import BinaryFormatError, ByteReader
 from deadletter.core.letters import Envelope, Message, Origin
 
 _HEAD = 5  # a nought and the schema's number
@@ -22,27 +22,27 @@ class _Found:
     value: bytes | None = None
 
 
-def _body(value: bytes | None) -> Reader:
+def _body(value: bytes | None) -> ByteReader:
     if not value or len(value) <= _HEAD or value[0] != 0:
-        raise WireError("not in the registry's wire format")
-    return Reader(value, _HEAD)
+        raise BinaryFormatError("not in the registry's wire format")
+    return ByteReader(value, _HEAD)
 
 
-def _maybe_text(reader: Reader) -> str | None:
+def _maybe_text(reader: ByteReader) -> str | None:
     return reader.text() if reader.is_some() else None
 
 
-def _maybe_bytes(reader: Reader) -> bytes | None:
+def _maybe_bytes(reader: ByteReader) -> bytes | None:
     return reader.chunk() if reader.is_some() else None
 
 
-def _maybe_number(reader: Reader) -> int | None:
+def _maybe_number(reader: ByteReader) -> int | None:
     return reader.zigzag() if reader.is_some() else None
 
 
-def _end(reader: Reader) -> None:
+def _end(reader: ByteReader) -> None:
     if not reader.is_done:
-        raise WireError("something follows")
+        raise BinaryFormatError("something follows")
 
 
 def _kafka_error(value: bytes | None) -> _Found:
@@ -51,7 +51,7 @@ def _kafka_error(value: bytes | None) -> _Found:
     raw = _maybe_bytes(reader)
     offset, partition, topic = reader.zigzag(), reader.zigzag(), reader.text()
     if not topic or partition < 0:
-        raise WireError("no origin")
+        raise BinaryFormatError("no origin")
     kind, _, text = (cause or "").partition(": ")
     found = _Found(topic, partition, offset, kind, text or context or "", stack or "", value=raw)
     if not reader.is_done:
@@ -76,34 +76,34 @@ def _bakdata(value: bytes | None) -> _Found:
 
 
 def _envelope(name: str, found: _Found) -> Envelope:
-    envelope = envelope_of(
-        name, Origin(found.topic, found.partition, found.offset), failure_in(found.kind, found.text, found.stack)
+    envelope = likely_envelope(
+        name, Origin(found.topic, found.partition, found.offset), truncated_failure(found.kind, found.text, found.stack)
     )
     envelope.group = found.group
     return envelope
 
 
-def _read_kstreamplify(fields: Fields) -> Envelope | None:
+def _read_kstreamplify(fields: HeaderFields) -> Envelope | None:
     try:
         return _envelope("kstreamplify", _kafka_error(fields.message.value))
-    except WireError:
+    except BinaryFormatError:
         return None
 
 
 def _restore_kstreamplify(message: Message) -> Message:
     try:
         found = _kafka_error(message.value)
-    except WireError:
+    except BinaryFormatError:
         raise DialectError("the value is no KafkaError") from None
     if found.value is None:
         raise DialectError("the KafkaError does not hold the original bytes")
     return replace(message, key=message.key if found.key is None else found.key, value=found.value)
 
 
-def _read_bakdata(fields: Fields) -> Envelope | None:
+def _read_bakdata(fields: HeaderFields) -> Envelope | None:
     try:
         return _envelope("bakdata-avro", _bakdata(fields.message.value))
-    except WireError:
+    except BinaryFormatError:
         return None
 
 
@@ -111,6 +111,6 @@ def _restore_bakdata(_: Message) -> Message:
     raise DialectError("the dead letter holds its input as a description, not as the original bytes")
 
 
-KSTREAMPLIFY = Dialect(name="kstreamplify", sniff=_read_kstreamplify, restore=_restore_kstreamplify)
-BAKDATA_AVRO = Dialect(name="bakdata-avro", sniff=_read_bakdata, restore=_restore_bakdata)
+KSTREAMPLIFY = Dialect(name="kstreamplify", read_value=_read_kstreamplify, restore=_restore_kstreamplify)
+BAKDATA_AVRO = Dialect(name="bakdata-avro", read_value=_read_bakdata, restore=_restore_bakdata)
 DIALECTS = (KSTREAMPLIFY, BAKDATA_AVRO)

@@ -3,20 +3,20 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from deadletter.core.failures import MESSAGE_LIMIT, STACK_LIMIT, TYPE_LIMIT, classify_error, classify_status
-from deadletter.core.header_values import moment, number, position
+from deadletter.core.failures import MAX_MESSAGE_CHARS, MAX_STACK_CHARS, MAX_TYPE_CHARS, classify_error, classify_status
+from deadletter.core.header_values import parse_number, parse_position, parse_time
 from deadletter.core.letters import Confidence, Envelope, Failure, Message, Origin, Place
-from deadletter.core.truncate import clip
+from deadletter.core.truncate import truncate
 
 Names = tuple[str, ...]
-_TEXT_BYTES = 4 * STACK_LIMIT
+_TEXT_BYTES = 4 * MAX_STACK_CHARS
 
 
 class DialectError(ValueError):
     """The original message cannot be restored from this letter; the text carries nothing of it."""
 
 
-class Fields:
+class HeaderFields:
     """The headers of one letter: the last of each name, and the first where a name was written more than once."""
 
     __slots__ = ("first", "last", "message", "place", "repeated")
@@ -29,27 +29,27 @@ class Fields:
         self.repeated = len(self.last) != len(headers)
         self.first: dict[str, bytes | None] = dict(reversed(headers)) if self.repeated else self.last
 
-    def text(self, names: Names, limit: int = TYPE_LIMIT) -> str | None:
+    def text(self, names: Names, limit: int = MAX_TYPE_CHARS) -> str | None:
         """The text of the first of these names that has one; `null` as a word is none."""
-        return text_in(self.last, names, limit)
+        return first_text(self.last, names, limit)
 
     def number(self, names: Names) -> int | None:
         """The number of the first of these names that has one."""
-        return _found(self.last, names, number)
+        return _found(self.last, names, parse_number)
 
-    def moment(self, names: Names) -> int | None:
+    def time(self, names: Names) -> int | None:
         """The time of the first of these names that has one."""
-        return _found(self.last, names, moment)
+        return _found(self.last, names, parse_time)
 
 
-def text_in(fields: dict[str, bytes | None], names: Names, limit: int = TYPE_LIMIT) -> str | None:
+def first_text(fields: dict[str, bytes | None], names: Names, limit: int = MAX_TYPE_CHARS) -> str | None:
     """The text of the first of these names that has one; `null` as a word is none."""
     for name in names:
         raw = fields.get(name)
         if raw:
             text = raw[:_TEXT_BYTES].decode("utf-8", "replace")
             if text != "null":
-                return clip(text, limit)
+                return truncate(text, limit)
     return None
 
 
@@ -72,8 +72,8 @@ class Dialect:
 
     name: str
     markers: Names = ()
-    needs: Names = ()
-    claims: Callable[[Fields], bool] | None = None
+    required_names: Names = ()
+    detect: Callable[[HeaderFields], bool] | None = None
     confidence: Confidence = Confidence.Certain
     topic: Names = ()
     partition: Names = ()
@@ -91,18 +91,18 @@ class Dialect:
     reason: Names = ()
     replays: Names = ()
     id: Names = ()
-    strips: Names = ()
-    unmistakable: bool = True
-    polish: Callable[[Fields, Envelope], None] | None = None  # what a table of names cannot say
-    sniff: Callable[[Fields], Envelope | None] | None = None  # reads key or value; None: not this dialect
+    strip_names: Names = ()
+    is_exclusive: bool = True
+    post_process: Callable[[HeaderFields, Envelope], None] | None = None  # what a table of names cannot say
+    read_value: Callable[[HeaderFields], Envelope | None] | None = None  # reads key or value; None: not this dialect
     restore: Callable[[Message], Message] | None = None  # the message as it was before it failed
 
-    def is_written_in(self, fields: Fields) -> bool:
+    def matches(self, fields: HeaderFields) -> bool:
         """Does this letter speak the dialect? Asked only when a marker is there."""
         names = fields.last
-        return all(name in names for name in self.needs) and (self.claims is None or self.claims(fields))
+        return all(name in names for name in self.required_names) and (self.detect is None or self.detect(fields))
 
-    def read(self, fields: Fields) -> Envelope:
+    def read(self, fields: HeaderFields) -> Envelope:
         """The envelope of a letter in this dialect, as far as it is written."""
         hop = self._origin(fields.last)
         envelope = Envelope(
@@ -112,18 +112,18 @@ class Dialect:
             hop=hop,
             group=fields.text(self.group) if self.group else None,
             attempts=max(fields.number(self.attempts) or 0, 0) if self.attempts else 0,
-            first_failed_at=fields.moment(self.first_failed_at) if self.first_failed_at else None,
-            failed_at=fields.moment(self.failed_at) if self.failed_at else None,
+            first_failed_at=fields.time(self.first_failed_at) if self.first_failed_at else None,
+            failed_at=fields.time(self.failed_at) if self.failed_at else None,
             failure=self._failure(fields),
             reason=(fields.text(self.reason) or "") if self.reason else "",
             replays=max(fields.number(self.replays) or 0, 0) if self.replays else 0,
             id=fields.text(self.id) if self.id else None,
         )
-        if self.polish:
-            self.polish(fields, envelope)
+        if self.post_process:
+            self.post_process(fields, envelope)
         return envelope
 
-    def glance(self, fields: Fields) -> Envelope:
+    def read_summary(self, fields: HeaderFields) -> Envelope:
         """As `read`, but only the id, the origin's place, the failure and the replays are right."""
         hop = self._place(fields.last)
         envelope = Envelope(
@@ -135,42 +135,46 @@ class Dialect:
             replays=max(fields.number(self.replays) or 0, 0) if self.replays else 0,
             id=fields.text(self.id) if self.id else None,
         )
-        if self.polish:
-            self.polish(fields, envelope)
+        if self.post_process:
+            self.post_process(fields, envelope)
         return envelope
 
     def _place(self, values: dict[str, bytes | None]) -> Origin:
         return Origin(
-            text_in(values, self.topic) if self.topic else None,
-            _found(values, self.partition, position) if self.partition else None,
-            _found(values, self.offset, position) if self.offset else None,
+            first_text(values, self.topic) if self.topic else None,
+            _found(values, self.partition, parse_position) if self.partition else None,
+            _found(values, self.offset, parse_position) if self.offset else None,
         )
 
     def _origin(self, values: dict[str, bytes | None]) -> Origin:
         origin = self._place(values)
-        origin.timestamp = _found(values, self.timestamp, moment) if self.timestamp else None
+        origin.timestamp = _found(values, self.timestamp, parse_time) if self.timestamp else None
         return origin
 
-    def _failure(self, fields: Fields) -> Failure:
+    def _failure(self, fields: HeaderFields) -> Failure:
         kind = (fields.text(self.type) or "") if self.type else ""
         status = fields.number(self.status) if self.status else None
         cause = (fields.text(self.cause) if self.cause else None) or kind
         return Failure(
             kind,
-            (fields.text(self.text, MESSAGE_LIMIT) or "") if self.text else "",
+            (fields.text(self.text, MAX_MESSAGE_CHARS) or "") if self.text else "",
             classify_status(status) if status and status >= 300 and not cause else classify_error(cause),
             status,
-            (fields.text(self.stack, STACK_LIMIT) or "") if self.stack else "",
+            (fields.text(self.stack, MAX_STACK_CHARS) or "") if self.stack else "",
         )
 
 
-def failure_in(kind: str, text: str, stack: str = "") -> Failure:
+def truncated_failure(kind: str, text: str, stack: str = "") -> Failure:
     """A failure that was found in a value, bounded and classified."""
     return Failure(
-        clip(kind, TYPE_LIMIT), clip(text, MESSAGE_LIMIT), classify_error(kind), None, clip(stack, STACK_LIMIT)
+        truncate(kind, MAX_TYPE_CHARS),
+        truncate(text, MAX_MESSAGE_CHARS),
+        classify_error(kind),
+        None,
+        truncate(stack, MAX_STACK_CHARS),
     )
 
 
-def envelope_of(name: str, origin: Origin, failure: Failure) -> Envelope:
+def likely_envelope(name: str, origin: Origin, failure: Failure) -> Envelope:
     """An envelope that was found in a key or value."""
     return Envelope(dialect=name, confidence=Confidence.Likely, origin=origin, hop=origin, failure=failure)

@@ -7,12 +7,12 @@ VARINT, FIXED64, LENGTH, FIXED32 = 0, 1, 2, 5
 _FIXED = {FIXED64: 8, FIXED32: 4}
 
 
-class WireError(ValueError):
+class BinaryFormatError(ValueError):
     """These bytes are not in the expected form."""
 
 
 @dataclass(slots=True)
-class Reader:
+class ByteReader:
     """Bytes and how far they were read."""
 
     raw: bytes
@@ -26,7 +26,7 @@ class Reader:
     def take(self, count: int) -> bytes:
         """The next bytes, all of them or a WireError."""
         if count < 0 or self.at + count > len(self.raw):
-            raise WireError("too short")
+            raise BinaryFormatError("too short")
         self.at += count
         return self.raw[self.at - count : self.at]
 
@@ -38,7 +38,7 @@ class Reader:
             value |= (byte & 0x7F) << shift
             if byte < 0x80:
                 return value
-        raise WireError("a number is too long")
+        raise BinaryFormatError("a number is too long")
 
     def zigzag(self) -> int:
         """An Avro int or long."""
@@ -57,7 +57,7 @@ class Reader:
         """The branch of an Avro union of null and something."""
         branch = self.zigzag()
         if branch not in {0, 1}:
-            raise WireError("no such branch")
+            raise BinaryFormatError("no such branch")
         return branch == 1
 
 
@@ -66,20 +66,20 @@ def utf8(raw: bytes) -> str:
     try:
         return raw.decode()
     except UnicodeDecodeError:
-        raise WireError("not a text") from None
+        raise BinaryFormatError("not a text") from None
 
 
-def protobuf(raw: bytes, kinds: dict[int, int]) -> dict[int, int | bytes]:
+def read_protobuf(raw: bytes, kinds: dict[int, int]) -> dict[int, int | bytes]:
     """The last value of each field; a WireError when a field is not of the expected kind or not expected at all."""
     found: dict[int, int | bytes] = {}
-    for field, kind, value in _fields(Reader(raw)):
+    for field, kind, value in _fields(ByteReader(raw)):
         if kinds.get(field) != kind:
-            raise WireError("an unexpected field")
+            raise BinaryFormatError("an unexpected field")
         found[field] = value
     return found
 
 
-def _fields(reader: Reader) -> Iterator[tuple[int, int, int | bytes]]:
+def _fields(reader: ByteReader) -> Iterator[tuple[int, int, int | bytes]]:
     while not reader.is_done:
         tag = reader.varint()
         field, kind = tag >> 3, tag & 7
@@ -90,10 +90,10 @@ def _fields(reader: Reader) -> Iterator[tuple[int, int, int | bytes]]:
         elif kind in _FIXED:
             yield field, kind, reader.take(_FIXED[kind])
         else:
-            raise WireError("groups are not read")
+            raise BinaryFormatError("groups are not read")
 
 
-def signed(value: int | bytes | None) -> int | None:
+def to_signed(value: int | bytes | None) -> int | None:
     """A protobuf int32 or int64 out of its varint; None for anything else."""
     if not isinstance(value, int):
         return None

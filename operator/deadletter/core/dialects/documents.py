@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import msgspec
 
-from deadletter.core.dialects.base import Dialect, DialectError, Fields
-from deadletter.core.failures import MESSAGE_LIMIT, classify_status
+from deadletter.core.dialects.base import Dialect, DialectError, HeaderFields
+from deadletter.core.failures import MAX_MESSAGE_CHARS, classify_status
 from deadletter.core.letters import Category, Confidence, Envelope, Headers, Message, Place
-from deadletter.core.truncate import clip
+from deadletter.core.truncate import truncate
 
 Document = dict[str, msgspec.Raw]
 _DOCUMENT = msgspec.json.Decoder(Document)
@@ -66,16 +66,16 @@ def _is_envelope(names: dict[str, bytes | None]) -> bool:
     return all(any(name in names for name in family) for family in (_BODIES, _ERRORS, _TRACES))
 
 
-def _claims_envelope(fields: Fields) -> bool:
+def _claims_envelope(fields: HeaderFields) -> bool:
     return _is_envelope(fields.last)
 
 
-def _sniff_envelope(fields: Fields) -> Envelope | None:
-    inner = Fields(Message(None, None, _as_headers(document_of(fields.message.value))), fields.place)
+def _sniff_envelope(fields: HeaderFields) -> Envelope | None:
+    inner = HeaderFields(Message(None, None, _as_headers(document_of(fields.message.value))), fields.place)
     return JSON_ENVELOPE.read(inner) if _is_envelope(inner.last) else None
 
 
-def _category(fields: Fields, envelope: Envelope) -> None:
+def _category(fields: HeaderFields, envelope: Envelope) -> None:
     named = (fields.text(("error_category", "errorCategory")) or "").capitalize()
     if named in Category.__members__:
         envelope.failure.category = Category(named)
@@ -93,7 +93,7 @@ def _restore_envelope(message: Message) -> Message:
 JSON_ENVELOPE = Dialect(
     name="json-envelope",
     markers=("dead_lettered_at", "source_mailbox", "task_id", "last_error"),
-    claims=_claims_envelope,
+    detect=_claims_envelope,
     confidence=Confidence.Likely,
     topic=("source_mailbox", "original_topic", "originalTopic", "source_topic"),
     partition=("original_partition", "originalPartition"),
@@ -105,7 +105,7 @@ JSON_ENVELOPE = Dialect(
     text=("last_error", "error", "error_message", "errorMessage", "reason"),
     stack=("stack_trace", "stackTrace"),
     id=("message_id", "task_id", "messageId", "id"),
-    strips=(
+    strip_names=(
         *_BODIES,
         *_ERRORS,
         *_TRACES,
@@ -122,26 +122,28 @@ JSON_ENVELOPE = Dialect(
         "error_category",
         "updated_at",
     ),
-    unmistakable=False,
-    polish=_category,
-    sniff=_sniff_envelope,
+    is_exclusive=False,
+    post_process=_category,
+    read_value=_sniff_envelope,
     restore=_restore_envelope,
 )
 
 # --- knative
 
 
-def _sniff_knative(fields: Fields) -> Envelope | None:
+def _sniff_knative(fields: HeaderFields) -> Envelope | None:
     document = document_of(fields.message.value)
     if "specversion" not in document or not any(name in document for name in _KNATIVE):
         return None
-    return KNATIVE.read(Fields(Message(None, None, _as_headers(document, "ce_")), fields.place))
+    return KNATIVE.read(HeaderFields(Message(None, None, _as_headers(document, "ce_")), fields.place))
 
 
-def _decode_answer(_: Fields, envelope: Envelope) -> None:
+def _decode_answer(_: HeaderFields, envelope: Envelope) -> None:
     failure = envelope.failure
     with suppress(ValueError):  # an older broker wrote it plainly
-        failure.message = clip(b64decode(failure.message, validate=True).decode("utf-8", "replace"), MESSAGE_LIMIT)
+        failure.message = truncate(
+            b64decode(failure.message, validate=True).decode("utf-8", "replace"), MAX_MESSAGE_CHARS
+        )
     if failure.status is not None:
         failure.type = f"Http{failure.status}"
         failure.category = classify_status(failure.status)
@@ -164,34 +166,34 @@ KNATIVE = Dialect(
     status=("ce_knativeerrorcode",),
     text=("ce_knativeerrordata",),
     id=("ce_id",),
-    strips=("ce_knativeerror*", "ce_kne-*"),
-    polish=_decode_answer,
-    sniff=_sniff_knative,
+    strip_names=("ce_knativeerror*", "ce_kne-*"),
+    post_process=_decode_answer,
+    read_value=_sniff_knative,
     restore=_restore_knative,
 )
 
 # --- redis-streams
 
 
-def _is_stream(fields: Fields) -> bool:
+def _is_stream(fields: HeaderFields) -> bool:
     return "times_delivered" in fields.last or fields.place.box.endswith(_SUFFIXES)
 
 
-def _stream_origin(fields: Fields, envelope: Envelope) -> None:
+def _stream_origin(fields: HeaderFields, envelope: Envelope) -> None:
     """The stream's own name tells the origin, and the source id is its entry there."""
     box, origin = fields.place.box, envelope.origin
     if box.endswith(_SUFFIXES):
         origin.topic = origin.topic or box[:-4]
     ms, found, seq = (envelope.id or "").partition("-")
     if found and ms.isascii() and ms.isdigit() and seq.isascii() and seq.isdigit():
-        origin.partition, origin.offset = 0, Place.of_entry(box, envelope.id or "").offset
+        origin.partition, origin.offset = 0, Place.from_entry_id(box, envelope.id or "").offset
     envelope.hop = origin
 
 
 REDIS_STREAMS = Dialect(
     name="redis-streams",
     markers=("times_delivered", "source_id"),
-    claims=_is_stream,
+    detect=_is_stream,
     confidence=Confidence.Likely,
     topic=("source_stream", "stream"),
     group=("group", "consumer_group"),
@@ -200,7 +202,7 @@ REDIS_STREAMS = Dialect(
     type=("error_type",),
     text=("error", "last_error"),
     id=("source_id",),
-    strips=(
+    strip_names=(
         "times_delivered",
         "delivery_count",
         "source_id",
@@ -210,7 +212,7 @@ REDIS_STREAMS = Dialect(
         "error_type",
         "last_error",
     ),
-    unmistakable=False,
-    polish=_stream_origin,
+    is_exclusive=False,
+    post_process=_stream_origin,
 )
 DIALECTS = (KNATIVE, JSON_ENVELOPE, REDIS_STREAMS)

@@ -1,6 +1,6 @@
 """Frameworks of many languages: SmallRye, Karafka, Watermill, Wolverine, MassTransit, NServiceBus and others."""
 
-from deadletter.core.dialects.base import Dialect, Fields
+from deadletter.core.dialects.base import Dialect, HeaderFields
 from deadletter.core.letters import Envelope
 
 _WOLVERINE = "wolverine-kafka-retry-"
@@ -9,14 +9,14 @@ _NSB = "NServiceBus.ExceptionInfo."
 _DEAD = "DEAD_LETTER_MESSAGE_"
 
 
-def _topic_of_uri(_: Fields, envelope: Envelope) -> None:
+def _topic_of_uri(_: HeaderFields, envelope: Envelope) -> None:
     """A destination is a URI (`kafka://topic/orders`, `queue:orders`, `orders@host`); its last part is the topic."""
     for origin in (envelope.origin, envelope.hop):
         if origin.topic is not None:
             origin.topic = origin.topic.split("?")[0].rstrip("/").split("/")[-1].split(":")[-1].split("@")[0] or None
 
 
-def _is_wolverine(fields: Fields) -> bool:
+def _is_wolverine(fields: HeaderFields) -> bool:
     names = fields.last
     return "failed-at" in names or f"{_WOLVERINE}source" in names or f"{_WOLVERINE}attempt" in names
 
@@ -39,19 +39,19 @@ SMALLRYE = Dialect(
     type=("dead-letter-exception-class-name", "delayed-retry-exception-class-name"),
     cause=("dead-letter-cause-class-name", "delayed-retry-cause-class-name"),
     text=("dead-letter-reason", "delayed-retry-reason", "dead-letter-cause", "delayed-retry-cause"),
-    strips=("dead-letter-*", "delayed-retry-*", "deserialization-failure-*"),
+    strip_names=("dead-letter-*", "delayed-retry-*", "deserialization-failure-*"),
 )
 KARAFKA = Dialect(
     name="karafka",
     markers=("source_attempts",),
-    needs=("source_topic",),
+    required_names=("source_topic",),
     topic=("source_topic",),
     partition=("source_partition",),
     offset=("source_offset",),
     group=("source_consumer_group",),
     attempts=("source_attempts",),
     id=("source_trace_id",),
-    strips=(
+    strip_names=(
         "source_topic",
         "source_partition",
         "source_offset",
@@ -59,7 +59,7 @@ KARAFKA = Dialect(
         "source_attempts",
         "source_trace_id",
     ),
-    unmistakable=False,
+    is_exclusive=False,
 )
 WATERMILL = Dialect(
     name="watermill",
@@ -67,12 +67,12 @@ WATERMILL = Dialect(
     topic=("topic_poisoned",),
     group=("subscriber_poisoned", "handler_poisoned"),
     text=("reason_poisoned",),
-    strips=("reason_poisoned", "topic_poisoned", "handler_poisoned", "subscriber_poisoned"),
+    strip_names=("reason_poisoned", "topic_poisoned", "handler_poisoned", "subscriber_poisoned"),
 )
 WOLVERINE = Dialect(
     name="wolverine",
     markers=("exception-type", f"{_WOLVERINE}source", f"{_WOLVERINE}attempt"),
-    claims=_is_wolverine,
+    detect=_is_wolverine,
     topic=("original-destination", f"{_WOLVERINE}source"),
     partition=("original-partition",),
     offset=("original-offset",),
@@ -82,7 +82,7 @@ WOLVERINE = Dialect(
     type=("exception-type", f"{_WOLVERINE}exception-type"),
     text=("exception-message", f"{_WOLVERINE}exception-message"),
     stack=("exception-stack",),
-    strips=(
+    strip_names=(
         f"{_WOLVERINE}*",
         "exception-type",
         "exception-message",
@@ -93,8 +93,8 @@ WOLVERINE = Dialect(
         "original-offset",
         "attempts",
     ),
-    unmistakable=False,
-    polish=_topic_of_uri,
+    is_exclusive=False,
+    post_process=_topic_of_uri,
 )
 MASSTRANSIT = Dialect(
     name="masstransit",
@@ -107,8 +107,8 @@ MASSTRANSIT = Dialect(
     text=(f"{_MT}Message",),
     stack=(f"{_MT}StackTrace",),
     reason=("MT-Reason",),
-    strips=("MT-Reason", f"{_MT}*", "MT-Redelivery-Count"),
-    polish=_topic_of_uri,
+    strip_names=("MT-Reason", f"{_MT}*", "MT-Redelivery-Count"),
+    post_process=_topic_of_uri,
 )
 NSERVICEBUS = Dialect(
     name="nservicebus",
@@ -121,14 +121,14 @@ NSERVICEBUS = Dialect(
     text=(f"{_NSB}Message",),
     stack=(f"{_NSB}StackTrace",),
     id=("NServiceBus.MessageId",),
-    strips=(
+    strip_names=(
         "NServiceBus.FailedQ",
         "NServiceBus.TimeOfFailure",
         f"{_NSB}*",
         "NServiceBus.Retries*",
         "NServiceBus.FLRetries",
     ),
-    polish=_topic_of_uri,
+    post_process=_topic_of_uri,
 )
 BRIGHTER = Dialect(
     name="brighter",
@@ -137,7 +137,7 @@ BRIGHTER = Dialect(
     failed_at=("RejectionTimestamp",),
     text=("RejectionMessage",),
     type=("RejectionReason",),
-    strips=("OriginalTopic", "OriginalType", "RejectionReason", "RejectionMessage", "RejectionTimestamp"),
+    strip_names=("OriginalTopic", "OriginalType", "RejectionReason", "RejectionMessage", "RejectionTimestamp"),
 )
 SILVERBACK = Dialect(
     name="silverback",
@@ -149,7 +149,7 @@ SILVERBACK = Dialect(
     group=("x-source-consumer-group-id",),
     attempts=("x-failed-attempts",),
     text=("x-failure-reason",),
-    strips=(
+    strip_names=(
         "x-source-topic",
         "x-source-partition",
         "x-source-offset",
@@ -158,7 +158,7 @@ SILVERBACK = Dialect(
         "x-failed-attempts",
         "x-failure-reason",
     ),
-    unmistakable=False,
+    is_exclusive=False,
 )
 CRONSUMER = Dialect(
     name="cronsumer",
@@ -166,8 +166,8 @@ CRONSUMER = Dialect(
     attempts=("x-retry-attempt-count", "x-retry-count"),
     timestamp=("x-produce-time",),
     text=("x-error-message",),
-    strips=("x-retry-count", "x-retry-attempt-count", "x-produce-time", "x-error-message"),
-    unmistakable=False,
+    strip_names=("x-retry-count", "x-retry-attempt-count", "x-produce-time", "x-error-message"),
+    is_exclusive=False,
 )
 DJANGO_KAFKA = Dialect(
     name="django-kafka",
@@ -178,16 +178,16 @@ DJANGO_KAFKA = Dialect(
     failed_at=("RETRY_TIMESTAMP",),
     text=("DEAD_LETTER_SUMMARY",),
     stack=("DEAD_LETTER_DETAIL",),
-    strips=("DEAD_LETTER_*", "RETRY_MESSAGE*", "RETRY_TIMESTAMP"),
+    strip_names=("DEAD_LETTER_*", "RETRY_MESSAGE*", "RETRY_TIMESTAMP"),
 )
 ARROYO = Dialect(
     name="arroyo",
     markers=("original_partition",),
-    needs=("original_offset",),
+    required_names=("original_offset",),
     partition=("original_partition",),
     offset=("original_offset",),
-    strips=("original_partition", "original_offset"),
-    unmistakable=False,
+    strip_names=("original_partition", "original_offset"),
+    is_exclusive=False,
 )
 DIALECTS = (
     SMALLRYE,

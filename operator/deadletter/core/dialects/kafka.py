@@ -1,6 +1,6 @@
 """What Apache Kafka itself writes: share groups, Connect, Streams; and what builds on their names."""
 
-from deadletter.core.dialects.base import Dialect, DialectError, Fields
+from deadletter.core.dialects.base import Dialect, DialectError, HeaderFields
 from deadletter.core.letters import Confidence, Envelope, Message
 
 _CONNECT = "__connect.errors."
@@ -8,12 +8,12 @@ _STREAMS = "__streams.errors."
 _MQ_NAMES = tuple(f"{_CONNECT}{name}" for name in ("jms.message.id", "jms.timestamp", "mq.queue"))
 
 
-def _unwrapped(_: Fields, envelope: Envelope) -> None:
+def _unwrapped(_: HeaderFields, envelope: Envelope) -> None:
     """Throwable.toString is `class: message`; the class alone is the type."""
     envelope.failure.type = envelope.failure.type.partition(": ")[0]
 
 
-def _unquoted(_: Fields, envelope: Envelope) -> None:
+def _unquoted(_: HeaderFields, envelope: Envelope) -> None:
     """Connect's header converters write texts as JSON: with quotes."""
     failure = envelope.failure
     failure.type, failure.message = failure.type.strip('"'), failure.message.strip('"')
@@ -44,7 +44,7 @@ SHARE_GROUP = Dialect(
     group=("__dlq.errors.group",),
     attempts=("__dlq.errors.delivery.count",),
     text=("__dlq.errors.message",),
-    strips=("__dlq.errors.*",),
+    strip_names=("__dlq.errors.*",),
     restore=_with_payload,
 )
 KIP_1317 = Dialect(
@@ -54,7 +54,7 @@ KIP_1317 = Dialect(
     partition=("_dlq.errors.original.partition",),
     offset=("_dlq.errors.original.offset",),
     reason=("_dlq.errors.disposition",),
-    strips=("_dlq.errors.*",),
+    strip_names=("_dlq.errors.*",),
 )
 IBM_MQ_SOURCE = Dialect(
     name="ibm-mq-source",
@@ -70,8 +70,8 @@ IBM_MQ_SOURCE = Dialect(
     text=(f"{_CONNECT}exception.message", f"{_CONNECT}cause.message"),
     stack=(f"{_CONNECT}exception.stacktrace",),
     id=(f"{_CONNECT}jms.message.id",),
-    strips=("__connect.errors.*",),
-    polish=_unquoted,
+    strip_names=("__connect.errors.*",),
+    post_process=_unquoted,
 )
 CONNECT = Dialect(
     name="kafka-connect",
@@ -83,7 +83,7 @@ CONNECT = Dialect(
     type=(f"{_CONNECT}exception.class.name",),
     text=(f"{_CONNECT}exception.message",),
     stack=(f"{_CONNECT}exception.stacktrace",),
-    strips=("__connect.errors.*",),
+    strip_names=("__connect.errors.*",),
 )
 CONNECT_BARE = Dialect(name="kafka-connect-bare", confidence=Confidence.Unknown)
 BAKDATA_STREAMS = Dialect(
@@ -95,7 +95,7 @@ BAKDATA_STREAMS = Dialect(
     type=(f"{_STREAMS}exception.class.name",),
     text=(f"{_STREAMS}exception.message", f"{_STREAMS}description"),
     stack=(f"{_STREAMS}exception.stack_trace",),
-    strips=("__streams.errors.*",),
+    strip_names=("__streams.errors.*",),
 )
 STREAMS = Dialect(
     name="kafka-streams",
@@ -106,8 +106,8 @@ STREAMS = Dialect(
     type=(f"{_STREAMS}exception",),
     text=(f"{_STREAMS}message",),
     stack=(f"{_STREAMS}stacktrace",),
-    strips=("__streams.errors.*",),
-    polish=_unwrapped,
+    strip_names=("__streams.errors.*",),
+    post_process=_unwrapped,
 )
 CONFLUENT_RULE = Dialect(
     name="confluent-rule",
@@ -115,7 +115,7 @@ CONFLUENT_RULE = Dialect(
     topic=("__rule.topic",),
     text=("__rule.exception",),
     reason=("__rule.name",),
-    strips=("__rule.*",),
+    strip_names=("__rule.*",),
     restore=_still_serialised,
 )
 DIALECTS = (SHARE_GROUP, KIP_1317, IBM_MQ_SOURCE, CONNECT, CONNECT_BARE, BAKDATA_STREAMS, STREAMS, CONFLUENT_RULE)

@@ -2,9 +2,9 @@
 
 from dataclasses import replace
 
-from deadletter.core.dialects.base import Dialect, DialectError, Fields, envelope_of, failure_in
-from deadletter.core.dialects.binary import LENGTH, VARINT, WireError, protobuf, signed, utf8
-from deadletter.core.header_values import epoch, in_range
+from deadletter.core.dialects.base import Dialect, DialectError, HeaderFields, likely_envelope, truncated_failure
+from deadletter.core.dialects.binary import LENGTH, VARINT, BinaryFormatError, read_protobuf, to_signed, utf8
+from deadletter.core.header_values import epoch_to_ms, time_in_range
 from deadletter.core.letters import Envelope, Failure, Message, Origin
 
 _UBER = {1: VARINT, 2: LENGTH, 3: VARINT, 4: VARINT, 5: VARINT, 6: LENGTH, 7: VARINT}
@@ -17,25 +17,27 @@ def _text(value: int | bytes | None) -> str:
 
 
 def _uber_key(key: bytes | None) -> dict[int, int | bytes]:
-    found = protobuf(key or b"", _UBER)
+    found = read_protobuf(key or b"", _UBER)
     if not found.get(2):
-        raise WireError("no topic")
+        raise BinaryFormatError("no topic")
     _text(found[2])
     return found
 
 
 def _position(value: int | bytes | None) -> int:
     """Protobuf does not write a nought."""
-    return max(signed(value) or 0, 0)
+    return max(to_signed(value) or 0, 0)
 
 
-def _read_uber(fields: Fields) -> Envelope | None:
+def _read_uber(fields: HeaderFields) -> Envelope | None:
     try:
         found = _uber_key(fields.message.key)
-    except WireError:
+    except BinaryFormatError:
         return None
-    origin = Origin(_text(found[2]), _position(found.get(3)), _position(found.get(4)), epoch(signed(found.get(5))))
-    envelope = envelope_of("uber-protobuf-key", origin, Failure())
+    origin = Origin(
+        _text(found[2]), _position(found.get(3)), _position(found.get(4)), epoch_to_ms(to_signed(found.get(5)))
+    )
+    envelope = likely_envelope("uber-protobuf-key", origin, Failure())
     envelope.attempts = _position(found.get(1))
     return envelope
 
@@ -43,15 +45,15 @@ def _read_uber(fields: Fields) -> Envelope | None:
 def _restore_uber(message: Message) -> Message:
     try:
         key = _uber_key(message.key).get(6)
-    except WireError:
+    except BinaryFormatError:
         raise DialectError("the key is no DLQMetadata") from None
     return replace(message, key=key if isinstance(key, bytes) else None)
 
 
 def _pipestream_value(value: bytes | None) -> dict[int, int | bytes]:
-    found = protobuf(value or b"", _PIPESTREAM)
+    found = read_protobuf(value or b"", _PIPESTREAM)
     if not (1 in found and found.keys() & {2, 3} and found.keys() & {4, 6, 7}):
-        raise WireError("not enough fields")
+        raise BinaryFormatError("not enough fields")
     for field in (2, 3, 6, 7):
         _text(found.get(field))
     return found
@@ -60,18 +62,18 @@ def _pipestream_value(value: bytes | None) -> dict[int, int | bytes]:
 def _failed_at(value: int | bytes | None) -> int | None:
     if not isinstance(value, bytes):
         return None
-    parts = protobuf(value, _TIMESTAMP)
-    return in_range((signed(parts.get(1)) or 0) * 1_000 + (signed(parts.get(2)) or 0) // 1_000_000)
+    parts = read_protobuf(value, _TIMESTAMP)
+    return time_in_range((to_signed(parts.get(1)) or 0) * 1_000 + (to_signed(parts.get(2)) or 0) // 1_000_000)
 
 
-def _read_pipestream(fields: Fields) -> Envelope | None:
+def _read_pipestream(fields: HeaderFields) -> Envelope | None:
     try:
         found = _pipestream_value(fields.message.value)
         failed_at = _failed_at(found.get(4))
-    except WireError:
+    except BinaryFormatError:
         return None
-    failure = failure_in(_text(found.get(2)), _text(found.get(3)))
-    envelope = envelope_of("pipestream", Origin(_text(found.get(7)) or None), failure)
+    failure = truncated_failure(_text(found.get(2)), _text(found.get(3)))
+    envelope = likely_envelope("pipestream", Origin(_text(found.get(7)) or None), failure)
     envelope.failed_at, envelope.group = failed_at, _text(found.get(6)) or None
     return envelope
 
@@ -79,11 +81,11 @@ def _read_pipestream(fields: Fields) -> Envelope | None:
 def _restore_pipestream(message: Message) -> Message:
     try:
         stream = bytes(_pipestream_value(message.value)[1])
-    except WireError:
+    except BinaryFormatError:
         raise DialectError("the value is no DlqMessage") from None
     return replace(message, value=stream)
 
 
-UBER = Dialect(name="uber-protobuf-key", sniff=_read_uber, restore=_restore_uber)
-PIPESTREAM = Dialect(name="pipestream", sniff=_read_pipestream, restore=_restore_pipestream)
+UBER = Dialect(name="uber-protobuf-key", read_value=_read_uber, restore=_restore_uber)
+PIPESTREAM = Dialect(name="pipestream", read_value=_read_pipestream, restore=_restore_pipestream)
 DIALECTS = (UBER, PIPESTREAM)

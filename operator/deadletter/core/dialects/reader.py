@@ -8,26 +8,26 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from deadletter.core import headers
-from deadletter.core.dialects.base import Dialect, DialectError, Fields
-from deadletter.core.dialects.registry import BY_NAME, GENERIC_RANK, MARKED, NAMES, NONE, TABLE, VALUE_DIALECTS
-from deadletter.core.dialects.strip_headers import kept_headers
+from deadletter.core.dialects.base import Dialect, DialectError, HeaderFields
+from deadletter.core.dialects.registry import BY_NAME, DIALECT_NAMES, GENERIC_RANK, MARKED, NONE, TABLE, VALUE_DIALECTS
+from deadletter.core.dialects.strip_headers import strip_headers
 from deadletter.core.letters import Confidence, Envelope, Letter, Message, Place
 
 __all__ = [
-    "NAMES",
+    "DIALECT_NAMES",
     "DialectError",
-    "glance",
     "is_pointer",
-    "kept_headers",
-    "original",
     "read_envelope",
     "read_letter",
-    "restored",
+    "read_letter_summary",
+    "restore_message",
+    "restore_payload",
+    "strip_headers",
 ]
 
 AUTO = "Auto"
-OUR_MARKERS = frozenset(headers.MARKERS)  # the first of the table, and it claims nothing more
-Reader = Callable[[Dialect, Fields], Envelope]
+OUR_MARKERS = frozenset(headers.DETECTION_HEADERS)  # the first of the table, and it claims nothing more
+EnvelopeReader = Callable[[Dialect, HeaderFields], Envelope]
 
 
 def read_letter(
@@ -44,10 +44,10 @@ def read_envelope(
 
     ValueError for a dialect that is neither Auto nor one of NAMES.
     """
-    return _envelope(Fields(message, place), dialect, read_values, origin, _read)
+    return _envelope(HeaderFields(message, place), dialect, read_values, origin, _read)
 
 
-def glance(
+def read_letter_summary(
     message: Message,
     place: Place,
     dialect: str = AUTO,
@@ -61,17 +61,19 @@ def glance(
     """
     fields = dict(message.headers)
     if dialect != AUTO or OUR_MARKERS.isdisjoint(fields):
-        return Letter(message, place, _envelope(Fields(message, place), dialect, read_values, origin, _glance))
+        return Letter(message, place, _envelope(HeaderFields(message, place), dialect, read_values, origin, _glance))
     # Most letters are ours, and nothing else need be asked.
     if not to_send:
-        return Letter(message, place, headers.outline(fields, origin))
-    envelope = headers.glance(fields)
+        return Letter(message, place, headers.read_for_count(fields, origin))
+    envelope = headers.read_summary(fields)
     if origin is not None:
         _name_origin(envelope, origin)
     return Letter(message, place, envelope)
 
 
-def _envelope(fields: Fields, dialect: str, read_values: bool, origin: str | None, read: Reader) -> Envelope:
+def _envelope(
+    fields: HeaderFields, dialect: str, read_values: bool, origin: str | None, read: EnvelopeReader
+) -> Envelope:
     envelope = _detected(fields, read_values, read) if dialect == AUTO else _pinned(fields, dialect, read)
     last = fields.last
     if headers.REPLAYS in last or headers.REPLAY in last:
@@ -89,7 +91,7 @@ def _name_origin(envelope: Envelope, topic: str) -> None:
         envelope.hop = replace(envelope.hop, topic=topic)
 
 
-def _detected(fields: Fields, read_values: bool, read: Reader) -> Envelope:
+def _detected(fields: HeaderFields, read_values: bool, read: EnvelopeReader) -> Envelope:
     rank = _marked_rank(fields)
     if rank is None or rank == GENERIC_RANK:
         found = _sniffed(fields) if read_values else None
@@ -98,42 +100,42 @@ def _detected(fields: Fields, read_values: bool, read: Reader) -> Envelope:
     return read(TABLE[rank] if rank is not None else NONE, fields)
 
 
-def _marked_rank(fields: Fields) -> int | None:
+def _marked_rank(fields: HeaderFields) -> int | None:
     """The most specific dialect whose marker is there and which claims the letter."""
     if not OUR_MARKERS.isdisjoint(fields.last):
         return 0
     ranks = {rank for name in fields.last if name in MARKED for rank in MARKED[name]}
     for rank in sorted(ranks):
-        if TABLE[rank].is_written_in(fields):
+        if TABLE[rank].matches(fields):
             return rank
     return None
 
 
-def _sniffed(fields: Fields) -> Envelope | None:
+def _sniffed(fields: HeaderFields) -> Envelope | None:
     for dialect in VALUE_DIALECTS:
-        found = dialect.sniff(fields) if dialect.sniff else None
+        found = dialect.read_value(fields) if dialect.read_value else None
         if found is not None:
             return found
     return None
 
 
-def _read(dialect: Dialect, fields: Fields) -> Envelope:
-    if dialect.sniff is not None and not _is_in_headers(dialect, fields):
-        return dialect.sniff(fields) or Envelope(dialect=dialect.name)
+def _read(dialect: Dialect, fields: HeaderFields) -> Envelope:
+    if dialect.read_value is not None and not _is_in_headers(dialect, fields):
+        return dialect.read_value(fields) or Envelope(dialect=dialect.name)
     return dialect.read(fields)
 
 
-def _glance(dialect: Dialect, fields: Fields) -> Envelope:
+def _glance(dialect: Dialect, fields: HeaderFields) -> Envelope:
     if dialect.name == "ours":
-        return headers.glance(fields.last)
-    return _read(dialect, fields) if dialect.sniff is not None else dialect.glance(fields)
+        return headers.read_summary(fields.last)
+    return _read(dialect, fields) if dialect.read_value is not None else dialect.read_summary(fields)
 
 
-def _is_in_headers(dialect: Dialect, fields: Fields) -> bool:
+def _is_in_headers(dialect: Dialect, fields: HeaderFields) -> bool:
     return dialect.name != "ours" and any(marker in fields.last for marker in dialect.markers)
 
 
-def _pinned(fields: Fields, name: str, read: Reader) -> Envelope:
+def _pinned(fields: HeaderFields, name: str, read: EnvelopeReader) -> Envelope:
     if name not in BY_NAME:
         raise ValueError("no such dialect; `decode --list` prints their names")
     envelope = read(BY_NAME[name], fields)
@@ -147,16 +149,16 @@ def is_pointer(message: Message, envelope: Envelope) -> bool:
     return envelope.dialect == "kafka-share-group" and message.key is None and message.value is None
 
 
-def restored(message: Message, envelope: Envelope) -> Message:
+def restore_payload(message: Message, envelope: Envelope) -> Message:
     """Key and value as they were before it failed, headers untouched; DialectError when the letter does not hold it."""
     dialect = BY_NAME.get(envelope.dialect, NONE)
     return dialect.restore(message) if dialect.restore else message
 
 
-def original(message: Message, envelope: Envelope) -> Message:
+def restore_message(message: Message, envelope: Envelope) -> Message:
     """The message as it was before it failed: key and value restored, the envelope's headers gone, all else untouched.
 
     DialectError when the letter does not hold it.
     """
-    whole = restored(message, envelope)
-    return Message(whole.key, whole.value, kept_headers(whole.headers, envelope.dialect), whole.timestamp)
+    whole = restore_payload(message, envelope)
+    return Message(whole.key, whole.value, strip_headers(whole.headers, envelope.dialect), whole.timestamp)

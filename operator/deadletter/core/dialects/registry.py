@@ -2,15 +2,15 @@
 
 from deadletter.core import headers
 from deadletter.core.dialects import avro, documents, frameworks, generic, kafka, protobuf, spring
-from deadletter.core.dialects.base import Dialect, Fields
+from deadletter.core.dialects.base import Dialect, HeaderFields
 from deadletter.core.letters import Confidence, Envelope
 
 
-def _read_ours(fields: Fields) -> Envelope | None:
-    return headers.read_fields(fields.last)
+def _read_ours(fields: HeaderFields) -> Envelope | None:
+    return headers.read_headers(fields.last)
 
 
-OURS = Dialect(name="ours", markers=headers.MARKERS, strips=headers.OUR_HEADERS, sniff=_read_ours)
+OURS = Dialect(name="ours", markers=headers.DETECTION_HEADERS, strip_names=headers.OUR_HEADERS, read_value=_read_ours)
 NONE = Dialect(name="none", confidence=Confidence.Unknown)
 TABLE: tuple[Dialect, ...] = (
     OURS,
@@ -25,7 +25,7 @@ TABLE: tuple[Dialect, ...] = (
     NONE,
 )
 BY_NAME = {dialect.name: dialect for dialect in TABLE}
-NAMES: tuple[str, ...] = tuple(BY_NAME)
+DIALECT_NAMES: tuple[str, ...] = tuple(BY_NAME)
 VALUE_DIALECTS = (*protobuf.DIALECTS, *avro.DIALECTS, documents.KNATIVE, documents.JSON_ENVELOPE)
 _RANKS = {dialect.name: rank for rank, dialect in enumerate(TABLE)}
 

@@ -1,6 +1,6 @@
 """Spring: the dead-letter recoverer, retryable topics, and Cloud Stream."""
 
-from deadletter.core.dialects.base import Dialect, Fields
+from deadletter.core.dialects.base import Dialect, HeaderFields
 from deadletter.core.letters import Envelope
 
 _DLT = "kafka_dlt-"
@@ -12,7 +12,7 @@ def _binary(raw: bytes | None) -> bool:
     return raw is not None and len(raw) in {4, 8} and not raw.isdigit()
 
 
-def _is_cloud_stream(fields: Fields) -> bool:
+def _is_cloud_stream(fields: HeaderFields) -> bool:
     """The same names are home-made elsewhere, in text; Cloud Stream writes big-endian integers."""
     last = fields.last
     if any(_binary(last.get(f"x-original-{name}")) for name in ("partition", "offset", "timestamp")):
@@ -20,14 +20,14 @@ def _is_cloud_stream(fields: Fields) -> bool:
     return "x-exception-fqcn" in last and "x-exception-stacktrace" in last
 
 
-def _unwrapped(fields: Fields, envelope: Envelope) -> None:
+def _unwrapped(fields: HeaderFields, envelope: Envelope) -> None:
     """The container wraps whatever a listener throws: only the cause tells one failure from another."""
     failure = envelope.failure
     if failure.type == _WRAPPER:
         failure.type = fields.text(_CAUSES) or failure.type
 
 
-def _retried(fields: Fields, envelope: Envelope) -> None:
+def _retried(fields: HeaderFields, envelope: Envelope) -> None:
     """As above; and old versions wrote the attempts as one unsigned byte, which may look like a digit."""
     _unwrapped(fields, envelope)
     raw = fields.last.get("retry_topic-attempts")
@@ -49,8 +49,8 @@ RETRY_TOPIC = Dialect(
     cause=_CAUSES,
     text=("kafka_exception-message", f"{_DLT}exception-message", "kafka_key-exception-message"),
     stack=("kafka_exception-stacktrace", f"{_DLT}exception-stacktrace", "kafka_key-exception-stacktrace"),
-    strips=("retry_topic-*", "kafka_original-*", "kafka_exception-*", "kafka_key-exception-*", f"{_DLT}*"),
-    polish=_retried,
+    strip_names=("retry_topic-*", "kafka_original-*", "kafka_exception-*", "kafka_key-exception-*", f"{_DLT}*"),
+    post_process=_retried,
 )
 DLT = Dialect(
     name="spring-dlt",
@@ -64,13 +64,13 @@ DLT = Dialect(
     cause=(f"{_DLT}exception-cause-fqcn",),
     text=(f"{_DLT}exception-message", f"{_DLT}key-exception-message"),
     stack=(f"{_DLT}exception-stacktrace", f"{_DLT}key-exception-stacktrace"),
-    strips=(f"{_DLT}*", "springDeserializerException*"),
-    polish=_unwrapped,
+    strip_names=(f"{_DLT}*", "springDeserializerException*"),
+    post_process=_unwrapped,
 )
 CLOUD_STREAM = Dialect(
     name="spring-cloud-stream",
     markers=("x-original-topic",),
-    claims=_is_cloud_stream,
+    detect=_is_cloud_stream,
     topic=("x-original-topic",),
     partition=("x-original-partition",),
     offset=("x-original-offset",),
@@ -78,7 +78,7 @@ CLOUD_STREAM = Dialect(
     type=("x-exception-fqcn",),
     text=("x-exception-message",),
     stack=("x-exception-stacktrace",),
-    strips=("x-original-*", "x-exception-*"),
-    unmistakable=False,
+    strip_names=("x-original-*", "x-exception-*"),
+    is_exclusive=False,
 )
 DIALECTS = (RETRY_TOPIC, DLT, CLOUD_STREAM)

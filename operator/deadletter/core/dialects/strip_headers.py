@@ -24,11 +24,11 @@ def _split(strips: Names) -> tuple[frozenset[str], tuple[str, ...]]:
     return names, tuple(sorted({name[:-1] for name in strips if name.endswith("*")}))
 
 
-_ALWAYS = (*COUNTERS, *(name for dialect in TABLE if dialect.unmistakable for name in dialect.strips))
-_RULES = {name: _split((*_ALWAYS, *dialect.strips)) for name, dialect in BY_NAME.items()}
+_ALWAYS = (*COUNTERS, *(name for dialect in TABLE if dialect.is_exclusive for name in dialect.strip_names))
+_RULES = {name: _split((*_ALWAYS, *dialect.strip_names)) for name, dialect in BY_NAME.items()}
 
 
-def kept_headers(headers: Headers, dialect: str) -> Headers:
+def strip_headers(headers: Headers, dialect: str) -> Headers:
     """The headers that go back with a letter of this dialect."""
     names, prefixes = _RULES.get(dialect, _RULES["none"])
     return tuple([header for header in headers if header[0] not in names and not header[0].startswith(prefixes)])

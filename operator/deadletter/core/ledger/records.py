@@ -16,7 +16,7 @@ from zlib import crc32
 import msgspec
 from pyroaring import BitMap
 
-from deadletter.core.replay_progress import Tally
+from deadletter.core.replay_progress import PartitionProgress
 
 VERSION = 1
 CHUNK_BITS = 16
@@ -53,7 +53,7 @@ class Key:
     subject: str
     partition: int = 0
     chunk: int = 0
-    why: str | None = None
+    settled_as: str | None = None
     topic: str = ""
     settler: int | None = None
 
@@ -73,7 +73,7 @@ def produced_key(uid: str, settler: int, topic: str, partition: int, chunk: int)
     return f"produced/{uid}@{settler}/{topic}/{partition}/{chunk}".encode()
 
 
-def tally_key(uid: str, partition: int) -> bytes:
+def progress_key(uid: str, partition: int) -> bytes:
     """What a Replay counted in one partition."""
     return f"tally/{uid}/{partition}".encode()
 
@@ -83,7 +83,7 @@ def mark_key(box: str, partition: int) -> bytes:
     return f"mark/{box}/{partition}".encode()
 
 
-def courier_key(pod: str) -> bytes:
+def worker_key(pod: str) -> bytes:
     """The last word of one courier."""
     return f"courier/{pod}".encode()
 
@@ -141,7 +141,7 @@ def decode_chunk(key: bytes, value: bytes) -> BitMap:
         raise LedgerError(key, "the bitmap cannot be read") from None
 
 
-def split(offsets: Iterable[int]) -> dict[int, BitMap]:
+def split_into_chunks(offsets: Iterable[int]) -> dict[int, BitMap]:
     """Offsets as one bitmap per chunk of 65,536."""
     chunks: dict[int, list[int]] = {}
     for chunk, some in groupby(offsets, CHUNK_BITS.__rrshift__):
@@ -149,19 +149,19 @@ def split(offsets: Iterable[int]) -> dict[int, BitMap]:
     return {chunk: BitMap([offset & CHUNK_MASK for offset in some]) for chunk, some in chunks.items()}
 
 
-def highest(key: Key, bits: BitMap) -> int:
+def highest_offset(key: Key, bits: BitMap) -> int:
     """The highest offset of a chunk; -1 when it is empty."""
     return key.chunk << CHUNK_BITS | bits.max() if bits else -1
 
 
-def encode_tally(key: bytes, tally: Tally) -> bytes:
+def encode_progress(key: bytes, tally: PartitionProgress) -> bytes:
     """The sealed tally."""
     return seal(key, msgspec.json.encode(tally))
 
 
-def decode_tally(key: bytes, value: bytes) -> Tally:
+def decode_progress(key: bytes, value: bytes) -> PartitionProgress:
     """Return the tally without the fields that only a later release knows; LedgerError when it is corrupt."""
-    return _decoded(key, value, Tally)
+    return _decoded(key, value, PartitionProgress)
 
 
 def encode_mark(key: bytes, offset: int, timestamp: int) -> bytes:
@@ -174,12 +174,12 @@ def decode_mark(key: bytes, value: bytes) -> tuple[int, int]:
     return _decoded(key, value, tuple[int, int])
 
 
-def encode_word(key: bytes, word: Mapping[str, Any]) -> bytes:
+def encode_worker_status(key: bytes, word: Mapping[str, Any]) -> bytes:
     """A courier's last word, sealed."""
     return seal(key, msgspec.json.encode(dict(word)))
 
 
-def decode_word(key: bytes, value: bytes, kind: type[_T]) -> _T:
+def decode_worker_status(key: bytes, value: bytes, kind: type[_T]) -> _T:
     """Return a courier's last word as `kind`: unknown fields are ignored, missing ones have their default."""
     return _decoded(key, value, kind)
 

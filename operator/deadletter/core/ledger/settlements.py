@@ -10,25 +10,25 @@ from deadletter.core.ledger.records import (
     Key,
     LedgerError,
     UnknownRecord,
-    courier_key,
     decode_chunk,
     decode_mark,
-    decode_tally,
-    decode_word,
+    decode_progress,
+    decode_worker_status,
     encode_chunk,
     encode_mark,
-    encode_tally,
-    encode_word,
-    highest,
+    encode_progress,
+    encode_worker_status,
+    highest_offset,
     mark_key,
     parse_key,
     produced_key,
+    progress_key,
     seal,
     selected_key,
     settled_key,
-    split,
-    tally_key,
+    split_into_chunks,
     unseal,
+    worker_key,
 )
 
 __all__ = [
@@ -39,25 +39,25 @@ __all__ = [
     "Records",
     "Settlements",
     "UnknownRecord",
-    "courier_key",
     "decode_chunk",
     "decode_mark",
-    "decode_tally",
-    "decode_word",
+    "decode_progress",
+    "decode_worker_status",
     "encode_chunk",
     "encode_mark",
-    "encode_tally",
-    "encode_word",
-    "highest",
+    "encode_progress",
+    "encode_worker_status",
+    "highest_offset",
     "mark_key",
     "parse_key",
     "produced_key",
+    "progress_key",
     "seal",
     "selected_key",
     "settled_key",
-    "split",
-    "tally_key",
+    "split_into_chunks",
     "unseal",
+    "worker_key",
 ]
 
 Records = list[tuple[bytes, bytes | None]]
@@ -79,7 +79,7 @@ class Settlements:
 
     def add(self, why: str, offsets: Iterable[int]) -> None:
         """These offsets are settled now; their chunks have changed."""
-        for chunk, bits in split(offsets).items():
+        for chunk, bits in split_into_chunks(offsets).items():
             self._chunks.setdefault((why, chunk), BitMap()).update(bits)
             self._all.setdefault(chunk, BitMap()).update(bits)
             self._changed.add((why, chunk))
@@ -90,9 +90,13 @@ class Settlements:
         The last record of a key counts, a tombstone empties it.
         """
         parsed = parse_key(key)
-        if parsed is None or parsed.why is None or (parsed.subject, parsed.partition) != (self.box, self.partition):
+        if (
+            parsed is None
+            or parsed.settled_as is None
+            or (parsed.subject, parsed.partition) != (self.box, self.partition)
+        ):
             return []
-        place, before = (parsed.why, parsed.chunk), self._all.get(parsed.chunk, BitMap())
+        place, before = (parsed.settled_as, parsed.chunk), self._all.get(parsed.chunk, BitMap())
         if value is None:
             self._chunks.pop(place, None)
         else:
@@ -117,7 +121,7 @@ class Settlements:
         for chunk in sorted(self._all):
             yield from (chunk << CHUNK_BITS | low for low in self._all[chunk])
 
-    def first_open(self, start: int) -> int:
+    def first_unsettled(self, start: int) -> int:
         """The lowest offset from `start` on that is not settled."""
         while (bits := self._all.get(start >> CHUNK_BITS)) is not None:
             chunk = start >> CHUNK_BITS
@@ -127,25 +131,25 @@ class Settlements:
             start = (chunk + 1) << CHUNK_BITS
         return start
 
-    def of(self, why: str) -> list[int]:
+    def offsets_settled_as(self, why: str) -> list[int]:
         """The offsets settled for this reason, in order."""
         chunks = sorted(chunk for reason, chunk in self._chunks if reason == why)
         return [chunk << CHUNK_BITS | low for chunk in chunks for low in self._chunks[why, chunk]]
 
-    def holds(self, why: str, offset: int) -> bool:
+    def is_settled_as(self, why: str, offset: int) -> bool:
         """Is it settled for this reason?"""
         return (offset & CHUNK_MASK) in self._chunks.get((why, offset >> CHUNK_BITS), ())
 
     def remove(self, why: str, offsets: Iterable[int]) -> None:
         """These offsets are no longer settled for this reason (an archived letter was restored)."""
-        for chunk, bits in split(offsets).items():
+        for chunk, bits in split_into_chunks(offsets).items():
             held = self._chunks.get((why, chunk))
             if held is not None:
                 held -= bits
                 self._changed.add((why, chunk))
                 self._gather(chunk)
 
-    def changed(self) -> Records:
+    def take_changed_records(self) -> Records:
         """The records to write for all that changed since the last call."""
         places, self._changed = sorted(self._changed), set()
         return [self._record(why, chunk) for why, chunk in places]

@@ -12,15 +12,15 @@ from deadletter.brokers.types import Claim
 from deadletter.core.circuit_breaker import PROBES
 from deadletter.workers import metrics, process
 from deadletter.workers.courier import letters
-from deadletter.workers.courier.dispositions import Fates
-from deadletter.workers.courier.gate import Gate, Pass
-from deadletter.workers.courier.in_flight import Load
-from deadletter.workers.courier.key_ordering import TURNS
-from deadletter.workers.delivery.http.delivery import Deliverer, wall_clock
+from deadletter.workers.courier.dispositions import Dispositions
+from deadletter.workers.courier.gate import Gate, Permit
+from deadletter.workers.courier.in_flight import InFlightClaims
+from deadletter.workers.courier.key_ordering import RETRY_TURN_INTERVAL
+from deadletter.workers.delivery.http.delivery import HttpMessageDelivery, wall_clock
 
-TROUBLE_S = 60.0
-GLANCE_S = 0.2
-GRACE_S = 25.0
+MAX_CLAIM_FAILURE_S = 60.0
+POLL_INTERVAL_S = 0.2
+SHUTDOWN_GRACE_S = 25.0
 
 
 class Courier:
@@ -30,7 +30,7 @@ class Courier:
         self,
         assignment: CourierAssignment,
         desk: Subscription,
-        deliverer: Deliverer,
+        deliverer: HttpMessageDelivery,
         paused: Callable[[], str] = str,
         clock: Callable[[], int] = wall_clock,
     ) -> None:
@@ -44,19 +44,19 @@ class Courier:
         self._broken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._timer: asyncio.TimerHandle | None = None
         self._log = logs.get(__name__)
-        self.load = Load(self._slots)
+        self.load = InFlightClaims(self._slots)
         self.gate = Gate(assignment.policy.policy(), paused)
-        self._fates = Fates(assignment, desk, self.gate, self.load, clock, self._start, self._wake)
+        self._fates = Dispositions(assignment, desk, self.gate, self.load, clock, self._start, self._wake)
         where = (assignment.namespace, assignment.queue)
-        self._duration = metrics.DURATION.labels(*where)
-        self._outcomes = {word: metrics.ATTEMPTS.labels(*where, word) for word in ("delivered", "failed", "fault")}
+        self._duration = metrics.DELIVERY_DURATION.labels(*where)
+        self._outcomes = {word: metrics.DELIVERY_ATTEMPTS.labels(*where, word) for word in ("delivered", "failed", "fault")}
 
     @property
     def in_flight(self) -> int:
         """Deliveries under way."""
         return self._in_flight
 
-    async def run(self, stop: asyncio.Event, grace: float = GRACE_S) -> None:
+    async def run(self, stop: asyncio.Event, grace: float = SHUTDOWN_GRACE_S) -> None:
         """Work until told to stop, then finish what is on its way within `grace`; the rest is left unsettled.
 
         What nobody expected is raised when the rest is finished: a claim without a task would stay ours for ever.
@@ -91,7 +91,7 @@ class Courier:
         self._fates.forget()
         if self._timer is not None:
             self._timer.cancel()
-        await process.end(*others, *self._tasks)
+        await process.cancel_and_wait(*others, *self._tasks)
 
     async def _claim_on(self) -> None:
         since: float | None = None
@@ -104,7 +104,7 @@ class Courier:
                 since = since if since is not None else now
                 # A group that forms anew looks like a fence for a moment. One that lost its offsets waits for a person,
                 # and the operator reports it only while no courier is ready.
-                is_over = isinstance(error, GroupOffsetsLost) or now - since > TROUBLE_S
+                is_over = isinstance(error, GroupOffsetsLost) or now - since > MAX_CLAIM_FAILURE_S
                 if is_over or not (error.is_transient or isinstance(error, Fenced)):
                     raise
                 reason, message = type(error).__name__, str(error)[:1024]
@@ -121,7 +121,7 @@ class Courier:
             if claim.unreadable:
                 self._fates.bury_unread(claim)
             else:
-                self._fates.lanes.add(letters.resume(claim))
+                self._fates.lanes.add(letters.restore_attempts(claim))
         self._pump()
 
     def _room(self) -> tuple[int, int]:
@@ -133,7 +133,7 @@ class Courier:
         lanes, now = self._fates.lanes, self._clock()
         if not self.gate.why(now)[0]:
             room = self.load.room(lanes.behind)
-            return room, -(-room // TURNS)
+            return room, -(-room // RETRY_TURN_INTERVAL)
         is_enough = lanes.fresh >= PROBES and self._opened == self.gate.breaker.opened
         if is_enough or not self.gate.wants_probe(now):
             return 0, 0
@@ -143,7 +143,7 @@ class Courier:
     async def _glance(self) -> None:
         self._changed.clear()
         try:
-            async with asyncio.timeout(GLANCE_S):
+            async with asyncio.timeout(POLL_INTERVAL_S):
                 await self._changed.wait()
         except TimeoutError:
             return
@@ -159,7 +159,7 @@ class Courier:
             if leave is None:
                 self._pump_later()
                 return
-            claim, is_first = lanes.take_probe() if leave is Pass.Probe else lanes.take()
+            claim, is_first = lanes.take_probe() if leave is Permit.Probe else lanes.take()
             if self._desk.holds(claim):
                 self._in_flight += 1
                 self._start(self._attend(claim, leave, is_first))
@@ -169,13 +169,13 @@ class Courier:
 
     def _pump_later(self) -> None:
         if self._timer is None:
-            self._timer = asyncio.get_running_loop().call_later(GLANCE_S, self._pump_now)
+            self._timer = asyncio.get_running_loop().call_later(POLL_INTERVAL_S, self._pump_now)
 
     def _pump_now(self) -> None:
         self._timer = None
         self._pump()
 
-    async def _attend(self, claim: Claim, leave: Pass, is_first: bool) -> None:
+    async def _attend(self, claim: Claim, leave: Permit, is_first: bool) -> None:
         loop = asyncio.get_running_loop()
         started = loop.time()
         try:

@@ -27,19 +27,19 @@ from deadletter.core.selection import Predicate
 from deadletter.core.verdicts import Bury, Discard, Retry
 from deadletter.workers import metrics
 from deadletter.workers.courier import letters
-from deadletter.workers.courier.gate import Gate, Pass
-from deadletter.workers.courier.in_flight import Load
-from deadletter.workers.courier.inline_retries import Wait, Waits
-from deadletter.workers.courier.key_ordering import Lanes
-from deadletter.workers.courier.settle import Settler, Settling, has_come
-from deadletter.workers.courier.unreached_messages import Doubts
-from deadletter.workers.delivery.outcome import Outcome
+from deadletter.workers.courier.gate import Gate, Permit
+from deadletter.workers.courier.in_flight import InFlightClaims
+from deadletter.workers.courier.inline_retries import PendingRetry, InlineRetries
+from deadletter.workers.courier.key_ordering import KeyOrderedQueue
+from deadletter.workers.courier.settle import Settler, PlannedSettlement, has_come
+from deadletter.workers.courier.unreached_messages import UnreachedMessages
+from deadletter.workers.delivery.outcome import DeliveryOutcome
 
-DELIVERED = Settling(Delivered())
-BUDGET_GLANCE_S = 0.5
+DELIVERED = PlannedSettlement(Delivered())
+BUDGET_POLL_INTERVAL_S = 0.5
 
 
-class Fates:
+class Dispositions:
     """Carries out verdicts; `start` runs what takes time, `wake` is called when a lane may have become free."""
 
     def __init__(
@@ -47,7 +47,7 @@ class Fates:
         assignment: CourierAssignment,
         desk: Subscription,
         gate: Gate,
-        load: Load,
+        load: InFlightClaims,
         clock: Callable[[], int],
         start: Callable[[Coroutine[Any, Any, None]], None],
         wake: Callable[[], None],
@@ -62,9 +62,9 @@ class Fates:
         self.stopping = asyncio.Event()  # what is refused or over the budget is then left unsettled, for the next pod
         self._settler = Settler(desk, gate, self.stopping, *self._where)
         self._log = logs.get(__name__)
-        self.lanes = Lanes(ordered=assignment.delivery.ordering == "Key")
-        self.waits = Waits(assignment.delivery.concurrency // 2, self._again)
-        self._doubts = Doubts(self._again)
+        self.lanes = KeyOrderedQueue(ordered=assignment.delivery.ordering == "Key")
+        self.waits = InlineRetries(assignment.delivery.concurrency // 2, self._again)
+        self._doubts = UnreachedMessages(self._again)
 
     def forget(self) -> None:
         """What waits here is left unsettled, for the next pod."""
@@ -81,10 +81,10 @@ class Fates:
         self.lanes.free(claim)
         self._load.lose(claim)
 
-    def meet(self, claim: Claim, outcome: Outcome, leave: Pass, *, is_first: bool) -> bool:
+    def meet(self, claim: Claim, outcome: DeliveryOutcome, leave: Permit, *, is_first: bool) -> bool:
         """A delivery ended like this; True: the service took it, and `settle_delivered` is to follow."""
         now = self._clock()
-        name = letters.name_of(claim) if outcome.sign is ServiceHealth.Down else None
+        name = letters.message_id(claim) if outcome.sign is ServiceHealth.Down else None
         counts = self._gate.record(outcome, leave, now, name, is_first=is_first)
         if len(self._doubts) and outcome.is_answered:
             self._doubts.release()
@@ -107,7 +107,7 @@ class Fates:
         self._doubts.forget(claim)
         self.lanes.free(claim)
 
-    async def _settle(self, claim: Claim, settling: Settling) -> bool:
+    async def _settle(self, claim: Claim, settling: PlannedSettlement) -> bool:
         try:
             return await self._settler.settle(claim, settling)
         finally:
@@ -116,12 +116,12 @@ class Fates:
     def bury_unread(self, claim: Claim) -> None:
         """What nobody can decode is not delivered: it is buried as it lies there, and the others pass."""
         failure = Failure("UndecodableBatch", claim.unreadable, Category.Validation)
-        letter = letters.failed(claim, failure, self._assignment.group, self._clock())
+        letter = letters.failed_letter(claim, failure, self._assignment.group, self._clock())
         self._log.warning("a batch of the source cannot be read and is buried as it is", message=claim.unreadable)
         self._start(self._bury(claim, letter, Bury(Reason.Undecodable)))
 
-    def _carry_out(self, claim: Claim, failure: Failure, outcome: Outcome, now: int) -> None:
-        letter = letters.failed(claim, failure, self._assignment.group, now)
+    def _carry_out(self, claim: Claim, failure: Failure, outcome: DeliveryOutcome, now: int) -> None:
+        letter = letters.failed_letter(claim, failure, self._assignment.group, now)
         chance = random.random()  # noqa: S311 - jitter needs no secrecy
         verdict = decide(letter, self._policy, now, chance, outcome.retry_after, outcome.asked)
         if isinstance(verdict, Retry):
@@ -131,7 +131,7 @@ class Fates:
         else:
             self._end(claim, letter, verdict)
 
-    def _is_doubtful(self, letter: Letter, outcome: Outcome, verdict: Bury | Discard) -> bool:
+    def _is_doubtful(self, letter: Letter, outcome: DeliveryOutcome, verdict: Bury | Discard) -> bool:
         """True if it used up its attempts, and the last one did not reach the service.
 
         A policy that allows one attempt, or names a maximum age, gets what it asks for.
@@ -147,7 +147,7 @@ class Fates:
 
     def _retry(self, claim: Claim, letter: Letter, at: int, now: int) -> None:
         first = letter.envelope.first_failed_at or now
-        wait = Wait(claim, letter, at)
+        wait = PendingRetry(claim, letter, at)
         # A parked letter is parked again: its count is then durable, which a note at the desk is not for it.
         if claim.parked or at - first > self._inline:
             self._start(self._park(wait))
@@ -159,11 +159,11 @@ class Fates:
         if longest is not None:
             self._start(self._park(longest))
 
-    async def _park(self, wait: Wait) -> None:
+    async def _park(self, wait: PendingRetry) -> None:
         metrics.RETRIES.labels(*self._where, "parked").inc()
         letter, at = wait.letter, wait.at
-        settling = Settling(
-            Parked(letters.to_park(letter, at), at), lambda: Parked(letters.to_park(letters.slim(letter), at), at)
+        settling = PlannedSettlement(
+            Parked(letters.parked_message(letter, at), at), lambda: Parked(letters.parked_message(letters.without_failure_details(letter), at), at)
         )
         await self._lay_down(wait.claim, settling)
 
@@ -172,17 +172,17 @@ class Fates:
             return
         box = self._box_of(letter)
         compat = self._assignment.compat_headers
-        settling = Settling(
-            Buried(box, letters.to_bury(letter, verdict.reason, compat)),
-            lambda: Buried(box, letters.to_bury(letters.slim(letter), verdict.reason)),
+        settling = PlannedSettlement(
+            Buried(box, letters.buried_message(letter, verdict.reason, compat)),
+            lambda: Buried(box, letters.buried_message(letters.without_failure_details(letter), verdict.reason)),
         )
         self._gate.budget.spend(self._clock())
         if await self._lay_down(claim, settling):
-            metrics.BURIED.labels(*self._where, verdict.reason, letter.envelope.failure.category).inc()
+            metrics.LETTERS_BURIED.labels(*self._where, verdict.reason, letter.envelope.failure.category).inc()
 
     async def _within_budget(self) -> bool:
         while self._gate.budget.is_spent(self._clock()):
-            if await has_come(self.stopping, BUDGET_GLANCE_S):
+            if await has_come(self.stopping, BUDGET_POLL_INTERVAL_S):
                 return False
         return True
 
@@ -192,11 +192,11 @@ class Fates:
         return next((box for predicate, box in self._routes if predicate.matches(letter, now)), own)
 
     async def _discard(self, claim: Claim, letter: Letter, verdict: Discard) -> None:
-        if await self._lay_down(claim, Settling(Discarded())):
-            metrics.DISCARDED.labels(*self._where, verdict.reason).inc()
+        if await self._lay_down(claim, PlannedSettlement(Discarded())):
+            metrics.LETTERS_DISCARDED.labels(*self._where, verdict.reason).inc()
             self._log.warning("a message was discarded", id=letter.envelope.id, reason=verdict.reason)
 
-    async def _lay_down(self, claim: Claim, settling: Settling) -> bool:
+    async def _lay_down(self, claim: Claim, settling: PlannedSettlement) -> bool:
         self._decide(claim)
         self._wake()
         return await self._settle(claim, settling)

@@ -14,14 +14,14 @@ from enum import Enum
 from deadletter.core.circuit_breaker import CircuitBreaker, ErrorBudget, ServiceHealth
 from deadletter.core.policy import Policy
 from deadletter.core.reasons import Reason
-from deadletter.workers.courier.key_ordering import Lanes
-from deadletter.workers.delivery.outcome import Outcome
+from deadletter.workers.courier.key_ordering import KeyOrderedQueue
+from deadletter.workers.delivery.outcome import DeliveryOutcome
 
-FAULT_WAIT_MS = 1_000
-FAULT_WAIT_MAX_MS = 30_000
+INITIAL_FAULT_PAUSE_MS = 1_000
+MAX_FAULT_PAUSE_MS = 30_000
 
 
-class Pass(Enum):
+class Permit(Enum):
     """Leave to deliver."""
 
     Usual = "usual"
@@ -29,7 +29,7 @@ class Pass(Enum):
 
 
 @dataclass(slots=True)
-class Fault:
+class TargetFault:
     """Trouble of the target that every message would meet."""
 
     reason: str
@@ -45,7 +45,7 @@ class Gate:
         self.breaker = CircuitBreaker(policy.breaker)
         self.budget = ErrorBudget(policy.budget)
         self._asked = paused
-        self._fault: Fault | None = None
+        self._fault: TargetFault | None = None
         self._refusals: dict[int, tuple[str, str]] = {}
 
     def why(self, now: int) -> tuple[str, str]:
@@ -63,48 +63,48 @@ class Gate:
             return Reason.ErrorBudgetSpent, "as many letters died as the error budget allows"
         return "", ""
 
-    def ask(self, now: int, lanes: Lanes) -> Pass | None:
+    def ask(self, now: int, lanes: KeyOrderedQueue) -> Permit | None:
         """Leave for one delivery of what may go now."""
         reason, _ = self.why(now)
         if not reason:
-            return Pass.Usual
+            return Permit.Usual
         if self._fault is not None and reason == self._fault.reason:
             return self._probe_fault(now, self._fault)
         if reason == Reason.CircuitOpen and self.breaker.may_probe(now, is_fresh=lanes.has_fresh):
-            return Pass.Probe
+            return Permit.Probe
         return None
 
     @staticmethod
-    def _probe_fault(now: int, fault: Fault) -> Pass | None:
+    def _probe_fault(now: int, fault: TargetFault) -> Permit | None:
         if now < fault.until:
             return None
-        fault.until = now + FAULT_WAIT_MAX_MS  # no second probe before this one is heard of
-        return Pass.Probe
+        fault.until = now + MAX_FAULT_PAUSE_MS  # no second probe before this one is heard of
+        return Permit.Probe
 
     def wants_probe(self, now: int) -> bool:
         """True if it is shut in a way that only a delivery can open."""
         reason, _ = self.why(now)
         return reason == Reason.CircuitOpen or (self._fault is not None and reason == self._fault.reason)
 
-    def record(self, outcome: Outcome, leave: Pass, now: int, message: Hashable, *, is_first: bool) -> bool:
+    def record(self, outcome: DeliveryOutcome, leave: Permit, now: int, message: Hashable, *, is_first: bool) -> bool:
         """Take note of an outcome; True if it counts as an attempt. `is_first`: the message was never tried before."""
         if outcome.fault:
             self._blame(outcome, leave, now)
             return False
         self._fault = None
         was_closed, sign = self.breaker.may_deliver(), outcome.sign
-        if leave is Pass.Probe:
+        if leave is Permit.Probe:
             self.breaker.record_probe(sign, now, is_fresh=is_first)
         else:
             self.breaker.record(sign, message, now, is_first=is_first)
-        return sign is ServiceHealth.Up or was_closed or (leave is Pass.Probe and outcome.may_be_poison)
+        return sign is ServiceHealth.Up or was_closed or (leave is Permit.Probe and outcome.may_be_poison)
 
-    def _blame(self, outcome: Outcome, leave: Pass, now: int) -> None:
-        if self._fault is not None and leave is Pass.Usual:
+    def _blame(self, outcome: DeliveryOutcome, leave: Permit, now: int) -> None:
+        if self._fault is not None and leave is Permit.Usual:
             return  # it was on its way when the first one failed
-        wait = min(self._fault.wait * 2, FAULT_WAIT_MAX_MS) if self._fault else FAULT_WAIT_MS
+        wait = min(self._fault.wait * 2, MAX_FAULT_PAUSE_MS) if self._fault else INITIAL_FAULT_PAUSE_MS
         message = outcome.failure.message if outcome.failure else ""
-        self._fault = Fault(outcome.fault, message, wait, now + wait)
+        self._fault = TargetFault(outcome.fault, message, wait, now + wait)
 
     def refused(self, claim: object, reason: str, message: str) -> None:
         """A box does not take what a claim became."""

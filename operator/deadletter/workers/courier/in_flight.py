@@ -10,12 +10,12 @@ with others), but its bytes count until it is durable.
 
 from deadletter.brokers.types import Claim
 
-MOST_BYTES = 64 << 20
-MOST_UNSETTLED = 20_000
-MOST_HELD = 8  # times the slots
+MAX_BYTES = 64 << 20
+MAX_UNSETTLED = 20_000
+MAX_HELD_PER_SLOT = 8  # times the slots
 
 
-class Load:
+class InFlightClaims:
     """Counts of what is carried."""
 
     def __init__(self, slots: int) -> None:
@@ -36,14 +36,14 @@ class Load:
     @property
     def spare(self) -> int:
         """Claims that may be held on top, whatever those that are held wait for."""
-        if self.bytes >= MOST_BYTES or self.unsettled >= MOST_UNSETTLED:
+        if self.bytes >= MAX_BYTES or self.unsettled >= MAX_UNSETTLED:
             return 0
-        return MOST_HELD * self.slots - self.held
+        return MAX_HELD_PER_SLOT * self.slots - self.held
 
     @property
     def free_bytes(self) -> int:
         """Bytes that may be taken now."""
-        return MOST_BYTES - self.bytes
+        return MAX_BYTES - self.bytes
 
     def take(self, claim: Claim) -> None:
         """A claim came in."""

@@ -9,7 +9,7 @@ from deadletter.core.letters import Letter
 
 
 @dataclass(slots=True, eq=False)
-class Wait:
+class PendingRetry:
     """A claim, the letter it would be if it were parked, and when it goes again."""
 
     claim: Claim
@@ -17,19 +17,19 @@ class Wait:
     at: int
 
 
-class Waits:
+class InlineRetries:
     """Who waits, and until when."""
 
     def __init__(self, most: int, due: Callable[[Claim], None]) -> None:
         self._most = max(most, 1)
         self._due = due
-        self._timers: dict[Wait, asyncio.TimerHandle] = {}
+        self._timers: dict[PendingRetry, asyncio.TimerHandle] = {}
 
     def __len__(self) -> int:
         """How many wait."""
         return len(self._timers)
 
-    def add(self, wait: Wait, now: int, ready: int) -> Wait | None:
+    def add(self, wait: PendingRetry, now: int, ready: int) -> PendingRetry | None:
         """Let it wait. Too many, counting the `ready` whose time has come: the longest comes back, to be parked."""
         loop = asyncio.get_running_loop()
         self._timers[wait] = loop.call_later(max(wait.at - now, 0) / 1000, self._ring, wait)
@@ -39,7 +39,7 @@ class Waits:
         self._timers.pop(longest).cancel()
         return longest
 
-    def _ring(self, wait: Wait) -> None:
+    def _ring(self, wait: PendingRetry) -> None:
         del self._timers[wait]
         self._due(wait.claim)
 

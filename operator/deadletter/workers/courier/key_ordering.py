@@ -13,10 +13,10 @@ from collections.abc import Hashable
 
 from deadletter.brokers.types import Claim
 
-TURNS = 4  # one of them is for a retry
+RETRY_TURN_INTERVAL = 4  # one of them is for a retry
 
 
-class Lanes:
+class KeyOrderedQueue:
     """Claims that may go now, and those behind them."""
 
     def __init__(self, *, ordered: bool = True) -> None:
@@ -64,7 +64,7 @@ class Lanes:
 
     def take(self) -> tuple[Claim, bool]:
         """The next that may go, and whether it was never tried; its lane is closed until `free` or `again`."""
-        self._turn = (self._turn + 1) % TURNS
+        self._turn = (self._turn + 1) % RETRY_TURN_INTERVAL
         if self.fresh and (not self._retries or self._turn != 0):
             return self._take_fresh(), True
         return self._retries.popleft(), False

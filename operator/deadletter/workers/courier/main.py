@@ -13,18 +13,18 @@ from deadletter.brokers.errors import BrokerError, Fenced
 from deadletter.brokers.types import SubscriptionSpec
 from deadletter.core.names import retry_box_name
 from deadletter.workers import health, process
-from deadletter.workers.courier.courier import TROUBLE_S, Courier
-from deadletter.workers.courier.status import Speaker
-from deadletter.workers.delivery.http.delivery import Deliverer, wall_clock
-from deadletter.workers.environment import AssignmentError, Station
-from deadletter.workers.live_config import LiveFile
+from deadletter.workers.courier.courier import MAX_CLAIM_FAILURE_S, Courier
+from deadletter.workers.courier.status import StatusReporter
+from deadletter.workers.delivery.http.delivery import HttpMessageDelivery, wall_clock
+from deadletter.workers.environment import AssignmentError, WorkerEnvironment
+from deadletter.workers.live_config import LiveConfigFile
 
-FIRST_PAUSE_S = 1.0
-LONGEST_PAUSE_S = 30.0
-STEADY_S = 2 * TROUBLE_S  # a desk where nothing can be claimed is borne for half of it
+INITIAL_DELAY_S = 1.0
+MAX_DELAY_S = 30.0
+STEADY_AFTER_S = 2 * MAX_CLAIM_FAILURE_S  # a desk where nothing can be claimed is borne for half of it
 
 
-def desk_spec(assignment: CourierAssignment, pod: str, has_opened: bool = False) -> SubscriptionSpec:
+def subscription_spec(assignment: CourierAssignment, pod: str, has_opened: bool = False) -> SubscriptionSpec:
     """What this pod works on. `has_opened`: a desk of this process was open before, so the group has offsets."""
     boxes = assignment.boxes
     return SubscriptionSpec(
@@ -39,49 +39,49 @@ def desk_spec(assignment: CourierAssignment, pod: str, has_opened: bool = False)
     )
 
 
-class Pauses:
+class ReconnectBackoff:
     """How long to wait for the next desk: longer each time, and from the beginning after one that was steady."""
 
     def __init__(self) -> None:
-        self._next = FIRST_PAUSE_S
+        self._next = INITIAL_DELAY_S
 
     def after(self, worked: float) -> float:
         """Seconds to wait after a desk where we worked for so many."""
-        pause = FIRST_PAUSE_S if worked >= STEADY_S else self._next
-        self._next = min(pause * 2, LONGEST_PAUSE_S)
+        pause = INITIAL_DELAY_S if worked >= STEADY_AFTER_S else self._next
+        self._next = min(pause * 2, MAX_DELAY_S)
         return pause
 
 
-class Shift:
+class CourierProcess:
     """One pod's work from start to end; its trouble is what readiness says."""
 
     def __init__(
-        self, assignment: CourierAssignment, station: Station, clock: Callable[[], float] = time.monotonic
+        self, assignment: CourierAssignment, station: WorkerEnvironment, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._assignment, self._station, self._clock = assignment, station, clock
         self._sat_down: float | None = None
         self._has_opened = False
-        self._live = LiveFile(station.assignments)
+        self._live = LiveConfigFile(station.assignments)
         self._secrets = mounted_secrets(station.secrets)
-        self._speaker: Speaker | None = None
+        self._speaker: StatusReporter | None = None
         self._trouble = "the broker has not answered yet"
         self._log = logs.get(__name__)
-        self.health = health.Health(self._not_live, lambda: self._trouble)
+        self.health = health.ProbeHandlers(self._not_live, lambda: self._trouble)
 
     def _not_live(self) -> str:
         return self._speaker.stuck(self._clock()) if self._speaker else ""
 
     async def work(self, stop: asyncio.Event) -> int:
         """Until `stop`, or until trouble that time does not heal."""
-        async with health.serve(self.health, self._station.health_port):
+        async with health.serve_probes(self.health, self._station.health_port):
             following = asyncio.ensure_future(self._live.follow())
             try:
                 return await self._keep_at_it(stop)
             finally:
-                await process.end(following)
+                await process.cancel_and_wait(following)
 
     async def _keep_at_it(self, stop: asyncio.Event) -> int:
-        pauses = Pauses()
+        pauses = ReconnectBackoff()
         while not stop.is_set():
             self._sat_down = None
             try:
@@ -112,13 +112,13 @@ class Shift:
 
     async def _at_desk(self, broker: Broker, stop: asyncio.Event) -> None:
         assignment, pod = self._assignment, self._station.pod
-        deliverer = Deliverer(assignment, self._secrets)
-        async with broker.subscribe(desk_spec(assignment, pod, self._has_opened)) as desk:
+        deliverer = HttpMessageDelivery(assignment, self._secrets)
+        async with broker.subscribe(subscription_spec(assignment, pod, self._has_opened)) as desk:
             self._has_opened = True
             courier = Courier(assignment, desk, deliverer, lambda: self._live.current.paused)
             where = (assignment.namespace, assignment.queue)
             timeout_s = assignment.policy.policy().timeout / 1000
-            self._speaker = Speaker(courier, desk, pod, where, wall_clock, timeout_s)
+            self._speaker = StatusReporter(courier, desk, pod, where, wall_clock, timeout_s)
             speaking = asyncio.ensure_future(self._speaker.speak())
             self._trouble = ""
             self._sat_down = self._clock()
@@ -126,7 +126,7 @@ class Shift:
                 await courier.run(stop)
             finally:
                 self._speaker = None
-                await process.end(speaking)
+                await process.cancel_and_wait(speaking)
                 await deliverer.close()
 
 
@@ -134,7 +134,7 @@ def main(argv: Sequence[str]) -> int:
     """Run as the pod's only process; takes no arguments."""
     del argv
     logs.configure(role="courier")
-    station = Station.from_environment()
+    station = WorkerEnvironment.from_environment()
     try:
         assignment = station.read(CourierAssignment)
     except AssignmentError as error:
@@ -142,4 +142,4 @@ def main(argv: Sequence[str]) -> int:
         station.terminate("InvalidSpec", str(error))
         return 2
     logs.configure(role="courier", namespace=assignment.namespace, queue=assignment.queue)
-    return process.run(Shift(assignment, station).work)
+    return process.run(CourierProcess(assignment, station).work)

@@ -16,8 +16,8 @@ from deadletter.brokers.types import Claim, Settlement
 from deadletter.workers import metrics
 from deadletter.workers.courier.gate import Gate
 
-FIRST_PAUSE_S = 0.25
-LONGEST_PAUSE_S = 10.0
+INITIAL_DELAY_S = 0.25
+MAX_DELAY_S = 10.0
 
 
 async def has_come(event: asyncio.Event, seconds: float) -> bool:
@@ -30,7 +30,7 @@ async def has_come(event: asyncio.Event, seconds: float) -> bool:
 
 
 @dataclass(slots=True)
-class Settling:
+class PlannedSettlement:
     """A settlement, and a smaller one for a box that finds it too large."""
 
     how: Settlement
@@ -47,9 +47,9 @@ class Settler:
         self._where = (namespace, queue)
         self._log = logs.get(__name__)
 
-    async def settle(self, claim: Claim, settling: Settling) -> bool:
+    async def settle(self, claim: Claim, settling: PlannedSettlement) -> bool:
         """Returns when it is durable: True; or when it is no longer ours, or refused while we stop: False."""
-        pause = FIRST_PAUSE_S
+        pause = INITIAL_DELAY_S
         try:
             while self._desk.holds(claim):
                 try:
@@ -58,12 +58,12 @@ class Settler:
                     return False
                 except BrokerError as error:
                     if isinstance(error, TooLarge) and settling.smaller is not None:
-                        settling = Settling(settling.smaller())
+                        settling = PlannedSettlement(settling.smaller())
                         continue
                     self._refused(claim, error)
                     if await has_come(self._stopping, pause):
                         return False
-                    pause = min(pause * 2, LONGEST_PAUSE_S)
+                    pause = min(pause * 2, MAX_DELAY_S)
                 else:
                     return True
             return False
@@ -72,6 +72,6 @@ class Settler:
 
     def _refused(self, claim: Claim, error: BrokerError) -> None:
         reason = type(error).__name__
-        metrics.REFUSALS.labels(*self._where, reason).inc()
+        metrics.SETTLEMENTS_REFUSED.labels(*self._where, reason).inc()
         self._log.warning("a settlement was refused; it is tried again", reason=reason, message=str(error)[:1024])
         self._gate.refused(claim, reason, str(error)[:1024])

@@ -11,12 +11,12 @@ from deadletter.core.heartbeats import WorkerStatus
 from deadletter.workers import metrics
 from deadletter.workers.courier.courier import Courier
 
-LOOK_S = 1.0
-SAY_MS = 30_000
-STUCK_S = 300.0
+POLL_INTERVAL_S = 1.0
+HEARTBEAT_INTERVAL_MS = 30_000
+STUCK_AFTER_S = 300.0
 
 
-class Speaker:
+class StatusReporter:
     """Watches a courier and speaks for it."""
 
     def __init__(
@@ -29,9 +29,9 @@ class Speaker:
         timeout_s: float,
     ) -> None:
         self._courier, self._desk, self._pod, self._where, self._clock = courier, desk, pod, where, clock
-        self._said = WorkerStatus(pod, at=-SAY_MS)
+        self._said = WorkerStatus(pod, at=-HEARTBEAT_INTERVAL_MS)
         self._reason = ""
-        self._patience = max(STUCK_S, 2 * timeout_s)
+        self._patience = max(STUCK_AFTER_S, 2 * timeout_s)
         self._moves = -1
         self._lag = 0
         self._lost = 0
@@ -57,11 +57,11 @@ class Speaker:
         while True:
             self._measure()
             await self._say(self.word())
-            await asyncio.sleep(LOOK_S)
+            await asyncio.sleep(POLL_INTERVAL_S)
 
     async def _say(self, word: WorkerStatus) -> None:
         same = replace(word, at=0, parked=0) == replace(self._said, at=0, parked=0)
-        if same and 0 <= word.at - self._said.at < SAY_MS:  # a clock that was put back is no reason to be silent
+        if same and 0 <= word.at - self._said.at < HEARTBEAT_INTERVAL_MS:  # a clock that was put back is no reason to be silent
             return
         if word.paused != self._said.paused:
             self._log.info("paused" if word.paused else "working", reason=word.paused, message=word.message)
@@ -75,16 +75,16 @@ class Speaker:
     def _measure(self) -> None:
         gate, where = self._courier.gate, self._where
         reason, _ = self._why(self._clock())
-        metrics.LAG.labels(*where).set(self._desk.lag)
-        metrics.PARKED.labels(*where).set(self._desk.parked)
-        metrics.LOST.labels(*where).inc(self._desk.lost - self._lost)
+        metrics.COURIER_LAG.labels(*where).set(self._desk.lag)
+        metrics.RETRIES_PARKED.labels(*where).set(self._desk.parked)
+        metrics.PARKED_LETTERS_LOST.labels(*where).inc(self._desk.lost - self._lost)
         self._lost = self._desk.lost
-        metrics.IN_FLIGHT.labels(*where).set(self._courier.in_flight)
-        metrics.CIRCUIT.labels(*where).set(gate.breaker.state != "Closed")
+        metrics.COURIER_IN_FLIGHT.labels(*where).set(self._courier.in_flight)
+        metrics.CIRCUIT_OPEN.labels(*where).set(gate.breaker.state != "Closed")
         if self._reason and self._reason != reason:
-            metrics.PAUSED.labels(*where, self._reason).set(0)
+            metrics.COURIER_PAUSED.labels(*where, self._reason).set(0)
         if reason:
-            metrics.PAUSED.labels(*where, reason).set(1)
+            metrics.COURIER_PAUSED.labels(*where, reason).set(1)
         self._reason = reason
 
     def stuck(self, now: float) -> str:

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from deadletter.brokers.types import Claim
 
 
-class Doubts:
+class UnreachedMessages:
     """Claims that are held until the service answers; `again` is given those that are tried once more."""
 
     def __init__(self, again: Callable[[Claim], None]) -> None:

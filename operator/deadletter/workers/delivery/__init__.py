@@ -1,1 +1,1 @@
-"""Delivery of one message to a service, by protocol."""
+"""Delivery of messages to a service: the protocol-neutral contract, and one folder per protocol."""

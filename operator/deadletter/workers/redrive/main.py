@@ -8,37 +8,37 @@ from deadletter.brokers.connect import mounted_secrets, open_broker
 from deadletter.brokers.errors import BrokerError
 from deadletter.core.selection import PredicateError
 from deadletter.workers import process
-from deadletter.workers.environment import AssignmentError, Station
-from deadletter.workers.exit_status import HUMAN, Ending, of_broker
-from deadletter.workers.health import Health, serve
-from deadletter.workers.live_config import LiveFile
+from deadletter.workers.environment import AssignmentError, WorkerEnvironment
+from deadletter.workers.exit_status import NEEDS_INTERVENTION, ExitStatus, status_of_broker_error
+from deadletter.workers.health import ProbeHandlers, serve_probes
+from deadletter.workers.live_config import LiveConfigFile
 from deadletter.workers.redrive.redriver import Redriver
 from deadletter.workers.replay.main import follow_live_config
 from deadletter.workers.replay.setup import wall_clock
 
 
-async def _redrive(assignment: RedriveAssignment, station: Station, stop: asyncio.Event) -> Ending:
-    live = LiveFile(station.assignments)
+async def _redrive(assignment: RedriveAssignment, station: WorkerEnvironment, stop: asyncio.Event) -> ExitStatus:
+    live = LiveConfigFile(station.assignments)
     secrets = mounted_secrets(station.secrets)
     try:
         async with open_broker(assignment.broker, secrets, assignment.allow) as broker, follow_live_config(live):
             redriver = Redriver(assignment, broker, stop, wall_clock, lambda: live.current.paused, station.pod)
             return await redriver.run()
     except PredicateError as error:
-        return Ending(HUMAN, "InvalidSpec", f"redrive.where or a rule of the policy: {error}")
+        return ExitStatus(NEEDS_INTERVENTION, "InvalidSpec", f"redrive.where or a rule of the policy: {error}")
     except BrokerError as error:
-        return of_broker(error)
+        return status_of_broker_error(error)
 
 
 async def work(stop: asyncio.Event) -> int:
     """The whole life of the pod; asked to stop it ends well."""
-    station = Station.from_environment()
+    station = WorkerEnvironment.from_environment()
     try:
         assignment = station.read(RedriveAssignment)
     except AssignmentError as error:
         station.terminate("InvalidSpec", str(error))
-        return HUMAN
-    async with serve(Health(), station.health_port):
+        return NEEDS_INTERVENTION
+    async with serve_probes(ProbeHandlers(), station.health_port):
         ending = await _redrive(assignment, station, stop)
     station.terminate(str(ending.reason), ending.message)
     return 0 if stop.is_set() else ending.code

@@ -26,7 +26,7 @@ from deadletter.core.replay_progress import PartitionProgress, SettledAs, Span
 from deadletter.core.selection import Predicate, failure_time
 from deadletter.core.verdicts import Retry
 from deadletter.workers import metrics
-from deadletter.workers.exit_status import STOPPED, Ending, of_broker
+from deadletter.workers.exit_status import STOPPED, ExitStatus, status_of_broker_error
 from deadletter.workers.redrive.feedback_guard import FeedbackGuard
 from deadletter.workers.redrive.pause_status import PauseReporter
 from deadletter.workers.redrive.rounds import (
@@ -100,7 +100,7 @@ class Redriver:
         """Why nothing is sent back now, or nothing."""
         return self._pauses.reason
 
-    async def run(self) -> Ending:
+    async def run(self) -> ExitStatus:
         """Turn after turn."""
         while not self._stop.is_set():
             wait = TURN_S
@@ -108,12 +108,12 @@ class Redriver:
                 await self.run_once()
             except BrokerError as error:
                 if not error.is_transient and not isinstance(error, Fenced):
-                    return of_broker(error)
+                    return status_of_broker_error(error)
                 self._log.warning("waiting for the broker", error=type(error).__name__)
                 wait = FENCED_S if isinstance(error, Fenced) else TURN_S
             await self._rest(wait)
         await self._pauses.withdraw()
-        return Ending(STOPPED, "Stopped")
+        return ExitStatus(STOPPED, "Stopped")
 
     async def _rest(self, seconds: float) -> None:
         try:
@@ -276,7 +276,7 @@ class Redriver:
         self._rounds.invalidate(round_)  # before, for nobody knows what became of a commit that fails
         await mover.commit(step)
         self._tide.record_sent(len(sent), now)
-        metrics.REDRIVEN.labels(*self._named, str(min(round_, MAX_NAMED_ROUND))).inc(len(sent))
+        metrics.REDRIVE_LETTERS.labels(*self._named, str(min(round_, MAX_NAMED_ROUND))).inc(len(sent))
         self._log.info("letters went back", letters=len(sent), round=round_, partition=tally.span.partition)
         return step.progress
 

@@ -9,7 +9,7 @@ from deadletter.api.replays import Rate
 from deadletter.brokers.contract import Broker
 from deadletter.core.replay_progress import PartitionProgress, SettledAs
 from deadletter.core.selection import Selection
-from deadletter.workers.rate_limit import Flight, Pace
+from deadletter.workers.rate_limit import InFlightLimit, TokenBucket
 from deadletter.workers.replay.explicit_ids import ExplicitOffsets
 from deadletter.workers.replay.publication import PublicationBuilder
 from deadletter.workers.replay.session import PartitionSession
@@ -64,8 +64,8 @@ class ReplayContext:
     broker: Broker
     selection: Selection
     builder: PublicationBuilder
-    tokens: Pace
-    in_flight_limit: Flight
+    tokens: TokenBucket
+    in_flight_limit: InFlightLimit
     current_rate: Callable[[], Rate | None]
     carrier: Carrier | None
     quota: MatchQuota

@@ -12,17 +12,17 @@ from deadletter.brokers.connect import Secrets, mounted_secrets, open_broker
 from deadletter.brokers.contract import Broker
 from deadletter.brokers.errors import BrokerError
 from deadletter.workers import metrics, process
-from deadletter.workers.environment import AssignmentError, Station
-from deadletter.workers.exit_status import COUNTS, HUMAN, Ending, of_broker
-from deadletter.workers.health import Health, serve
-from deadletter.workers.live_config import LiveFile
+from deadletter.workers.environment import AssignmentError, WorkerEnvironment
+from deadletter.workers.exit_status import COUNT_FIELDS, NEEDS_INTERVENTION, ExitStatus, status_of_broker_error
+from deadletter.workers.health import ProbeHandlers, serve_probes
+from deadletter.workers.live_config import LiveConfigFile
 from deadletter.workers.replay.services import open_service
 from deadletter.workers.replay.setup import run_replay
 from deadletter.workers.replay.sinks import BrokerCarrier, Carrier
 
 
 @asynccontextmanager
-async def follow_live_config(live: LiveFile) -> AsyncIterator[None]:
+async def follow_live_config(live: LiveConfigFile) -> AsyncIterator[None]:
     """Keep the live file fresh while the block runs."""
     task = asyncio.create_task(live.follow())
     try:
@@ -44,31 +44,31 @@ async def _carrier(assignment: ReplayAssignment, secrets: Secrets, stack: AsyncE
     return None
 
 
-async def _replay(assignment: ReplayAssignment, station: Station, stop: asyncio.Event) -> Ending:
+async def _replay(assignment: ReplayAssignment, station: WorkerEnvironment, stop: asyncio.Event) -> ExitStatus:
     secrets = mounted_secrets(Path(station.secrets))
-    live = LiveFile(station.assignments)
+    live = LiveConfigFile(station.assignments)
     async with AsyncExitStack() as stack:
         try:
             broker = await stack.enter_async_context(open_broker(assignment.broker, secrets, assignment.allow))
             carrier = await _carrier(assignment, secrets, stack)
         except BrokerError as error:
-            return of_broker(error)
+            return status_of_broker_error(error)
         await stack.enter_async_context(follow_live_config(live))
         return await run_replay(assignment, broker, stop, carrier, lambda: live.current.rate)
 
 
 async def work(stop: asyncio.Event) -> int:
     """The whole life of the pod."""
-    station = Station.from_environment()
+    station = WorkerEnvironment.from_environment()
     log = logs.get(__name__)
     try:
         assignment = station.read(ReplayAssignment)
     except AssignmentError as error:
         station.terminate("InvalidSpec", str(error))
-        return HUMAN
-    async with serve(Health(registry=metrics.REPLAYS), station.health_port):
+        return NEEDS_INTERVENTION
+    async with serve_probes(ProbeHandlers(registry=metrics.REPLAY_REGISTRY), station.health_port):
         ending = await _replay(assignment, station, stop)
-    done = {name: count for name, count in ending.counts.items() if name in COUNTS}
+    done = {name: count for name, count in ending.counts.items() if name in COUNT_FIELDS}
     log.info("the replay ends", replay=assignment.name, reason=str(ending.reason), code=ending.code, **done)
     station.terminate(str(ending.reason), ending.message, **ending.counts)
     return ending.code
@@ -78,5 +78,5 @@ def main(argv: list[str]) -> int:
     """Run the replayer; it takes no arguments."""
     del argv
     logs.configure(role="replay")
-    process.keep_buffers()
+    process.tune_malloc()
     return process.run(work)

@@ -28,6 +28,6 @@ def meter_of(assignment: ReplayAssignment) -> Meter:
     def note(before: PartitionProgress | None, after: PartitionProgress) -> None:
         known = _results(before)
         for result, letters in _results(after).items():
-            metrics.REPLAYED.labels(*where, result).inc(max(0, letters - known.get(result, 0)))
+            metrics.REPLAY_LETTERS.labels(*where, result).inc(max(0, letters - known.get(result, 0)))
 
     return note

@@ -11,8 +11,8 @@ from deadletter.brokers.errors import BrokerError
 from deadletter.brokers.types import CommitBatch
 from deadletter.core.reasons import Reason
 from deadletter.core.replay_progress import PartitionProgress, Skip, Span
-from deadletter.workers.backoff import Patience, rest
-from deadletter.workers.exit_status import FAILED, FINISHED, STOPPED, Ending, ReplayFailed, counts
+from deadletter.workers.backoff import RetryBudget, wait_for_event
+from deadletter.workers.exit_status import FAILED, FINISHED, STOPPED, ExitStatus, ReplayFailed, total_counts
 from deadletter.workers.replay.context import ReplayContext
 from deadletter.workers.replay.failed_again import FailedAgainCounter
 from deadletter.workers.replay.partition import PartitionReplay, is_window_read
@@ -20,7 +20,7 @@ from deadletter.workers.replay.session import PartitionSession
 from deadletter.workers.replay.sinks import BrokerCarrier, Undelivered
 
 WATCH_S = 10.0
-STOP_REQUESTED = Ending(STOPPED, "Stopped", "Asked to stop; the tallies are whole and another pod goes on.")
+STOP_REQUESTED = ExitStatus(STOPPED, "Stopped", "Asked to stop; the tallies are whole and another pod goes on.")
 
 
 class ReplayRun:
@@ -36,18 +36,18 @@ class ReplayRun:
     def _tallies(self) -> list[PartitionProgress]:
         return self._errand.quota.progress
 
-    async def run(self, window: Sequence[Span]) -> Ending:
+    async def run(self, window: Sequence[Span]) -> ExitStatus:
         """To the end, or to the stop."""
         try:
             return await self._run({span.partition: span for span in window})
         except ReplayFailed as failed:
             await self._say("Failed", failed.reason, str(failed))
-            return Ending(FAILED, failed.reason, str(failed), counts(self._tallies))
+            return ExitStatus(FAILED, failed.reason, str(failed), total_counts(self._tallies))
         finally:
             for seat in self._seats:
                 await seat.close()
 
-    async def _run(self, window: dict[int, Span]) -> Ending:
+    async def _run(self, window: dict[int, Span]) -> ExitStatus:
         now = self._errand.clock()
         await self._each(lambda seat: self._freeze(seat, window[seat.partition], now))
         if self._errand.is_stopping:
@@ -61,7 +61,7 @@ class ReplayRun:
             return STOP_REQUESTED
         reason = self._reason()
         await self._say("Finished", reason)
-        return Ending(FINISHED, reason, "", counts(self._tallies))
+        return ExitStatus(FINISHED, reason, "", total_counts(self._tallies))
 
     async def _work(self) -> None:
         if self._spec.canary is not None and self._errand.publishes:
@@ -138,7 +138,7 @@ class ReplayRun:
 
     async def _insist(self, seat: PartitionSession, work: Callable[[PartitionSession], Awaitable[None]]) -> None:
         """Go on from the ledger after an error that time mends, unless there is no progress."""
-        patience = Patience()
+        patience = RetryBudget()
         while not self._errand.is_stopping:
             before = seat.progress
             try:
@@ -150,7 +150,7 @@ class ReplayRun:
                 return
 
     async def _sleep(self, seconds: float) -> None:
-        await rest(self._errand.stop, seconds)
+        await wait_for_event(self._errand.stop, seconds)
 
     async def _say(self, phase: str, reason: str = "", message: str = "") -> None:
         async def write(seat: PartitionSession) -> None:

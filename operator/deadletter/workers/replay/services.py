@@ -7,10 +7,10 @@ from contextlib import asynccontextmanager
 from deadletter.api.delivery import HttpDelivery, HttpHeader
 from deadletter.brokers.connect import Secrets, secret
 from deadletter.net import tls
-from deadletter.workers.delivery.http.client import Client
-from deadletter.workers.delivery.http.request import Requests
+from deadletter.workers.delivery.http.client import HttpClient
+from deadletter.workers.delivery.http.request import RequestRenderer
 from deadletter.workers.delivery.http.resolver import Guard
-from deadletter.workers.delivery.http.url import Target
+from deadletter.workers.delivery.http.url import Url
 from deadletter.workers.replay.sinks import ServiceCarrier
 
 
@@ -35,10 +35,10 @@ async def open_service(
     url: str, http: HttpDelivery, secrets: Secrets, allow: Sequence[str]
 ) -> AsyncIterator[ServiceCarrier]:
     """A carrier to the service at `url`."""
-    target = Target.parse(url)
+    target = Url.parse(url)
     named = [(header.name, _value(header, secrets)) for header in http.headers]
-    requests = Requests(http.method, target.path, target.authority, named, http.forward_headers)
-    client = Client(target, Guard(allow), _trust(http, secrets) if target.secure else None)
+    requests = RequestRenderer(http.method, target.path, target.authority, named, http.forward_headers)
+    client = HttpClient(target, Guard(allow), _trust(http, secrets) if target.secure else None)
     try:
         yield ServiceCarrier(client, http, requests)
     finally:

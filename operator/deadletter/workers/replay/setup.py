@@ -11,9 +11,9 @@ from deadletter.brokers.errors import BrokerError, BrokerUnreachable, NotAuthori
 from deadletter.core.reasons import Reason
 from deadletter.core.replay_progress import Span
 from deadletter.core.selection import PredicateError
-from deadletter.workers.backoff import Patience, rest
-from deadletter.workers.exit_status import HUMAN, TRY_AGAIN, Ending, of_broker
-from deadletter.workers.rate_limit import Flight, Pace
+from deadletter.workers.backoff import RetryBudget, wait_for_event
+from deadletter.workers.exit_status import NEEDS_INTERVENTION, TRY_AGAIN, ExitStatus, status_of_broker_error
+from deadletter.workers.rate_limit import InFlightLimit, TokenBucket
 from deadletter.workers.replay.context import MatchQuota, ReplayContext, build_selection
 from deadletter.workers.replay.explicit_ids import PreviewNotFound, explicit_offsets
 from deadletter.workers.replay.meter import meter_of
@@ -73,8 +73,8 @@ async def _errand(
         broker=broker,
         selection=selection,
         builder=PublicationBuilder(assignment, broker, wall_clock),
-        tokens=Pace(per_second, stop),
-        in_flight_limit=Flight(in_flight),
+        tokens=TokenBucket(per_second, stop),
+        in_flight_limit=InFlightLimit(in_flight),
         current_rate=now,
         carrier=carrier,
         quota=MatchQuota(seats, selection.limit),
@@ -90,19 +90,19 @@ async def run_replay(
     stop: asyncio.Event,
     carrier: Carrier | None = None,
     rate: Callable[[], Rate | None] = lambda: None,
-) -> Ending:
+) -> ExitStatus:
     """Do what the assignment says, or go on with it; every end is a value."""
     try:
         begun = await _begun(assignment, broker, stop, carrier, rate)
         return STOP_REQUESTED if begun is None else await begun[0].run(begun[1])
     except PredicateError as error:
-        return Ending(HUMAN, Reason.InvalidSpec, f"select.where: {error}")
+        return ExitStatus(NEEDS_INTERVENTION, Reason.InvalidSpec, f"select.where: {error}")
     except PreviewNotFound as error:
-        return Ending(HUMAN, Reason.ReplayNotFound, str(error))
+        return ExitStatus(NEEDS_INTERVENTION, Reason.ReplayNotFound, str(error))
     except Undelivered as error:
-        return Ending(TRY_AGAIN, Reason.DeliveryFailed, str(error))
+        return ExitStatus(TRY_AGAIN, Reason.DeliveryFailed, str(error))
     except BrokerError as error:
-        return of_broker(error)
+        return status_of_broker_error(error)
 
 
 async def _begun(
@@ -114,13 +114,13 @@ async def _begun(
 ) -> tuple[ReplayRun, tuple[Span, ...]] | None:
     """The course and its window, as soon as the broker answers; None: the stop came first."""
     archived = assignment.spec.select.state == "Archived"
-    patience = Patience()
+    patience = RetryBudget()
     while True:
         try:
             window = await broker.window(assignment.boxes.dead, archived)
             seats = await _seats(assignment, broker, window, archived)
             return ReplayRun(await _errand(assignment, broker, seats, carrier, rate, stop), seats), window
         except BrokerUnreachable as error:
-            await rest(stop, patience.wait_after(error))
+            await wait_for_event(stop, patience.wait_after(error))
         if stop.is_set():
             return None

@@ -10,9 +10,9 @@ from deadletter.brokers.contract import Broker
 from deadletter.brokers.types import Publication
 from deadletter.core import headers
 from deadletter.core.letters import Message, Place
-from deadletter.workers.delivery.http.client import Client
+from deadletter.workers.delivery.http.client import HttpClient
 from deadletter.workers.delivery.http.errors import HttpError
-from deadletter.workers.delivery.http.request import Requests, Waybill
+from deadletter.workers.delivery.http.request import RequestRenderer, DeliveryMetadata
 from deadletter.workers.replay.letter_results import LetterResult
 
 ATTEMPTS = 5
@@ -59,18 +59,18 @@ def _is_final(status: int, attempt: int) -> bool:
     return status < 500 or attempt == ATTEMPTS
 
 
-def _waybill(outcome: LetterResult, publication: Publication, attempt: int) -> Waybill:
+def _waybill(outcome: LetterResult, publication: Publication, attempt: int) -> DeliveryMetadata:
     """As a courier's: where the message first came from, or, where that is not known, where its letter lies."""
     known, origin, place = headers.read_headers(dict(publication.message.headers)), outcome.origin, publication.letter
     if origin is not None and origin.topic is not None and origin.offset is not None:
         place = Place(origin.topic, origin.partition or 0, origin.offset)
-    return Waybill(known.id or place.id, place, attempt, origin.timestamp if origin is not None else None)
+    return DeliveryMetadata(known.id or place.id, place, attempt, origin.timestamp if origin is not None else None)
 
 
 class ServiceCarrier:
     """Straight to one subscriber."""
 
-    def __init__(self, client: Client, http: HttpDelivery, requests: Requests, in_flight: int = IN_FLIGHT) -> None:
+    def __init__(self, client: HttpClient, http: HttpDelivery, requests: RequestRenderer, in_flight: int = IN_FLIGHT) -> None:
         self._client = client
         self._http = http
         self._requests = requests
@@ -102,7 +102,7 @@ class ServiceCarrier:
                     await asyncio.sleep(FIRST_WAIT_S * 2 ** (attempt - 1))
         raise Undelivered("The service took a letter in none of a few attempts.")
 
-    async def _send(self, message: Message, waybill: Waybill) -> int | None:
+    async def _send(self, message: Message, waybill: DeliveryMetadata) -> int | None:
         head = self._requests.head(message, waybill)
         try:
             return (await self._client.exchange(head, message.value or b"", SECONDS)).status

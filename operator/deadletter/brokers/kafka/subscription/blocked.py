@@ -6,7 +6,7 @@ import structlog
 from aiokafka import TopicPartition
 
 from deadletter.brokers.errors import BrokerError
-from deadletter.brokers.kafka.client import LATEST, Line
+from deadletter.brokers.kafka.client import LATEST, KafkaClient
 from deadletter.brokers.kafka.subscription.group import committed
 from deadletter.brokers.kafka.subscription.offset_metadata import decode
 
@@ -46,12 +46,12 @@ class Shut:
         self._why.clear()
 
 
-async def lags(line: Line, group: str, tps: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+async def lags(line: KafkaClient, group: str, tps: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
     """Messages of these partitions that the group has not taken, where end and committed offset are known."""
     wanted = list(tps)
     if not wanted:
         return {}
-    ends = await line.offsets(dict.fromkeys(wanted, LATEST))
+    ends = await line.list_offsets(dict.fromkeys(wanted, LATEST))
     found = {}
     for tp, said in (await committed(line, group, wanted)).items():
         end = ends.get(tp)

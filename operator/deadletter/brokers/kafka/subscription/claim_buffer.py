@@ -9,7 +9,7 @@ from aiokafka import AIOKafkaConsumer, ConsumerRecord, TopicPartition
 
 from deadletter.brokers.errors import BoxRefused
 from deadletter.brokers.kafka import corrupt_batches
-from deadletter.brokers.kafka.client import Line
+from deadletter.brokers.kafka.client import KafkaClient
 from deadletter.brokers.kafka.errors import translate, translated
 from deadletter.brokers.kafka.subscription.blocked import Shut
 from deadletter.brokers.kafka.subscription.retry_partition import RetryPartition
@@ -27,7 +27,7 @@ class Intake:
 
     def __init__(
         self,
-        line: Line,
+        line: KafkaClient,
         group: str,
         works: Mapping[TopicPartition, Partition],
         shut: Shut,
@@ -63,7 +63,7 @@ class Intake:
                     if read < limit:
                         await self._read_some(consumer, limit - read, 0 if read else wait)
         except Exception as error:
-            is_passed = corrupt_batches.is_about_content(error) and await self._read_around(consumer)
+            is_passed = corrupt_batches.is_content_error(error) and await self._read_around(consumer)
             if not is_passed:
                 raise translate(error, self._group) from error
 
@@ -118,7 +118,7 @@ class Intake:
             for tp, work in works.items():
                 consumer.seek(tp, work.position)
         for tp, work in works.items():
-            records, unread = await corrupt_batches.read_around(self._line, tp, work.position)
+            records, unread = await corrupt_batches.read_to_corrupt_batch(self._line, tp, work.position)
             is_held = self._works.get(tp) is work
             if unread is not None and is_held:
                 self._lay_out(work, records)
@@ -127,7 +127,7 @@ class Intake:
         return False
 
     def _pass(
-        self, consumer: AIOKafkaConsumer, tp: TopicPartition, work: Partition, unread: corrupt_batches.Unread
+        self, consumer: AIOKafkaConsumer, tp: TopicPartition, work: Partition, unread: corrupt_batches.CorruptBatch
     ) -> None:
         with translated(tp.topic):
             if isinstance(work, SourcePartition):
@@ -136,4 +136,4 @@ class Intake:
                 consumer.seek(tp, work.position)
             else:  # letters of ours that wait there cannot be had: a human must know
                 consumer.pause(tp)
-                self._shut.put(tp, BoxRefused(unread.why))
+                self._shut.put(tp, BoxRefused(unread.reason))

@@ -18,7 +18,7 @@ from deadletter.brokers.errors import BrokerUnreachable, Fenced
 from deadletter.brokers.group_offsets import EARLIEST, LATEST, StartPosition, offsets_lost
 from deadletter.brokers.kafka import client as lines
 from deadletter.brokers.kafka import hanging_transactions
-from deadletter.brokers.kafka.client import Line
+from deadletter.brokers.kafka.client import KafkaClient
 from deadletter.brokers.kafka.errors import translated
 from deadletter.brokers.kafka.transactions import Room
 from deadletter.brokers.types import ResumedGroup, SubscriptionSpec
@@ -33,7 +33,7 @@ _LONGEST_PAUSE = 30.0
 _MARKER_SECONDS = 0.02
 
 
-async def begin(line: Line, spec: SubscriptionSpec) -> None:
+async def begin(line: KafkaClient, spec: SubscriptionSpec) -> None:
     """Commit the first offsets of a new group; one that has offsets is left as it is."""
     tps = await _partitions(line, spec.source)
     pause = _RETRY_SECONDS
@@ -48,7 +48,7 @@ async def begin(line: Line, spec: SubscriptionSpec) -> None:
             pause = min(4 * pause, _LONGEST_PAUSE)
 
 
-async def _wait_for_others(line: Line, group: str, tps: Sequence[TopicPartition], seconds: float) -> None:
+async def _wait_for_others(line: KafkaClient, group: str, tps: Sequence[TopicPartition], seconds: float) -> None:
     """Return when the group has offsets, at the latest after so many seconds."""
     deadline = asyncio.get_running_loop().time() + seconds
     while not await committed(line, group, tps):
@@ -57,7 +57,7 @@ async def _wait_for_others(line: Line, group: str, tps: Sequence[TopicPartition]
         await asyncio.sleep(_RETRY_SECONDS)
 
 
-async def _begin_new(line: Line, spec: SubscriptionSpec, tps: Sequence[TopicPartition]) -> None:
+async def _begin_new(line: KafkaClient, spec: SubscriptionSpec, tps: Sequence[TopicPartition]) -> None:
     async with _committing(line, spec.source, spec.group) as room:
         if await committed(line, spec.group, tps):
             return
@@ -68,7 +68,7 @@ async def _begin_new(line: Line, spec: SubscriptionSpec, tps: Sequence[TopicPart
         await _commit(line, room, spec.group, spec.source, starts)
 
 
-async def is_lost(line: Line, source: str, group: str) -> bool:
+async def is_lost(line: KafkaClient, source: str, group: str) -> bool:
     """True if the source holds messages and the group has no offset of any partition."""
     tps = await _partitions(line, source)
     if await committed(line, group, tps):
@@ -77,12 +77,12 @@ async def is_lost(line: Line, source: str, group: str) -> bool:
     return firsts != ends
 
 
-async def resume(line: Line, source: str, group: str, start: StartPosition) -> ResumedGroup | None:
+async def resume(line: KafkaClient, source: str, group: str, start: StartPosition) -> ResumedGroup | None:
     """Commit offsets for a lost group."""
     async with _committing(line, source, group) as room:
         if not await is_lost(line, source, group):
             return None
-        firsts, ends = await _bounds(line, source, await line.partitions(source))
+        firsts, ends = await _bounds(line, source, await line.partition_count(source))
         starts = {EARLIEST: firsts, LATEST: ends}.get(str(start)) or await _since(line, source, ends, int(start))
         await _commit(line, room, group, source, starts)
     passed_over = sum(starts[number] - firsts[number] for number in starts)
@@ -90,7 +90,7 @@ async def resume(line: Line, source: str, group: str, start: StartPosition) -> R
 
 
 async def committed(
-    line: Line, group: str, tps: Sequence[TopicPartition]
+    line: KafkaClient, group: str, tps: Sequence[TopicPartition]
 ) -> Mapping[TopicPartition, OffsetAndMetadata]:
     """Return the group's offsets of these partitions; those without one are left out.
 
@@ -108,11 +108,11 @@ async def committed(
         await asyncio.sleep(_RETRY_SECONDS)
 
 
-async def _fetch(line: Line, group: str, tps: Sequence[TopicPartition]) -> dict[TopicPartition, OffsetAndMetadata]:
+async def _fetch(line: KafkaClient, group: str, tps: Sequence[TopicPartition]) -> dict[TopicPartition, OffsetAndMetadata]:
     by_topic: dict[str, list[int]] = {}
     for topic, partition in tps:
         by_topic.setdefault(topic, []).append(partition)
-    admin, client = await line.admin(), await line.client()
+    admin, client = await line.admin_client(), await line.shared_client()
     coordinator = await admin.find_coordinator(group)
     answer = await client.send(coordinator, OffsetFetchRequest(group, list(by_topic.items())))
     _check(answer.error_code)
@@ -131,23 +131,23 @@ def _check(code: int) -> None:
         raise driver.for_code(code)
 
 
-async def _partitions(line: Line, source: str) -> list[TopicPartition]:
-    return [TopicPartition(source, number) for number in range(await line.partitions(source))]
+async def _partitions(line: KafkaClient, source: str) -> list[TopicPartition]:
+    return [TopicPartition(source, number) for number in range(await line.partition_count(source))]
 
 
-async def _bounds(line: Line, source: str, partitions: int) -> tuple[dict[int, int], dict[int, int]]:
+async def _bounds(line: KafkaClient, source: str, partitions: int) -> tuple[dict[int, int], dict[int, int]]:
     numbers = range(partitions)
-    return await line.ends(source, numbers, lines.EARLIEST), await line.ends(source, numbers)
+    return await line.offsets_at(source, numbers, lines.EARLIEST), await line.offsets_at(source, numbers)
 
 
-async def _since(line: Line, source: str, ends: Mapping[int, int], ms: int) -> dict[int, int]:
+async def _since(line: KafkaClient, source: str, ends: Mapping[int, int], ms: int) -> dict[int, int]:
     """The first offset of that time or later; the end of a partition that has none."""
-    found = await line.ends(source, ends, max(ms, 0))
+    found = await line.offsets_at(source, ends, max(ms, 0))
     return {number: found[number] if found[number] >= 0 else end for number, end in ends.items()}
 
 
 @asynccontextmanager
-async def _committing(line: Line, source: str, group: str) -> AsyncIterator[Room]:
+async def _committing(line: KafkaClient, source: str, group: str) -> AsyncIterator[Room]:
     """Open the transactional id under which the offsets of all partitions are committed at once.
 
     Kafka takes plain commits from others only while a group has no members, and those may belong to another source: two
@@ -156,13 +156,13 @@ async def _committing(line: Line, source: str, group: str) -> AsyncIterator[Room
     """
     room = await Room.open(line, f"dlq.{source}.{group}.first")
     try:
-        await hanging_transactions.say_again(line, room, (), group, TopicPartition(source, 0))
+        await hanging_transactions.complete_hanging(line, room, (), group, TopicPartition(source, 0))
         yield room
     finally:
         await room.close()
 
 
-async def _commit(line: Line, room: Room, group: str, source: str, starts: Mapping[int, int]) -> None:
+async def _commit(line: KafkaClient, room: Room, group: str, source: str, starts: Mapping[int, int]) -> None:
     """Commit these offsets, and wait until readers get them: a transaction's markers come after its commit."""
     offsets = {TopicPartition(source, number): OffsetAndMetadata(start, "") for number, start in starts.items()}
     async with room.transaction() as transaction:

@@ -10,9 +10,9 @@ from aiokafka.admin import RecordsToDelete
 from pyroaring import BitMap64
 
 from deadletter.brokers.kafka import hanging_transactions, reads, record_batches
-from deadletter.brokers.kafka.client import EARLIEST, Line
+from deadletter.brokers.kafka.client import EARLIEST, KafkaClient
 from deadletter.brokers.kafka.errors import translated
-from deadletter.brokers.kafka.ledger import ledger_parcel, ledger_partition, read_ledger
+from deadletter.brokers.kafka.ledger import pack_ledger_records, ledger_partition, read_ledger
 from deadletter.brokers.kafka.subscription import letters, membership
 from deadletter.brokers.kafka.subscription.committer import Committer, Verdict
 from deadletter.brokers.kafka.subscription.offset_metadata import Attempt
@@ -33,7 +33,7 @@ class RetryPartition:
 
     def __init__(
         self,
-        line: Line,
+        line: KafkaClient,
         consumer: AIOKafkaConsumer,
         spec: SubscriptionSpec,
         tp: TopicPartition,
@@ -60,7 +60,7 @@ class RetryPartition:
     async def open(self) -> int:
         """Where to read from."""
         await self.recover()
-        start = (await self._line.ends(self.tp.topic, [self.tp.partition], EARLIEST))[self.tp.partition]
+        start = (await self._line.offsets_at(self.tp.topic, [self.tp.partition], EARLIEST))[self.tp.partition]
         while start in self._settled:
             start += 1
         self.position = start
@@ -72,10 +72,10 @@ class RetryPartition:
         await membership.confirm(self._consumer, self.tp)
         self._room = await Room.open(self._line, f"dlq.{self.tp.topic}.{self.tp.partition}")
         ledger = TopicPartition(self._spec.ledger, ledger_partition(self.tp.partition))
-        await self._line.metadata([ledger.topic])
-        places = await hanging_transactions.usual_places(self._line, self._spec, self.tp.partition)
-        await hanging_transactions.say_again(self._line, self._room, [*places, ledger])
-        await hanging_transactions.clear_ledger(self._line, self._room, ledger)
+        await self._line.partition_counts([ledger.topic])
+        places = await hanging_transactions.default_targets(self._line, self._spec, self.tp.partition)
+        await hanging_transactions.complete_hanging(self._line, self._room, [*places, ledger])
+        await hanging_transactions.complete_hanging_in_ledger(self._line, self._room, ledger)
         self._settled = await self._read_settled()
         for offset in [offset for offset in self._held if offset in self._settled]:
             self._let_go_of(offset)
@@ -101,7 +101,7 @@ class RetryPartition:
         self.position = record.offset + 1
         if record.offset in self._settled or record.offset in self._open:
             return
-        message = reads.taken(record).message
+        message = reads.to_stored_message(record).message
         self._open.add(record.offset)
         heapq.heappush(self._waiting, (letters.due_at(message), record.offset, message.size))
         if self._kept_bytes + message.size <= self._most_kept:
@@ -162,11 +162,11 @@ class RetryPartition:
         """Read from the box; what lies between two of them is read along where that costs no more than a fetch."""
         found: dict[int, Message] = {}
         apart = 2 + FETCH_BYTES * len(sizes) // max(1, sum(sizes.values()))  # a marker may lie between neighbours
-        consumer = await self._line.consumer(max_partition_fetch_bytes=FETCH_BYTES)
+        consumer = await self._line.start_consumer(max_partition_fetch_bytes=FETCH_BYTES)
         try:
             for span in _spans(sorted(sizes), apart):
-                async for records in reads.read_to(consumer, {self.tp: span}):
-                    found |= {one.offset: reads.taken(one).message for one in records[self.tp] if one.offset in sizes}
+                async for records in reads.read_records(consumer, {self.tp: span}):
+                    found |= {one.offset: reads.to_stored_message(one).message for one in records[self.tp] if one.offset in sizes}
         finally:
             await consumer.stop()
         return found
@@ -195,11 +195,11 @@ class RetryPartition:
         names = letters.targets_of(verdicts, self._spec)
         counts = {name: target.partitions for name, target in (await self._room.targets.of(names)).items()}
         packed = await record_batches.pack(letters.publications(verdicts, self._spec, counts), self._room.targets)
-        await hanging_transactions.say_again(self._line, self._room, (parcel.place for parcel in packed))
+        await hanging_transactions.complete_hanging(self._line, self._room, (parcel.place for parcel in packed))
         for verdict in verdicts:
             self._settled.add(_why(verdict), [verdict.offset])
         packed.append(
-            await ledger_parcel(
+            await pack_ledger_records(
                 self._spec.ledger, self.tp.partition, self._settled.take_changed_records(), self._room.targets
             )
         )
@@ -227,7 +227,7 @@ class RetryPartition:
         if now - self._trimmed < TRIM_AFTER:
             return
         self._trimmed = now
-        admin = await self._line.admin()
+        admin = await self._line.admin_client()
         lowest = self._open.min() if self._open else self.position
         with translated(self.tp.topic):
             await admin.delete_records({self.tp: RecordsToDelete(lowest)})

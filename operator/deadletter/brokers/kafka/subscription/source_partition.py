@@ -8,10 +8,10 @@ from aiokafka.structs import OffsetAndMetadata
 
 from deadletter.brokers.group_offsets import offsets_lost
 from deadletter.brokers.kafka import hanging_transactions, record_batches
-from deadletter.brokers.kafka.client import EARLIEST, Line
-from deadletter.brokers.kafka.corrupt_batches import Unread
+from deadletter.brokers.kafka.client import EARLIEST, KafkaClient
+from deadletter.brokers.kafka.corrupt_batches import CorruptBatch
 from deadletter.brokers.kafka.errors import translated
-from deadletter.brokers.kafka.reads import taken
+from deadletter.brokers.kafka.reads import to_stored_message
 from deadletter.brokers.kafka.subscription import group, letters, membership
 from deadletter.brokers.kafka.subscription.committer import Committer, Verdict
 from deadletter.brokers.kafka.subscription.offset_metadata import Attempt
@@ -27,7 +27,7 @@ class SourcePartition:
     """Opened on assignment: producer first, which fences the owner before us, then the committed offset."""
 
     def __init__(
-        self, line: Line, consumer: AIOKafkaConsumer, spec: SubscriptionSpec, tp: TopicPartition, is_anew: bool = False
+        self, line: KafkaClient, consumer: AIOKafkaConsumer, spec: SubscriptionSpec, tp: TopicPartition, is_anew: bool = False
     ) -> None:
         self._line, self._consumer, self._spec, self.tp = line, consumer, spec, tp
         self._is_anew = is_anew  # the group's offset is of a log that is gone
@@ -49,8 +49,8 @@ class SourcePartition:
         await self._close_room()
         await membership.confirm(self._consumer, self.tp)
         self._room = await Room.open(self._line, f"dlq.{self._spec.source}.{self._spec.group}.{self.tp.partition}")
-        places = await hanging_transactions.usual_places(self._line, self._spec, self.tp.partition)
-        await hanging_transactions.say_again(self._line, self._room, places, self._spec.group, self.tp)
+        places = await hanging_transactions.default_targets(self._line, self._spec, self.tp.partition)
+        await hanging_transactions.complete_hanging(self._line, self._room, places, self._spec.group, self.tp)
         offset, metadata = await self._committed()
         fresh = Progress(offset, metadata)
         fresh.carry_on(self.progress)
@@ -60,7 +60,7 @@ class SourcePartition:
 
     async def _committed(self) -> tuple[int, str]:
         committed = (await group.committed(self._line, self._spec.group, [self.tp])).get(self.tp)
-        end = (await self._line.ends(self.tp.topic, [self.tp.partition]))[self.tp.partition]
+        end = (await self._line.offsets_at(self.tp.topic, [self.tp.partition]))[self.tp.partition]
         if committed is not None and committed.offset <= end and not self._is_anew:
             return committed.offset, committed.metadata or ""
         if committed is None and not self._is_anew:
@@ -78,7 +78,7 @@ class SourcePartition:
             raise offsets_lost(self._spec.source, self._spec.group)
 
     async def _first(self) -> int:
-        return (await self._line.ends(self.tp.topic, [self.tp.partition], EARLIEST))[self.tp.partition]
+        return (await self._line.offsets_at(self.tp.topic, [self.tp.partition], EARLIEST))[self.tp.partition]
 
     def _gone(self) -> list[int]:
         """What was unfinished when we came, was not there when reading passed it, and so is in nobody's hands."""
@@ -115,20 +115,20 @@ class SourcePartition:
         attempt = self.progress.take(record.offset)
         if attempt is None:
             return None
-        one = taken(record)
+        one = to_stored_message(record)
         claim = self._held[record.offset] = Claim(one.place, one.message, attempt.attempts, attempt.first_failed_at)
         return claim
 
-    def take_unread(self, batch: Unread) -> Claim | None:
+    def take_unread(self, batch: CorruptBatch) -> Claim | None:
         """All that is left of a batch as one claim, unless it was finished before."""
-        self._go_on_at(batch.first)
-        self.position = batch.end
-        attempt = self.progress.take(batch.first)
-        self.progress.pass_over(batch.end)
+        self._go_on_at(batch.first_offset)
+        self.position = batch.end_offset
+        attempt = self.progress.take(batch.first_offset)
+        self.progress.pass_over(batch.end_offset)
         if attempt is None:
             return None
-        place = Place(self.tp.topic, self.tp.partition, batch.first)
-        claim = self._held[batch.first] = Claim(place, Message(None, batch.content), unreadable=batch.why)
+        place = Place(self.tp.topic, self.tp.partition, batch.first_offset)
+        claim = self._held[batch.first_offset] = Claim(place, Message(None, batch.content), unreadable=batch.reason)
         return claim
 
     def note(self, claim: Claim, attempt: Attempt) -> None:
@@ -166,7 +166,7 @@ class SourcePartition:
         assert self._room is not None  # noqa: S101  (recover opened it, or raised)
         counts = {name: target.partitions for name, target in (await self._room.targets.of(names)).items()}
         packed = await record_batches.pack(letters.publications(verdicts, self._spec, counts), self._room.targets)
-        await hanging_transactions.say_again(self._line, self._room, (parcel.place for parcel in packed))
+        await hanging_transactions.complete_hanging(self._line, self._room, (parcel.place for parcel in packed))
         offset, metadata = self.progress.snapshot(offsets)
         async with self._room.transaction() as transaction:
             await transaction.send(packed)

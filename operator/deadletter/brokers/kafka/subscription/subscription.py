@@ -11,10 +11,10 @@ from aiokafka import AIOKafkaConsumer, ConsumerRebalanceListener, TopicPartition
 
 from deadletter.brokers.errors import BoxMissing, BrokerError, Fenced, GroupOffsetsLost
 from deadletter.brokers.kafka import topics
-from deadletter.brokers.kafka.client import Line
-from deadletter.brokers.kafka.driver_internals import end_tasks
+from deadletter.brokers.kafka.client import KafkaClient
+from deadletter.brokers.kafka.driver_internals import cancel_tasks
 from deadletter.brokers.kafka.errors import translate, translated
-from deadletter.brokers.kafka.ledger import write_word
+from deadletter.brokers.kafka.ledger import write_worker_status
 from deadletter.brokers.kafka.subscription import membership
 from deadletter.brokers.kafka.subscription.blocked import Shut, lags
 from deadletter.brokers.kafka.subscription.claim_buffer import Intake, Partition
@@ -35,7 +35,7 @@ LOOK_EVERY = 5.0  # seconds; who is paused reads nothing, and would not see the 
 class KafkaSubscription(ConsumerRebalanceListener):  # type: ignore[misc]
     """See `base.Desk`."""
 
-    def __init__(self, line: Line, spec: SubscriptionSpec) -> None:
+    def __init__(self, line: KafkaClient, spec: SubscriptionSpec) -> None:
         self._line, self._spec = line, spec
         self._consumer: AIOKafkaConsumer = None
         self._works: dict[TopicPartition, Partition] = {}
@@ -55,7 +55,7 @@ class KafkaSubscription(ConsumerRebalanceListener):  # type: ignore[misc]
     async def open(self) -> None:
         """Check the boxes, then join the group."""
         wanted = (self._spec.source, self._spec.dead, self._spec.retry)
-        found = await self._line.metadata(wanted)
+        found = await self._line.partition_counts(wanted)
         for name in wanted:
             if name not in found:
                 raise BoxMissing(f"{name}: it does not exist")
@@ -68,7 +68,7 @@ class KafkaSubscription(ConsumerRebalanceListener):  # type: ignore[misc]
 
     async def _join(self) -> None:
         self._joined.clear()
-        self._consumer = await self._line.consumer(
+        self._consumer = await self._line.start_consumer(
             group_id=self._spec.group,
             max_poll_interval_ms=2**31 - 1,
             heartbeat_interval_ms=membership.HEARTBEAT_MS,
@@ -94,13 +94,13 @@ class KafkaSubscription(ConsumerRebalanceListener):  # type: ignore[misc]
         """Write what is gathered, leave the group, take our word back."""
         self._closing = True
         if self._looking is not None:
-            await end_tasks({self._looking})
+            await cancel_tasks({self._looking})
         await self._let_go()
         if self._consumer is not None:
             await self._consumer.stop()
         if self._said:
             with contextlib.suppress(BrokerError):
-                await write_word(self._line, self._spec.ledger, self._spec.consumer, None)
+                await write_worker_status(self._line, self._spec.ledger, self._spec.consumer, None)
 
     async def on_partitions_revoked(self, revoked: Iterable[TopicPartition]) -> None:
         """Before the group forms anew: what is settled is written, what is in hand is no longer ours."""
@@ -108,7 +108,7 @@ class KafkaSubscription(ConsumerRebalanceListener):  # type: ignore[misc]
         await self._let_go()
 
     async def _let_go(self) -> None:
-        await end_tasks(self._openings)
+        await cancel_tasks(self._openings)
         works = list(self._works.values())
         self._works.clear()
         self._intake.clear()
@@ -170,7 +170,7 @@ class KafkaSubscription(ConsumerRebalanceListener):  # type: ignore[misc]
 
     async def _open_if_remade(self, tp: TopicPartition, error: GroupOffsetsLost) -> bool:
         """Kafka deletes a group's offsets with their topic: all of a topic that was made again is new."""
-        await self._line.metadata([self._spec.source])
+        await self._line.partition_counts([self._spec.source])
         if self._line.topic_id(self._spec.source) == self._source_id:
             raise error
         return await self._opened(tp, is_anew=True)
@@ -203,7 +203,7 @@ class KafkaSubscription(ConsumerRebalanceListener):  # type: ignore[misc]
             await asyncio.sleep(LOOK_EVERY)
             ours = [tp.partition for tp, work in self._works.items() if isinstance(work, SourcePartition)]
             with contextlib.suppress(BrokerError):  # the next claim or settlement says it
-                self._ends = await self._line.ends(self._spec.source, ours) if ours else {}
+                self._ends = await self._line.offsets_at(self._spec.source, ours) if ours else {}
                 self._shut_lags = await lags(self._line, self._spec.group, self._shut.of(self._spec.source))
 
     @property
@@ -236,7 +236,7 @@ class KafkaSubscription(ConsumerRebalanceListener):  # type: ignore[misc]
         """Nothing came, and it is asked why: what keeps a partition shut is raised."""
         if self.blocked_by is not None:
             raise self.blocked_by
-        if not self._line.is_current(self._consumer):
+        if not self._line.has_current_credentials(self._consumer):
             await self._join_anew()
         return []
 
@@ -282,7 +282,7 @@ class KafkaSubscription(ConsumerRebalanceListener):  # type: ignore[misc]
     async def report_status(self, word: WorkerStatus) -> None:
         """Keep this word where the sweep reads it."""
         self._said = True
-        await write_word(self._line, self._spec.ledger, word.pod, word)
+        await write_worker_status(self._line, self._spec.ledger, word.pod, word)
 
 
 def _size(claims: Iterable[Claim]) -> int:
@@ -290,7 +290,7 @@ def _size(claims: Iterable[Claim]) -> int:
 
 
 @asynccontextmanager
-async def open_desk(line: Line, spec: SubscriptionSpec) -> AsyncIterator[KafkaSubscription]:
+async def open_desk(line: KafkaClient, spec: SubscriptionSpec) -> AsyncIterator[KafkaSubscription]:
     """Join the group; leave it at the end."""
     desk = KafkaSubscription(line, spec)
     try:

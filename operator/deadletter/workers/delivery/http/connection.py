@@ -16,20 +16,20 @@ from typing import Any, cast
 import httptools
 
 from deadletter.net.tls_errors import refusal
-from deadletter.workers.delivery.http.errors import BadAnswer, Broken, CertificateRefused, HttpError, TimedOut
-from deadletter.workers.delivery.http.response import BODY_LIMIT, HEAD_LIMIT, INTERIM_LIMIT, Answer
+from deadletter.workers.delivery.http.errors import InvalidResponse, ConnectionBroken, CertificateRejected, HttpError, ResponseTimeout
+from deadletter.workers.delivery.http.response import MAX_BODY_BYTES, MAX_HEAD_BYTES, MAX_INTERIM_RESPONSES, Response
 
 JOINED_LIMIT = 16 << 10
 FRAME_BYTES = 16  # what a byte of body may cost when it is a chunk of its own
 
 
-class Connection(asyncio.Protocol):
+class HttpConnection(asyncio.Protocol):
     """A connection and the one exchange that may be under way on it. Methods named `on_*` are the parser's."""
 
     def __init__(self) -> None:
         self._transport: asyncio.Transport | None = None
         self._parser: Any = httptools.HttpResponseParser(self)
-        self._waiting: asyncio.Future[Answer] | None = None
+        self._waiting: asyncio.Future[Response] | None = None
         self.heard = False  # a byte of the present answer has come
         self.born = 0.0
         self._begin()
@@ -47,16 +47,16 @@ class Connection(asyncio.Protocol):
         """Can another request go out?"""
         return self._transport is not None and not self._transport.is_closing()
 
-    async def exchange(self, head: bytes, body: bytes, seconds: float) -> Answer:
+    async def exchange(self, head: bytes, body: bytes, seconds: float) -> Response:
         """Send a request and give its whole answer; HttpError otherwise, and then the connection is closed."""
         if self._transport is None or not self.is_open:
-            raise Broken("the connection was closed")
+            raise ConnectionBroken("the connection was closed")
         loop = asyncio.get_running_loop()
         self._begin()
         self.heard = False
-        waiting: asyncio.Future[Answer] = loop.create_future()
+        waiting: asyncio.Future[Response] = loop.create_future()
         self._waiting = waiting
-        clock = loop.call_later(seconds, self._end, TimedOut("no whole answer in time"))
+        clock = loop.call_later(seconds, self._end, ResponseTimeout("no whole answer in time"))
         self._send(self._transport, head, body)
         try:
             answer = await waiting
@@ -95,11 +95,11 @@ class Connection(asyncio.Protocol):
         try:
             self._parser.feed_data(data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade):
-            self._end(BadAnswer("the answer is not HTTP/1.1"))
+            self._end(InvalidResponse("the answer is not HTTP/1.1"))
             return
         self._beside = max(self._beside + len(data) - FRAME_BYTES * (self._size - size), 0)
-        if self._beside > HEAD_LIMIT:
-            self._end(BadAnswer("the head or the trailers of the answer are too long"))
+        if self._beside > MAX_HEAD_BYTES:
+            self._end(InvalidResponse("the head or the trailers of the answer are too long"))
 
     def eof_received(self) -> bool:
         """The server sends no more."""
@@ -118,7 +118,7 @@ class Connection(asyncio.Protocol):
             self.close()
         else:
             # With TLS 1.3 a server objects to our certificate when we believe that all is well.
-            self._end(CertificateRefused(refused) if refused else Broken("the connection ended before the answer"))
+            self._end(CertificateRejected(refused) if refused else ConnectionBroken("the connection ended before the answer"))
 
     def on_message_begin(self) -> None:
         """An answer begins; a second one to the same request is not ours."""
@@ -136,11 +136,11 @@ class Connection(asyncio.Protocol):
 
     def on_body(self, body: bytes) -> None:
         """A part of the body."""
-        room = BODY_LIMIT - self._size
+        room = MAX_BODY_BYTES - self._size
         if room > 0:
             self._body.append(body[:room])
         self._size += len(body)
-        if self._size > BODY_LIMIT and self._waiting is not None and not self._waiting.done():
+        if self._size > MAX_BODY_BYTES and self._waiting is not None and not self._waiting.done():
             self._finish(self._parser.get_status_code(), is_cut=True)
             self.close()
 
@@ -159,8 +159,8 @@ class Connection(asyncio.Protocol):
         interim, beside = self._interim + 1, self._beside
         self._begin()
         self._interim, self._beside = interim, beside
-        if interim > INTERIM_LIMIT:
-            self._end(BadAnswer("too many interim answers"))
+        if interim > MAX_INTERIM_RESPONSES:
+            self._end(InvalidResponse("too many interim answers"))
 
     def _unsent(self) -> bool:
         # An answer before the request was out (413, say): the rest of the request would be read as the next one.
@@ -168,7 +168,7 @@ class Connection(asyncio.Protocol):
 
     def _finish(self, status: int, *, is_cut: bool) -> None:
         if self._waiting is not None and not self._waiting.done():
-            self._waiting.set_result(Answer(status, self._headers, b"".join(self._body), is_cut))
+            self._waiting.set_result(Response(status, self._headers, b"".join(self._body), is_cut))
 
     def _end(self, error: HttpError) -> None:
         if self._waiting is not None and not self._waiting.done():

@@ -1,70 +1,71 @@
-"""What can go wrong between us and a service.
+"""The errors of an HTTP request that got no valid response.
 
 - HttpError
-    - TargetForbidden: the address guard refuses it; the queue's fault
-    - TargetUnresolvable: no address for the name; the queue's fault
-    - TlsFault: the handshake; the queue's fault
-        - CertificateRefused: a certificate is not accepted
-    - Unreachable: refused, no route
-    - Broken: reset, closed too early
-    - TimedOut: no whole answer in time
-    - BadAnswer: not HTTP/1.1, or without bounds
+    - TargetForbidden: the address guard refuses the address (target fault)
+    - TargetUnresolvable: DNS has no address for the host name (target fault)
+    - TlsError: the TLS handshake failed (target fault)
+        - CertificateRejected: one side does not accept the other's certificate
+    - ConnectFailed: the connection was refused, or there is no route
+    - ConnectionBroken: the connection was reset or closed too early
+    - ResponseTimeout: the response was not complete in time
+    - InvalidResponse: the response is not HTTP/1.1, or too large
 
-`kind` is the word `core.failures` knows it by. Texts name no header, body or credential.
+`kind` is the failure type that `core.failures` classifies; letters keep it. Texts never quote a header, a body or a
+credential.
 """
 
 
 class HttpError(Exception):
-    """No answer. `is_of_queue`: it says nothing about the message, every other one would meet it too."""
+    """The request got no valid response. `is_target_fault`: the cause is the target, so every message would meet it."""
 
     kind = "Network"
-    is_of_queue = False
+    is_target_fault = False
 
 
 class TargetForbidden(HttpError):
-    """The address guard refuses the target."""
+    """The address guard does not allow the address of the target, or the URL is not a plain http(s) URL."""
 
     kind = "Forbidden"
-    is_of_queue = True
+    is_target_fault = True
 
 
 class TargetUnresolvable(HttpError):
-    """The target's name has no address."""
+    """The host name of the target has no address."""
 
     kind = "Dns"
-    is_of_queue = True
+    is_target_fault = True
 
 
-class TlsFault(HttpError):
-    """There is no TLS with it."""
+class TlsError(HttpError):
+    """The TLS handshake failed, or a certificate or Secret for it cannot be read."""
 
     kind = "Tls"
-    is_of_queue = True
+    is_target_fault = True
 
 
-class CertificateRefused(TlsFault):
-    """A certificate, the service's or ours, is not accepted."""
+class CertificateRejected(TlsError):
+    """The certificate of the service, or our client certificate, was not accepted."""
 
 
-class Unreachable(HttpError):
-    """Nobody listens there."""
+class ConnectFailed(HttpError):
+    """No process listens at the address, or there is no route to it."""
 
     kind = "ConnectionRefused"
 
 
-class Broken(HttpError):
-    """The connection ended before the answer did."""
+class ConnectionBroken(HttpError):
+    """The connection ended before the response did."""
 
     kind = "ConnectionReset"
 
 
-class TimedOut(HttpError):
-    """The answer was not whole in time."""
+class ResponseTimeout(HttpError):
+    """The connection or the response was not complete in time."""
 
     kind = "Timeout"
 
 
-class BadAnswer(HttpError):
-    """What came back is not an HTTP/1.1 answer within bounds."""
+class InvalidResponse(HttpError):
+    """The response is not HTTP/1.1 or exceeds a limit."""
 
     kind = "NetworkProtocol"

@@ -20,12 +20,12 @@ from urllib.parse import quote_from_bytes
 from deadletter.core import times
 from deadletter.core.letters import SEQUENCE_MASK, Message, Place
 
-KEY_LIMIT = 4 << 10
-FORWARDED_BYTES = 8 << 10  # servers refuse heads of more than 8 to 16 KiB, or of more than about 100 headers
-FORWARDED_COUNT = 64
-ALWAYS = frozenset({"content-type", "traceparent", "tracestate"})
-FRAMING = frozenset({"connection", "content-length", "expect", "host", "keep-alive", "te", "trailer", "upgrade"})
-NEVER = FRAMING | {"idempotency-key", "transfer-encoding"}
+MAX_KEY_BYTES = 4 << 10
+MAX_FORWARDED_BYTES = 8 << 10  # servers refuse heads of more than 8 to 16 KiB, or of more than about 100 headers
+MAX_FORWARDED_HEADERS = 64
+ALWAYS_FORWARDED = frozenset({"content-type", "traceparent", "tracestate"})
+FRAMING_HEADERS = frozenset({"connection", "content-length", "expect", "host", "keep-alive", "te", "trailer", "upgrade"})
+NEVER_FORWARDED = FRAMING_HEADERS | {"idempotency-key", "transfer-encoding"}
 UNSAFE = re.compile(r"[\x00-\x1f\x7f]")
 TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 PLAIN = re.compile(rb"[\x21-\x7e]([\x20-\x7e]*[\x21-\x7e])?")
@@ -42,7 +42,7 @@ def idempotency_key(place: Place) -> str:
 
 
 @dataclass(slots=True, frozen=True)
-class Waybill:
+class DeliveryMetadata:
     """What a request says of its message beside the message itself."""
 
     id: str
@@ -51,7 +51,7 @@ class Waybill:
     timestamp: int | None = None  # of the message when it first came; without one the message has it
 
 
-class Requests:
+class RequestRenderer:
     """Makes the heads of requests to one target; what never changes is rendered once."""
 
     def __init__(
@@ -70,7 +70,7 @@ class Requests:
         self._forward = re.compile("|".join(translate(glob.lower()) for glob in forward) or r"\Z.")
         self._chosen: dict[str, bool] = {}
 
-    def head(self, message: Message, waybill: Waybill) -> bytes:
+    def head(self, message: Message, waybill: DeliveryMetadata) -> bytes:
         """Everything before the body, with the empty line."""
         origin = waybill.origin
         timestamp = message.timestamp if waybill.timestamp is None else waybill.timestamp
@@ -90,10 +90,10 @@ class Requests:
         is_event = any(name == "ce_specversion" for name, _ in message.headers)
         for name, value in message.headers:
             lower = name.lower()
-            if lower in ALWAYS and lower in names:
+            if lower in ALWAYS_FORWARDED and lower in names:
                 continue  # of these a request has one
             line = self._line(name, value or b"", is_event)
-            if line and size + len(line) <= FORWARDED_BYTES and len(lines) < FORWARDED_COUNT:
+            if line and size + len(line) <= MAX_FORWARDED_BYTES and len(lines) < MAX_FORWARDED_HEADERS:
                 lines.append(line)
                 size += len(line)
                 names.add(lower)
@@ -117,9 +117,9 @@ class Requests:
         return self._chosen[lower]
 
     def _judge(self, lower: str) -> bool:
-        if lower in NEVER or lower in self._fixed or lower.startswith(("dlq-", "proxy-")) or not _token(lower):
+        if lower in NEVER_FORWARDED or lower in self._fixed or lower.startswith(("dlq-", "proxy-")) or not _token(lower):
             return False
-        return lower in ALWAYS or self._forward.fullmatch(lower) is not None
+        return lower in ALWAYS_FORWARDED or self._forward.fullmatch(lower) is not None
 
 
 def _token(name: str) -> bool:
@@ -135,7 +135,7 @@ def _key(message: Message) -> bytes:
     key = message.key
     if key is None:
         return null
-    if len(key) > KEY_LIMIT:
+    if len(key) > MAX_KEY_BYTES:
         return null + b"Dlq-Key-Encoding: omitted\r\n"
     if PLAIN.fullmatch(key) or not key:
         return null + b"Dlq-Key: " + key + b"\r\n"

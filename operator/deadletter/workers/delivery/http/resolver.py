@@ -1,7 +1,7 @@
-"""Names become addresses, and every address passes the guard before a byte is sent to it.
+"""Resolve host names, and let the address guard check every address before a byte is sent to it.
 
-The connection goes to the address that was checked, never to the name again: an answer that changes between check and
-use (DNS rebinding) changes nothing. One forbidden address among several forbids the name.
+The client connects to the address that was checked and does not resolve the name again, so a DNS answer that changes
+between check and use (DNS rebinding) has no effect. One forbidden address among several forbids the name.
 """
 
 import asyncio
@@ -13,26 +13,26 @@ from ipaddress import IPv4Address, IPv6Address
 from deadletter.net.address_guard import allowed, is_listed, plain
 from deadletter.workers.delivery.http.errors import TargetForbidden, TargetUnresolvable
 
-RESOLVE_SECONDS = 5.0
+RESOLVE_TIMEOUT_S = 5.0
 Resolver = Callable[[str, int], Awaitable[Sequence[str]]]
 
 
-async def resolve(host: str, port: int) -> Sequence[str]:
-    """The addresses of a name, as the system's resolver orders them."""
+async def resolve_host(host: str, port: int) -> Sequence[str]:
+    """Return the addresses of a host name in the order of the system resolver."""
     try:
-        found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        entries = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError) as error:
-        raise TargetUnresolvable("the target's name cannot be resolved") from error
-    return tuple(dict.fromkeys(str(entry[4][0]) for entry in found))
+        raise TargetUnresolvable("the host name of the target cannot be resolved") from error
+    return tuple(dict.fromkeys(str(entry[4][0]) for entry in entries))
 
 
 def is_permitted(address: str, allow: Sequence[str]) -> bool:
-    """May we connect to it? The API server's address is refused too, however it is written, unless `allow` holds it."""
+    """True if the address may be dialled. The API server's is refused too, however it is written, unless `allow`ed."""
     try:
         ip = plain(address)
         if not allowed(address, allow):
             return False
-    except ValueError:  # what is no address is not dialled
+    except ValueError:  # not an IP address
         return False
     return ip != _api_server() or is_listed(ip, allow)
 
@@ -40,27 +40,27 @@ def is_permitted(address: str, allow: Sequence[str]) -> bool:
 def _api_server() -> IPv4Address | IPv6Address | None:
     try:
         return plain(os.environ.get("KUBERNETES_SERVICE_HOST", "").strip("[]"))
-    except ValueError:  # not in a cluster, or told by name
+    except ValueError:  # not in a cluster, or set to a host name
         return None
 
 
-class Guard:
-    """Resolve first, check every address, give only what passed."""
+class GuardedResolver:
+    """Resolves a host name and returns its addresses only if all of them are permitted."""
 
-    def __init__(self, allow: Sequence[str] = (), resolver: Resolver = resolve) -> None:
+    def __init__(self, allow: Sequence[str] = (), resolver: Resolver = resolve_host) -> None:
         self._allow = tuple(allow)
         self._resolver = resolver
 
-    async def addresses(self, host: str, port: int) -> Sequence[str]:
-        """Checked addresses of the host; TargetForbidden or TargetUnresolvable."""
+    async def resolve(self, host: str, port: int) -> Sequence[str]:
+        """Return the checked addresses of the host; raises TargetForbidden or TargetUnresolvable."""
         try:
-            async with asyncio.timeout(RESOLVE_SECONDS):
-                found = await self._resolver(host, port)
+            async with asyncio.timeout(RESOLVE_TIMEOUT_S):
+                addresses = await self._resolver(host, port)
         except TimeoutError as error:
-            raise TargetUnresolvable("the resolver does not answer") from error
-        if not found:
-            raise TargetUnresolvable("the target's name has no address")
-        for address in found:
+            raise TargetUnresolvable("the DNS resolver does not answer") from error
+        if not addresses:
+            raise TargetUnresolvable("the host name of the target has no address")
+        for address in addresses:
             if not is_permitted(address, self._allow):
-                raise TargetForbidden("the target's address is not allowed")
-        return found
+                raise TargetForbidden("the address of the target is not allowed")
+        return addresses

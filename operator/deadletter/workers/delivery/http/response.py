@@ -3,13 +3,13 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-BODY_LIMIT = 64 << 10
-HEAD_LIMIT = 64 << 10
-INTERIM_LIMIT = 16
+MAX_BODY_BYTES = 64 << 10
+MAX_HEAD_BYTES = 64 << 10
+MAX_INTERIM_RESPONSES = 16
 
 
 @dataclass(slots=True)
-class Answer:
+class Response:
     """Status, headers by their lower-case names (the last of a name stands) and the body, cut at 64 KiB."""
 
     status: int

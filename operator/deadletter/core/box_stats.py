@@ -1,0 +1,37 @@
+"""Statistics of one dead box as of its last sweep."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from deadletter.core.heartbeats import WorkerStatus
+from deadletter.core.replay_progress import PartitionProgress
+
+
+@dataclass(slots=True, frozen=True)
+class FailureGroup:
+    """Open letters that share one fingerprint. Times are milliseconds since the epoch."""
+
+    fingerprint: str
+    error_type: str
+    category: str
+    letters: int
+    first_seen: int
+    last_seen: int
+
+
+@dataclass(slots=True, frozen=True)
+class BoxStats:
+    """What one sweep counted in one dead box."""
+
+    depth: int  # open letters
+    oldest: int | None  # when the oldest open letter failed, ms; None: no open letter
+    groups: tuple[FailureGroup, ...] = ()
+    caught_up: bool = True  # False: the monitor has not read the whole box yet, so the numbers must not be exported
+    upper_bound: bool = False  # True for a compacted topic: compaction may have removed counted letters
+    parked: int = 0
+    tallies: Mapping[str, tuple[PartitionProgress, ...]] = field(
+        default_factory=dict
+    )  # Replay uid -> one per partition
+    couriers: tuple[WorkerStatus, ...] = ()
+    lost: int = 0  # parked letters that disappeared from the retry box since the last sweep
+    skipped: int = 0  # ledger records read since the last sweep that only a later release understands
