@@ -5,12 +5,12 @@ Prints `ready` and then a line for each committed step. Exit 0: all moved; 3: fe
 
 import asyncio
 import sys
-import time
 
 from deadletter.brokers.connect import open_broker
 from deadletter.brokers.contract import Broker, PartitionWriter
 from deadletter.brokers.errors import BrokerError, Fenced
 from deadletter.brokers.types import CommitBatch, Publication, StoredMessage
+from deadletter.clock import now_ms
 from deadletter.core.replay_progress import PartitionProgress, SettledAs, Span
 from tests.brokers.opening import LOOPBACK, kafka_at, no_secrets, redis_at
 
@@ -36,7 +36,7 @@ async def main(kind: str, address: str, dead: str, ledger: str, target: str, siz
 async def move(broker: Broker, dead: str, ledger: str, target: str, size: int) -> int:
     async with broker.partition_writer(dead, ledger, 0, "uid-1") as mover:
         span = (await broker.window(dead))[0]
-        tally = mover.progress or PartitionProgress(span, time.time_ns() // 1_000_000, span.start)
+        tally = mover.progress or PartitionProgress(span, now_ms(), span.start)
         print("ready", flush=True)
         batch: list[StoredMessage] = []
         async for letters in broker.read(dead, [Span(0, tally.next, tally.span.end)]):

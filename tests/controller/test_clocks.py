@@ -10,6 +10,7 @@ import pytest
 import redis as driver
 
 from deadletter.brokers.connect import open_broker
+from deadletter.clock import now_ms
 from deadletter.core.heartbeats import WorkerStatus
 from tests.brokers.opening import LOOPBACK, no_secrets, redis_at
 from tests.clocks import off
@@ -27,7 +28,7 @@ def say(redis: str, ledger: str, circuit: str) -> None:
 
     async def speak() -> None:
         async with open_broker(redis_at(redis), no_secrets, LOOPBACK) as broker:
-            word = WorkerStatus("pod-0", circuit=circuit, at=time.time_ns() // 1_000_000)
+            word = WorkerStatus("pod-0", circuit=circuit, at=now_ms())
             await broker.report_status(ledger.removesuffix(".ledger"), ledger, "pod-0", word)
 
     asyncio.run(speak())

@@ -14,6 +14,7 @@ from deadletter.api.broker_connections import BrokerConnection
 from deadletter.api.dead_letter_queues import DeadLetterQueue
 from deadletter.brokers import errors
 from deadletter.brokers.types import BoxState, ServerInfo
+from deadletter.clock import now_ms
 from deadletter.controller import health, sweep
 from deadletter.controller.context import BoxSurvey, ObjectKey, OperatorContext
 from deadletter.controller.reconcile import boxes, loop, queue

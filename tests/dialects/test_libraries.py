@@ -8,13 +8,13 @@ import pytest
 
 from deadletter.brokers.connect import open_broker
 from deadletter.brokers.types import MonitoredBox, StoredMessage
+from deadletter.clock import now_ms
 from deadletter.core.box_spec import BoxSpec
 from deadletter.core.dialects.reader import read_letter
 from deadletter.core.fingerprint import fingerprint
 from deadletter.core.letters import Category, Confidence, Letter, Origin
 from deadletter.workers import exit_status
 from deadletter.workers.replay.run import ReplayRun
-from deadletter.workers.replay.setup import wall_clock
 from tests.dialects.applications import HEADERS, PARTITION, PATIENCE, Application
 from tests.workers.replaying import Scene, number_of
 
@@ -85,7 +85,7 @@ async def check_groups(application: Application, found: dict[int, Letter], write
     async with asyncio.timeout(PATIENCE):
         reading = None
         while reading is None or not reading.caught_up:
-            reading = (await registers.sweep([MonitoredBox(boxes.dead, boxes.ledger)], wall_clock()))[boxes.dead]
+            reading = (await registers.sweep([MonitoredBox(boxes.dead, boxes.ledger)], now_ms()))[boxes.dead]
     await registers.close()
     causes = [fingerprint(letter.envelope.failure) for letter in found.values()]
     assert {group.fingerprint: group.letters for group in reading.groups} == {one: causes.count(one) for one in causes}

@@ -17,10 +17,10 @@ from deadletter.brokers.contract import Broker
 from deadletter.brokers.errors import BrokerError
 from deadletter.brokers.kafka.subscription import retry_partition
 from deadletter.brokers.types import MonitoredBox
+from deadletter.clock import now_ms
 from deadletter.core.box_spec import BoxSpec
 from deadletter.core.box_stats import BoxStats
 from deadletter.workers import exit_status
-from deadletter.workers.replay.setup import wall_clock
 from tests.bed import beds, places
 from tests.brokers.opening import kafka_at, redis_at
 from tests.brokers.secured import (
@@ -143,12 +143,12 @@ async def live(sender: Wire, wire: Wire, parked: Callable[[], Awaitable[bool]]) 
                 while not await parked():
                     await sender.send(message("late", "k"))
                     await asyncio.sleep(0.2)
-            assert courier.gate.why(wall_clock()) == ("", "")
+            assert courier.gate.why(now_ms()) == ("", "")
     registers = wire.broker.monitor()
     async with asyncio.timeout(PATIENCE):
         reading = None
         while not isinstance(reading, BoxStats) or not reading.caught_up:
-            reading = (await registers.sweep([MonitoredBox(dead, f"{dead}.ledger", retry)], wall_clock()))[dead]
+            reading = (await registers.sweep([MonitoredBox(dead, f"{dead}.ledger", retry)], now_ms()))[dead]
     await registers.close()
     assert reading.depth == 9
 

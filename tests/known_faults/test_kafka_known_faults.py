@@ -28,6 +28,7 @@ from deadletter.brokers.kafka import topics
 from deadletter.brokers.kafka.subscription import retry_partition
 from deadletter.brokers.kafka.subscription import subscription as kafka_desk
 from deadletter.brokers.types import MonitoredBox, Publication
+from deadletter.clock import now_ms
 from deadletter.core.box_spec import BoxSpec
 from deadletter.core.heartbeats import WorkerStatus
 from deadletter.core.ledger.settlements import encode_chunk, settled_key
@@ -36,7 +37,7 @@ from deadletter.core.replay_progress import SettledAs
 from deadletter.workers import exit_status
 from deadletter.workers.courier.courier import Courier
 from deadletter.workers.courier.main import subscription_spec
-from deadletter.workers.delivery.http.delivery import HttpMessageDelivery, wall_clock
+from deadletter.workers.delivery.http.delivery import HttpMessageDelivery
 from tests.bed import beds
 from tests.bed.kafka_cluster import KafkaCluster
 from tests.brokers.opening import LOOPBACK as OPEN_TO
@@ -80,7 +81,7 @@ async def delete_records(wire: Wire, box: str, below: int) -> None:
 
 async def is_paused(courier: Courier) -> bool:
     """Wait until the courier is paused, at most as long as one that is not paused needs to show it."""
-    return await waited(lambda: bool(courier.gate.why(wall_clock())[0]), 3)
+    return await waited(lambda: bool(courier.gate.why(now_ms())[0]), 3)
 
 
 @known_fault("E17", "letters parked in a recreated retry topic are taken for delivered")
@@ -259,7 +260,7 @@ async def test_a_clock_stepped_back_does_not_keep_the_circuit_open() -> None:
         told = assignment(service.url, policy=policy, delivery={"inlineLimit": "1h"})
         deliverer, stop = HttpMessageDelivery(told, no_secret), asyncio.Event()
         async with bench.broker.subscribe(subscription_spec(told, "pod-0")) as desk:
-            courier = Courier(told, desk, deliverer, clock=lambda: wall_clock() + step)
+            courier = Courier(told, desk, deliverer, clock=lambda: now_ms() + step)
             run = asyncio.ensure_future(courier.run(stop))
             await until(lambda: courier.gate.breaker.state == "Open")
             step = -3_600_000
@@ -436,6 +437,6 @@ async def failures(broker: Broker, registers: BoxMonitor, watched: MonitoredBox)
 
 
 async def swept(registers: BoxMonitor, watched: MonitoredBox) -> None:
-    for reading in (await registers.sweep([watched], wall_clock())).values():
+    for reading in (await registers.sweep([watched], now_ms())).values():
         if isinstance(reading, BrokerError):
             raise reading

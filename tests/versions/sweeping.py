@@ -8,13 +8,13 @@ It runs on this release; `sweeping_0_2.py` is its counterpart for 0.2.x.
 import asyncio
 import json
 import sys
-import time
 
 import deadletter
 from deadletter.api.broker_connections import BrokerConnectionSpec
 from deadletter.brokers.connect import open_broker
 from deadletter.brokers.errors import BrokerError
 from deadletter.brokers.types import MonitoredBox
+from deadletter.clock import now_ms
 
 
 async def sweep(kind: str, address: str, dead: str, ledger: str, retry: str) -> dict:
@@ -24,7 +24,7 @@ async def sweep(kind: str, address: str, dead: str, ledger: str, retry: str) -> 
         registers = broker.monitor()
         try:
             while True:
-                found = (await registers.sweep([MonitoredBox(dead, ledger, retry)], time.time_ns() // 1_000_000))[dead]
+                found = (await registers.sweep([MonitoredBox(dead, ledger, retry)], now_ms()))[dead]
                 if isinstance(found, BrokerError):
                     raise found
                 if found.caught_up:

@@ -20,6 +20,7 @@ from deadletter.brokers.connect import open_broker
 from deadletter.brokers.contract import Broker
 from deadletter.brokers.errors import BrokerError
 from deadletter.brokers.types import MonitoredBox
+from deadletter.clock import now_ms
 from deadletter.workers import exit_status
 from deadletter.workers.courier.main import subscription_spec
 from tests.bed.kafka_cluster import KafkaCluster
@@ -265,7 +266,7 @@ class Work:
         try:
             async with asyncio.timeout(PATIENCE):
                 while True:
-                    found = await registers.sweep(watched, time.time_ns() // 1_000_000)
+                    found = await registers.sweep(watched, now_ms())
                     if all(not isinstance(one, BrokerError) and one.caught_up for one in found.values()):
                         break
                     await asyncio.sleep(0.2)

@@ -10,13 +10,14 @@ from deadletter.api.assignments import CourierAssignment
 from deadletter.brokers.contract import Broker
 from deadletter.brokers.memory import MemoryBroker, MemoryServer
 from deadletter.brokers.memory import subscription as memory_desk
+from deadletter.clock import now_ms
 from deadletter.core.box_spec import BoxSpec
 from deadletter.core.headers import read_ours
 from deadletter.core.letters import Envelope, Message
 from deadletter.workers.courier.courier import Courier
 from deadletter.workers.courier.main import subscription_spec
 from deadletter.workers.courier.status import StatusReporter
-from deadletter.workers.delivery.http.delivery import HttpMessageDelivery, Secrets, wall_clock
+from deadletter.workers.delivery.http.delivery import HttpMessageDelivery, Secrets
 from deadletter.workers.delivery.http.resolver import Resolver, resolve
 from deadletter.workers.process import cancel_and_wait
 from tests.workers.services import serving, until
@@ -116,7 +117,7 @@ async def running(
     deliverer = HttpMessageDelivery(told, secrets, resolver)
     async with broker.subscribe(subscription_spec(told, pod)) as desk:
         courier = Courier(told, desk, deliverer, paused)
-        speaker = StatusReporter(courier, desk, pod, (told.namespace, told.queue), wall_clock, 30)
+        speaker = StatusReporter(courier, desk, pod, (told.namespace, told.queue), now_ms, 30)
         working, speaking = asyncio.ensure_future(courier.run(stop)), asyncio.ensure_future(speaker.speak())
         try:
             yield courier

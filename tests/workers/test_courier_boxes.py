@@ -1,11 +1,11 @@
 """Dead boxes that refuse and messages that are hard to carry, on a real Kafka and a real Redis."""
 
-import time
 from collections import Counter
 
 import pytest
 from aiohttp import web
 
+from deadletter.clock import now_ms
 from deadletter.core.box_spec import BoxSpec
 from deadletter.core.headers import ATTEMPTS, read_ours
 from deadletter.core.letters import Message
@@ -17,7 +17,7 @@ LARGE = 12 << 20
 
 
 def pause_of(courier) -> str:
-    return courier.gate.why(time.time_ns() // 1_000_000)[0]
+    return courier.gate.why(now_ms())[0]
 
 
 async def test_a_dead_box_that_is_gone_pauses_and_nothing_is_settled_until_it_is_back(wire: Wire):

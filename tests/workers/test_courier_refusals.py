@@ -1,7 +1,6 @@
 """A dead box that refuses, with its rights or its memory gone: nothing is settled, the word says why, and it heals."""
 
 import asyncio
-import time
 import uuid
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -18,6 +17,7 @@ from deadletter.api.broker_connections import BrokerConnectionSpec
 from deadletter.brokers.connect import open_broker
 from deadletter.brokers.contract import Broker
 from deadletter.brokers.errors import NotAuthorised
+from deadletter.clock import now_ms
 from deadletter.workers.courier.courier import Courier
 from tests.bed import beds
 from tests.brokers.opening import kafka_at, redis_at
@@ -147,7 +147,7 @@ async def stage(request: pytest.FixtureRequest, bed: beds.Bed, tmp_path: Path) -
 
 
 def pause_of(courier: Courier) -> str:
-    return courier.gate.why(time.time_ns() // 1_000_000)[0]
+    return courier.gate.why(now_ms())[0]
 
 
 def refusals(reason: str) -> float:

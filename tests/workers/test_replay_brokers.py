@@ -14,9 +14,9 @@ import pytest
 from deadletter.brokers.connect import open_broker
 from deadletter.brokers.errors import BrokerUnreachable
 from deadletter.brokers.types import MonitoredBox
+from deadletter.clock import now_ms
 from deadletter.core.headers import read_headers
 from deadletter.workers import backoff, exit_status
-from deadletter.workers.replay.setup import wall_clock
 from deadletter.workers.replay.sinks import BrokerCarrier
 from tests.workers.replaying import Scene, adds_up, letter
 from tests.workers.test_redrive import Stage
@@ -140,7 +140,7 @@ async def test_to_the_retry_box_letters_are_parked_due_now(scene):
     async with asyncio.timeout(PATIENCE):
         reading = None
         while reading is None or not reading.caught_up:
-            reading = (await registers.sweep([watched], wall_clock()))[scene.boxes.dead]
+            reading = (await registers.sweep([watched], now_ms()))[scene.boxes.dead]
     await registers.close()
     assert (reading.depth, reading.parked) == (0, 5)
     assert [tally.replayed for tally in reading.tallies["uid-1"]] == [5]

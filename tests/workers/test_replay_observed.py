@@ -13,9 +13,9 @@ from deadletter.brokers.contract import Broker
 from deadletter.brokers.errors import NotAuthorised
 from deadletter.brokers.types import MonitoredBox
 from deadletter.cli import letters
+from deadletter.clock import now_ms
 from deadletter.core.box_stats import BoxStats
 from deadletter.workers import backoff, exit_status
-from deadletter.workers.replay.setup import wall_clock
 from tests.brokers.opening import fresh_name
 from tests.brokers.secured import PASSWORD, Secured, open_secured
 from tests.workers.replaying import Scene, letter
@@ -95,7 +95,7 @@ async def test_depth_age_and_groups_need_no_right_to_write(scene):
     async with asyncio.timeout(PATIENCE):
         reading = None
         while not isinstance(reading, BoxStats) or not reading.caught_up:
-            reading = (await registers.sweep([watched], wall_clock()))[scene.boxes.dead]
+            reading = (await registers.sweep([watched], now_ms()))[scene.boxes.dead]
             assert isinstance(reading, BoxStats), reading
     await registers.close()
     assert (reading.depth, reading.oldest) == (12, 1_700_000_000_000)

@@ -3,14 +3,14 @@
 import asyncio
 import sys
 
+from deadletter.clock import now_ms
 from deadletter.controller.context import FINALIZER
-from deadletter.controller.reconcile.facts import now_ms
-from deadletter.controller.reconcile.queue import RELEASED
+from deadletter.controller.reconcile.queue import RELEASED_ANNOTATION
 from deadletter.kube import QUEUES, ApiError, Cluster, connect
 from deadletter.settings import Settings
 
 
-async def release(cluster: Cluster, namespaces: tuple[str, ...]) -> int:
+async def release_all(cluster: Cluster, namespaces: tuple[str, ...]) -> int:
     """Take our finalizer off every queue; gives how many carried it."""
     released = 0
     scopes: list[str | None] = [*namespaces] or [None]
@@ -20,7 +20,7 @@ async def release(cluster: Cluster, namespaces: tuple[str, ...]) -> int:
             if FINALIZER in meta.get("finalizers", ()):
                 kept = [one for one in meta["finalizers"] if one != FINALIZER]
                 # The operator still runs: without the mark it would put the finalizer back.
-                mark = {RELEASED: str(now_ms())}
+                mark = {RELEASED_ANNOTATION: str(now_ms())}
                 patch = {"metadata": {"uid": meta["uid"], "finalizers": kept, "annotations": mark}}
                 await cluster.patch(QUEUES, meta["namespace"], meta["name"], patch)
                 released += 1
@@ -30,7 +30,7 @@ async def release(cluster: Cluster, namespaces: tuple[str, ...]) -> int:
 async def _main(settings: Settings) -> int:
     async with connect(settings.api_rate, settings.api_burst) as cluster:
         try:
-            released = await release(cluster, settings.namespaces)
+            released = await release_all(cluster, settings.namespaces)
         except ApiError as error:
             if error.status == 404:  # the kinds are not installed: nothing to release
                 return 0

@@ -20,22 +20,23 @@ from deadletter.brokers.errors import (
     NotSupported,
 )
 from deadletter.brokers.types import MonitoredBox
-from deadletter.controller.context import Operation, Thing
+from deadletter.clock import now_ms
+from deadletter.controller.context import ObjectKey, OperatorContext
 from deadletter.controller.reconcile import status
-from deadletter.controller.reconcile.facts import is_current, ledger_lacks, loss_of, now_ms, read
-from deadletter.controller.state.broker_pool import Key, Line
-from deadletter.controller.state.dependents import BROKER, QUEUE
+from deadletter.controller.reconcile.facts import known_loss, ledger_lacks, parse, still_exists
+from deadletter.controller.state.broker_pool import ConnectionKey, PooledBroker
+from deadletter.controller.state.dependents import BY_BROKER, BY_QUEUE
 from deadletter.core.box_stats import BoxStats
 from deadletter.kube import CONNECTIONS, QUEUES, REPLAYS
-from deadletter.plan.consumer_group import consumer_group
-from deadletter.plan.degraded import degraded, gate, loss_time, utilization
-from deadletter.plan.facts import Loss, QueueFacts
-from deadletter.plan.queue_status import NUMBERS, numbers
+from deadletter.plan.consumer_group import consumer_group_status
+from deadletter.plan.degraded import degraded_condition, queue_pause_reason, retention_loss_time, utilization_percent
+from deadletter.plan.facts import ParkedLetterLoss, QueueFacts
+from deadletter.plan.queue_status import NUMBER_FIELDS, letter_numbers
 
-SWEEP_SECONDS = 120.0
-TOP = 10
-BREATH = 20  # queues between two turns of the event loop
-READING = (  # what only a reading shows
+SWEEP_TIMEOUT_S = 120.0
+MAX_GROUP_SERIES = 10
+YIELD_EVERY = 20  # queues between two turns of the event loop
+READ_ERRORS = (  # what only a reading shows
     BoxConflict,
     BoxRecreated,
     LedgerCorrupt,
@@ -46,50 +47,50 @@ READING = (  # what only a reading shows
 log = structlog.stdlib.get_logger("sweep")
 
 
-async def sweep_for_ever(operation: Operation) -> None:
+async def sweep_forever(operation: OperatorContext) -> None:
     """Sweep, rest, sweep; one broker that does not answer holds back no other."""
-    swept: dict[Key, asyncio.Task[None]] = {}
+    swept: dict[ConnectionKey, asyncio.Task[None]] = {}
     async with asyncio.TaskGroup() as group:
         while True:
-            lines = dict(operation.pool.all())
+            lines = dict(operation.pool.items())
             swept = {key: task for key, task in swept.items() if key in lines and not task.done()}
             for key in lines.keys() - swept.keys():
-                swept[key] = group.create_task(sweep_line(operation, key, lines[key]))
+                swept[key] = group.create_task(sweep_broker(operation, key, lines[key]))
             if not lines:
-                operation.pulse.swept_at = time.monotonic()
+                operation.liveness.swept_at = time.monotonic()
             await asyncio.sleep(operation.settings.sweep_seconds)
 
 
-async def watched_of(operation: Operation, key: Key) -> dict[str, tuple[DeadLetterQueue, MonitoredBox]]:
+async def monitored_boxes(operation: OperatorContext, key: ConnectionKey) -> dict[str, tuple[DeadLetterQueue, MonitoredBox]]:
     """The dead boxes of one connection, by name: those that were found to be there, each with its owner."""
     namespace, name = key
-    connection = read(BrokerConnection, operation.snapshots[CONNECTIONS].get(namespace, name))
+    connection = parse(BrokerConnection, operation.informers[CONNECTIONS].get(namespace, name))
     if connection is None:
         return {}
     out = {}
-    for count, body in enumerate(operation.snapshots[QUEUES].by(BROKER, namespace, name)):
-        await _breathe(count)
+    for count, body in enumerate(operation.informers[QUEUES].by_index(BY_BROKER, namespace, name)):
+        await _yield_to_loop(count)
         known = (namespace, body["metadata"]["name"]) in operation.surveys
-        if known and (queue := read(DeadLetterQueue, body)):
+        if known and (queue := parse(DeadLetterQueue, body)):
             boxes, dead = queue.boxes(connection.spec.is_redis), queue.spec.dead
             watched = MonitoredBox(boxes.dead, boxes.ledger, boxes.retry, dead.dialect, dead.read_values, dead.origin)
             out[boxes.dead] = (queue, watched)
     return out
 
 
-async def _breathe(count: int) -> None:
-    if count % BREATH == 0:
+async def _yield_to_loop(count: int) -> None:
+    if count % YIELD_EVERY == 0:
         await asyncio.sleep(0)
 
 
-async def sweep_line(operation: Operation, key: Key, line: Line) -> None:
+async def sweep_broker(operation: OperatorContext, key: ConnectionKey, line: PooledBroker) -> None:
     """Readings of all queues on one broker; whatever goes wrong with one concerns it alone."""
-    watched = await watched_of(operation, key)
+    watched = await monitored_boxes(operation, key)
     began = time.monotonic()
     answers: Mapping[str, BoxStats | BrokerError]
     try:
-        async with asyncio.timeout(SWEEP_SECONDS):
-            answers = await line.registers.sweep([one for _, one in watched.values()], now_ms())
+        async with asyncio.timeout(SWEEP_TIMEOUT_S):
+            answers = await line.monitor.sweep([one for _, one in watched.values()], now_ms())
     except BrokerError as error:
         answers = dict.fromkeys(watched, error)
     except TimeoutError:
@@ -99,97 +100,97 @@ async def sweep_line(operation: Operation, key: Key, line: Line) -> None:
         answers = dict.fromkeys(watched, BrokerError("the sweep failed"))
     metrics.SWEEP_SECONDS.observe(time.monotonic() - began)
     for count, (dead, (queue, _)) in enumerate(watched.items()):
-        await _breathe(count)
+        await _yield_to_loop(count)
         # A sweep takes its time: nothing is kept or shown of a queue that was deleted meanwhile.
-        answer = answers.get(dead) if is_current(operation, queue) else None
+        answer = answers.get(dead) if still_exists(operation, queue) else None
         if isinstance(answer, BoxStats):
-            take(operation, queue, answer)
+            record_stats(operation, queue, answer)
         elif answer is not None:
-            fail(operation, queue, answer)
-    operation.pulse.swept_at = time.monotonic()
+            record_failure(operation, queue, answer)
+    operation.liveness.swept_at = time.monotonic()
 
 
-def fail(operation: Operation, queue: DeadLetterQueue, error: BrokerError) -> None:
+def record_failure(operation: OperatorContext, queue: DeadLetterQueue, error: BrokerError) -> None:
     """No reading is not nought: the gauges go, the failure counts, the queue looks at its broker again."""
     key = (queue.namespace, queue.name)
     metrics.forget_reading(*key)
     metrics.SWEEPS_FAILED.labels(*key).inc()
-    operation.readings.pop(key, None)
-    if isinstance(error, READING):
-        known, operation.objections[key] = operation.objections.get(key), error
+    operation.box_stats.pop(key, None)
+    if isinstance(error, READ_ERRORS):
+        known, operation.box_errors[key] = operation.box_errors.get(key), error
         news = type(known) is not type(error)
     else:
         news = operation.surveys.pop(key, None) is not None
     if news:
         log.warning("a reading failed", namespace=key[0], queue=key[1], reason=type(error).__name__)
-        operation.work.wake(Thing(QUEUES, *key))
-        operation.work.wake(Thing(CONNECTIONS, key[0], queue.spec.broker_ref.name))
+        operation.workqueue.add(ObjectKey(QUEUES, *key))
+        operation.workqueue.add(ObjectKey(CONNECTIONS, key[0], queue.spec.broker_ref.name))
 
 
-def take(operation: Operation, queue: DeadLetterQueue, reading: BoxStats) -> None:
+def record_stats(operation: OperatorContext, queue: DeadLetterQueue, reading: BoxStats) -> None:
     """Show it, keep it, and wake whom it changes."""
     key = (queue.namespace, queue.name)
-    before = operation.readings.get(key)
-    operation.readings[key] = reading
+    before = operation.box_stats.get(key)
+    operation.box_stats[key] = reading
     if reading.lost:
-        _lose(operation, queue, reading.lost)
-    facts = facts_of(operation, queue, reading)
-    show(queue, facts, reading)
+        _record_loss(operation, queue, reading.lost)
+    facts = facts_from_stats(operation, queue, reading)
+    export_metrics(queue, facts, reading)
     if reading.skipped:
         metrics.LEDGER_SKIPPED.labels(*key).inc(reading.skipped)
-    thing = Thing(QUEUES, *key)
-    turns = _turns(queue, facts, before) or _starts(queue, facts)
-    if operation.objections.pop(key, None) or reading.lost or turns:
-        operation.work.wake(thing)
-    elif _is_news(queue, facts):
-        operation.work.wake_in(thing, max(0.0, status.wait(operation, thing)))
+    thing = ObjectKey(QUEUES, *key)
+    turns = _changes_status(queue, facts, before) or _is_first_heartbeat(queue, facts)
+    if operation.box_errors.pop(key, None) or reading.lost or turns:
+        operation.workqueue.add(thing)
+    elif _has_new_numbers(queue, facts):
+        operation.workqueue.add_after(thing, max(0.0, status.seconds_until_writable(operation, thing)))
     if before is None or before.tallies != reading.tallies:
-        for body in operation.snapshots[REPLAYS].by(QUEUE, queue.namespace, queue.name):
+        for body in operation.informers[REPLAYS].by_index(BY_QUEUE, queue.namespace, queue.name):
             if not (body.get("status") or {}).get("completionTime"):
-                operation.work.wake(Thing(REPLAYS, queue.namespace, body["metadata"]["name"]))
+                operation.workqueue.add(ObjectKey(REPLAYS, queue.namespace, body["metadata"]["name"]))
 
 
-def _lose(operation: Operation, queue: DeadLetterQueue, letters: int) -> None:
-    before = loss_of(operation, queue)
-    loss = Loss(letters + (before.letters if before else 0), now_ms())
+def _record_loss(operation: OperatorContext, queue: DeadLetterQueue, letters: int) -> None:
+    before = known_loss(operation, queue)
+    loss = ParkedLetterLoss(letters + (before.letters if before else 0), now_ms())
     operation.losses[queue.namespace, queue.name] = loss
     log.error("parked letters lost", namespace=queue.namespace, queue=queue.name, letters=letters, total=loss.letters)
 
 
-def facts_of(operation: Operation, queue: DeadLetterQueue, reading: BoxStats) -> QueueFacts:
+def facts_from_stats(operation: OperatorContext, queue: DeadLetterQueue, reading: BoxStats) -> QueueFacts:
     """As much as a reading needs to be told."""
     survey = operation.surveys.get((queue.namespace, queue.name))
     dead = queue.status.boxes.dead if queue.status.boxes else None
     state = survey.states.get(dead) if survey and dead else None
     return QueueFacts(
-        reading=reading,
+        stats=reading,
         retention_ms=state.retention_ms if state else None,
-        loss=loss_of(operation, queue),
-        ledger_lacks=ledger_lacks(operation, queue),
+        loss=known_loss(operation, queue),
+        ledger_problem=ledger_lacks(operation, queue),
         now=now_ms(),
     )
 
 
-def _turns(queue: DeadLetterQueue, facts: QueueFacts, before: BoxStats | None) -> bool:
+def _changes_status(queue: DeadLetterQueue, facts: QueueFacts, before: BoxStats | None) -> bool:
     """Does a condition turn, or the gate? That is told at once."""
-    said, now = queue.status.condition("Degraded"), degraded(queue, facts)
+    said, now = queue.status.condition("Degraded"), degraded_condition(queue, facts)
     turned = said is None or (said.status, said.reason) != (now.status, now.reason.value)
-    return turned or gate(queue, facts.reading) != gate(queue, before)
+    return turned or queue_pause_reason(queue, facts.stats) != queue_pause_reason(queue, before)
 
 
-def _starts(queue: DeadLetterQueue, facts: QueueFacts) -> bool:
+def _is_first_heartbeat(queue: DeadLetterQueue, facts: QueueFacts) -> bool:
     """True if a courier was heard of and the status does not know yet that its group has started."""
-    return queue.status.consumer_group is None and consumer_group(queue, facts) is not None
+    return queue.status.consumer_group is None and consumer_group_status(queue, facts) is not None
 
 
-def _is_news(queue: DeadLetterQueue, facts: QueueFacts) -> bool:
+def _has_new_numbers(queue: DeadLetterQueue, facts: QueueFacts) -> bool:
     """Are the numbers others than those in the status? They are told when their time has come."""
     told = queue.status.to_wire()
-    before = {name: told[name] for name in NUMBERS if name in told}
-    return before != {"groups": []} | numbers(queue, facts)
+    before = {name: told[name] for name in NUMBER_FIELDS if name in told}
+    return before != {"groups": []} | letter_numbers(queue, facts)
 
 
-def show(queue: DeadLetterQueue, facts: QueueFacts, reading: BoxStats) -> None:
+def export_metrics(queue: DeadLetterQueue, facts: QueueFacts, reading: BoxStats) -> None:
     """The gauges of one queue."""
     where = (queue.namespace, queue.name)
     if not reading.caught_up:
@@ -197,30 +198,30 @@ def show(queue: DeadLetterQueue, facts: QueueFacts, reading: BoxStats) -> None:
         return
     metrics.LETTERS.labels(*where).set(reading.depth)
     metrics.PARKED.labels(*where).set(reading.parked)
-    _or_remove(metrics.OLDEST, where, None if reading.oldest is None else reading.oldest / 1000)
-    _or_remove(metrics.AGE, where, 0.0 if reading.oldest is None else max(0, facts.now - reading.oldest) / 1000)
-    loss, used = loss_time(facts), utilization(queue, reading)
-    _or_remove(metrics.LOSS, where, None if loss is None else loss / 1000)
+    _set_or_remove(metrics.OLDEST, where, None if reading.oldest is None else reading.oldest / 1000)
+    _set_or_remove(metrics.AGE, where, 0.0 if reading.oldest is None else max(0, facts.now - reading.oldest) / 1000)
+    loss, used = retention_loss_time(facts), utilization_percent(queue, reading)
+    _set_or_remove(metrics.LOSS, where, None if loss is None else loss / 1000)
     capacity = queue.spec.capacity
-    _or_remove(metrics.CAPACITY, where, reading.depth / capacity.max_letters if capacity and used is not None else None)
-    _or_remove(metrics.LOST, where, facts.loss.letters if facts.loss else None)
-    _or_remove(metrics.LOST_TIME, where, facts.loss.at / 1000 if facts.loss else None)
+    _set_or_remove(metrics.CAPACITY, where, reading.depth / capacity.max_letters if capacity and used is not None else None)
+    _set_or_remove(metrics.LOST, where, facts.loss.letters if facts.loss else None)
+    _set_or_remove(metrics.LOST_TIME, where, facts.loss.at / 1000 if facts.loss else None)
     if queue.spec.delivery:
         # A probe that is under way closes nothing; an alert that waits must not begin anew with each.
         metrics.CIRCUIT.labels(*where).set(any(word.circuit != "Closed" for word in reading.couriers))
-    _groups(where, reading)
+    _export_groups(where, reading)
 
 
-def _or_remove(gauge: Gauge, where: tuple[str, str], value: float | None) -> None:
+def _set_or_remove(gauge: Gauge, where: tuple[str, str], value: float | None) -> None:
     if value is None:
         metrics.remove((gauge,), *where)
     else:
         gauge.labels(*where).set(value)
 
 
-def _groups(where: tuple[str, str], reading: BoxStats) -> None:
+def _export_groups(where: tuple[str, str], reading: BoxStats) -> None:
     largest = sorted(reading.groups, key=lambda group: (-group.letters, group.fingerprint))
-    shown = {group.fingerprint: group.letters for group in largest[:TOP]}
-    if rest := sum(group.letters for group in largest[TOP:]):
+    shown = {group.fingerprint: group.letters for group in largest[:MAX_GROUP_SERIES]}
+    if rest := sum(group.letters for group in largest[MAX_GROUP_SERIES:]):
         shown["other"] = shown.get("other", 0) + rest
     metrics.show(metrics.GROUP_LETTERS, where, shown)

@@ -1,6 +1,5 @@
 """What a memory server keeps: boxes, retry boxes, groups and ledgers. Connections come and go, this stays."""
 
-import time
 from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -9,15 +8,11 @@ from zlib import crc32
 
 from deadletter.brokers.errors import BoxMissing, BrokerError, TooLarge
 from deadletter.brokers.types import BoxState, Publication
+from deadletter.clock import now_ms
 from deadletter.core.box_spec import BoxSpec
 from deadletter.core.heartbeats import WorkerStatus
 from deadletter.core.letters import Message
 from deadletter.core.replay_progress import PartitionProgress, SettledAs
-
-
-def wall_clock() -> int:
-    """Milliseconds since the epoch."""
-    return time.time_ns() // 1_000_000
 
 
 @dataclass(slots=True)
@@ -115,7 +110,7 @@ class Ledger:
 class MemoryServer:
     """All state of a broker. `refuse` makes every write to a box fail; `down` makes every call fail."""
 
-    def __init__(self, clock: Callable[[], int] = wall_clock, name: str = "memory") -> None:
+    def __init__(self, clock: Callable[[], int] = now_ms, name: str = "memory") -> None:
         self.clock = clock
         self.name = name
         self.boxes: dict[str, Box] = {}

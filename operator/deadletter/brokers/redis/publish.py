@@ -3,7 +3,6 @@
 A script blocks Redis while it runs, so one takes at most 500 letters or a mebibyte.
 """
 
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
@@ -12,6 +11,7 @@ from deadletter.brokers.redis import keys as names
 from deadletter.brokers.redis.client import Line, Word
 from deadletter.brokers.redis.entries import fields_of, pack_letter
 from deadletter.brokers.redis.scripts import PUT
+from deadletter.clock import now_ms
 from deadletter.core.letters import Message
 
 MARK_LIFE = 7 * 24 * 3_600_000
@@ -65,7 +65,7 @@ class _Batch:
 
 def wait_until(due_at: int) -> int:
     """Milliseconds from now. Redis adds them to its own clock, by which it judges what is due: ours may be off."""
-    return max(0, due_at - time.time_ns() // 1_000_000)
+    return max(0, due_at - now_ms())
 
 
 async def publish(line: Line, parcels: Sequence[Parcel], guard: Guard, produced: str | None = None) -> dict[int, bool]:

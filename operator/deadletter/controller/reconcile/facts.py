@@ -1,6 +1,5 @@
 """Facts, gathered from the snapshots; what seems to be missing is confirmed by a GET."""
 
-import time
 from collections.abc import Iterable
 from typing import Any, TypeVar
 
@@ -11,16 +10,17 @@ from deadletter.api.dead_letter_queues import DeadLetterQueue
 from deadletter.api.kinds import Kind
 from deadletter.api.replays import Replay
 from deadletter.api.retry_policies import RetryPolicy
-from deadletter.controller.context import Operation
-from deadletter.controller.state.dependents import DEAD, ROUTES, named
-from deadletter.controller.state.informer import key_of
+from deadletter.clock import now_ms
+from deadletter.controller.context import OperatorContext
+from deadletter.controller.state.dependents import BY_DEAD_NAME, BY_ROUTE_TARGET, ref_name
+from deadletter.controller.state.informer import namespaced_name
 from deadletter.core import names, times
 from deadletter.kube import CONNECTIONS, DEPLOYMENTS, POLICIES, QUEUES, REPLAYS, SERVICES, ApiError, Body, Resource
-from deadletter.plan.facts import Loss, Owner, QueueFacts
-from deadletter.plan.worker_manifests import role_of, secrets_of
+from deadletter.plan.facts import BoxOwner, ParkedLetterLoss, QueueFacts
+from deadletter.plan.worker_manifests import worker_role, worker_secret_names
 
 Model = TypeVar("Model", bound=Kind)
-NAMED = 5  # of many that route to a queue
+MAX_ROUTING_QUEUES = 5  # of many that route to a queue
 MODELS: dict[Resource, type[Kind]] = {
     CONNECTIONS: BrokerConnection,
     POLICIES: RetryPolicy,
@@ -29,12 +29,8 @@ MODELS: dict[Resource, type[Kind]] = {
 }
 
 
-def now_ms() -> int:
-    """The wall clock, read once per pass."""
-    return time.time_ns() // 1_000_000
 
-
-def read(model: type[Model], body: Body | None) -> Model | None:
+def parse(model: type[Model], body: Body | None) -> Model | None:
     """The model of a body; one that says nonsense counts as not there."""
     if body is None:
         return None
@@ -44,110 +40,110 @@ def read(model: type[Model], body: Body | None) -> Model | None:
         return None
 
 
-async def find(
-    operation: Operation, model: type[Model], resource: Resource, namespace: str, name: str, confirm: bool = True
+async def find_object(
+    operation: OperatorContext, model: type[Model], resource: Resource, namespace: str, name: str, confirm: bool = True
 ) -> Model | None:
     """An object that another names."""
-    body = operation.snapshots[resource].get(namespace, name)
+    body = operation.informers[resource].get(namespace, name)
     if body is None and confirm and name:
-        body = await operation.cluster.get(resource, namespace, name)
-    return read(model, body)
+        body = await operation.kube.get(resource, namespace, name)
+    return parse(model, body)
 
 
-async def confirm(operation: Operation, queue: DeadLetterQueue) -> Body:
+async def confirm_current(operation: OperatorContext, queue: DeadLetterQueue) -> Body:
     """Nothing is destroyed by hearsay: is the queue still the one we judged? ApiError: it is not, look again."""
-    snapshot = operation.snapshots[QUEUES]
-    live = await operation.cluster.get(QUEUES, queue.namespace, queue.name)
+    snapshot = operation.informers[QUEUES]
+    live = await operation.kube.get(QUEUES, queue.namespace, queue.name)
     if live is None:
-        snapshot.drop({"metadata": {"namespace": queue.namespace, "name": queue.name, "uid": queue.uid}})
+        snapshot.remove({"metadata": {"namespace": queue.namespace, "name": queue.name, "uid": queue.uid}})
         raise ApiError(404, "the queue is gone")
-    snapshot.take(live)
+    snapshot.upsert(live)
     if (live["metadata"]["uid"], live["metadata"]["generation"]) != (queue.uid, queue.generation):
         raise ApiError(409, "the queue is another one now")
     return live
 
 
-def is_current(operation: Operation, queue: DeadLetterQueue) -> bool:
+def still_exists(operation: OperatorContext, queue: DeadLetterQueue) -> bool:
     """True if the queue was not deleted, or deleted and created again, while we looked elsewhere."""
-    body = operation.snapshots[QUEUES].get(queue.namespace, queue.name)
+    body = operation.informers[QUEUES].get(queue.namespace, queue.name)
     return body is not None and body["metadata"]["uid"] == queue.uid
 
 
-async def gather_queue(operation: Operation, queue: DeadLetterQueue, confirm: bool = True) -> QueueFacts:
+async def gather_queue_facts(operation: OperatorContext, queue: DeadLetterQueue, confirm: bool = True) -> QueueFacts:
     """What a queue is judged by, but for the broker's own word. `confirm`: false in the webhook, which only looks."""
     where = queue.namespace
-    connection = await find(operation, BrokerConnection, CONNECTIONS, where, queue.spec.broker_ref.name, confirm)
+    connection = await find_object(operation, BrokerConnection, CONNECTIONS, where, queue.spec.broker_ref.name, confirm)
     policy = None
     if queue.spec.retry_policy_ref is not None:
-        policy = await find(operation, RetryPolicy, POLICIES, where, queue.spec.retry_policy_ref.name, confirm)
+        policy = await find_object(operation, RetryPolicy, POLICIES, where, queue.spec.retry_policy_ref.name, confirm)
     return QueueFacts(
         connection=connection,
         policy=policy,
-        queues=await _neighbours(operation, queue, confirm),
-        owner=owner_of(operation, queue, connection),
-        reading=operation.readings.get((where, queue.name)),
-        retention_ms=_retention(operation, queue, connection),
-        loss=loss_of(operation, queue),
-        ledger_lacks=ledger_lacks(operation, queue),
-        owned=operation.owned.get((where, queue.name)),
-        deployment=_deployment(operation, queue),
+        queues=await _connected_queues(operation, queue, confirm),
+        box_owner=older_owner(operation, queue, connection),
+        stats=operation.box_stats.get((where, queue.name)),
+        retention_ms=_dead_retention_ms(operation, queue, connection),
+        loss=known_loss(operation, queue),
+        ledger_problem=ledger_lacks(operation, queue),
+        owned_boxes=operation.owned_boxes.get((where, queue.name)),
+        deployment=_worker_deployment(operation, queue),
         now=now_ms(),
     )
 
 
-async def _neighbours(operation: Operation, queue: DeadLetterQueue, confirm: bool) -> dict[str, DeadLetterQueue]:
+async def _connected_queues(operation: OperatorContext, queue: DeadLetterQueue, confirm: bool) -> dict[str, DeadLetterQueue]:
     """Queues it routes to and queues that route to it."""
     targets = {route.queue_ref.name for route in queue.spec.routes}
     found: dict[str, DeadLetterQueue] = {}
     for name in targets - {queue.name}:
-        target = await find(operation, DeadLetterQueue, QUEUES, queue.namespace, name, confirm)
+        target = await find_object(operation, DeadLetterQueue, QUEUES, queue.namespace, name, confirm)
         if target is not None:
             found[name] = target
     # Who routes to it matters only when it routes on, and then a few names are enough.
-    users = operation.snapshots[QUEUES].by(ROUTES, queue.namespace, queue.name) if targets else ()
-    for body in sorted(users, key=key_of)[:NAMED]:
-        if (other := read(DeadLetterQueue, body)) and other.name != queue.name:
+    users = operation.informers[QUEUES].by_index(BY_ROUTE_TARGET, queue.namespace, queue.name) if targets else ()
+    for body in sorted(users, key=namespaced_name)[:MAX_ROUTING_QUEUES]:
+        if (other := parse(DeadLetterQueue, body)) and other.name != queue.name:
             found[other.name] = other
     return found
 
 
-def owner_of(operation: Operation, queue: DeadLetterQueue, connection: BrokerConnection | None) -> Owner | None:
+def older_owner(operation: OperatorContext, queue: DeadLetterQueue, connection: BrokerConnection | None) -> BoxOwner | None:
     """An older queue with the same dead box on the same broker."""
     if connection is None:
         return None
-    mine = operation.pool.identities(connection)
-    rivals = older(operation, queue, connection.spec.is_redis)
-    same = [body for body in rivals if mine & operation.pool.identities(broker_of(operation, body))]
+    mine = operation.pool.identities_of(connection)
+    rivals = older_queues(operation, queue, connection.spec.is_redis)
+    same = [body for body in rivals if mine & operation.pool.identities_of(connection_of(operation, body))]
     if not same:
         return None
-    first = min(same, key=age)["metadata"]
-    return Owner(first["name"], first["namespace"] != queue.namespace)
+    first = min(same, key=age_key)["metadata"]
+    return BoxOwner(first["name"], first["namespace"] != queue.namespace)
 
 
-def older(operation: Operation, queue: DeadLetterQueue, redis: bool) -> list[Body]:
+def older_queues(operation: OperatorContext, queue: DeadLetterQueue, redis: bool) -> list[Body]:
     """Older queues whose dead box has the same name, on whichever broker."""
-    return [body for body in operation.snapshots[QUEUES].by(DEAD, queue.boxes(redis).dead) if age(body) < age_of(queue)]
+    return [body for body in operation.informers[QUEUES].by_index(BY_DEAD_NAME, queue.boxes(redis).dead) if age_key(body) < queue_age_key(queue)]
 
 
-def broker_of(operation: Operation, body: Body) -> BrokerConnection | None:
+def connection_of(operation: OperatorContext, body: Body) -> BrokerConnection | None:
     """The connection that a queue names, as last seen."""
-    return read(
-        BrokerConnection, operation.snapshots[CONNECTIONS].get(body["metadata"]["namespace"], named(body, "brokerRef"))
+    return parse(
+        BrokerConnection, operation.informers[CONNECTIONS].get(body["metadata"]["namespace"], ref_name(body, "brokerRef"))
     )
 
 
-def age(body: Body) -> tuple[str, str, str]:
+def age_key(body: Body) -> tuple[str, str, str]:
     """The oldest first; of two made in the same second the first by name."""
     meta = body["metadata"]
     return meta.get("creationTimestamp") or "9", meta["namespace"], meta["name"]
 
 
-def age_of(queue: DeadLetterQueue) -> tuple[str, str, str]:
+def queue_age_key(queue: DeadLetterQueue) -> tuple[str, str, str]:
     """The same of a model; one that is not made yet is younger than all."""
     return queue.metadata.creation_timestamp or "9", queue.namespace, queue.name
 
 
-def _retention(operation: Operation, queue: DeadLetterQueue, connection: BrokerConnection | None) -> int | None:
+def _dead_retention_ms(operation: OperatorContext, queue: DeadLetterQueue, connection: BrokerConnection | None) -> int | None:
     survey = operation.surveys.get((queue.namespace, queue.name))
     if survey is None or connection is None:
         return None
@@ -155,38 +151,38 @@ def _retention(operation: Operation, queue: DeadLetterQueue, connection: BrokerC
     return state.retention_ms if state else None
 
 
-def loss_of(operation: Operation, queue: DeadLetterQueue) -> Loss | None:
+def known_loss(operation: OperatorContext, queue: DeadLetterQueue) -> ParkedLetterLoss | None:
     """Parked letters that were lost, in this life of the operator or before it."""
     status = queue.status
     told = None
     if status.lost_parked_letters and status.lost_parked_letters_time:
-        told = Loss(status.lost_parked_letters, times.parse(status.lost_parked_letters_time))
+        told = ParkedLetterLoss(status.lost_parked_letters, times.parse(status.lost_parked_letters_time))
     return operation.losses.get((queue.namespace, queue.name), told)
 
 
-def ledger_lacks(operation: Operation, queue: DeadLetterQueue) -> str | None:
+def ledger_lacks(operation: OperatorContext, queue: DeadLetterQueue) -> str | None:
     """Return what the last survey found missing at the ledger; None if there was no survey yet."""
     survey = operation.surveys.get((queue.namespace, queue.name))
     return survey.ledger_lacks if survey else None
 
 
-def _deployment(operation: Operation, queue: DeadLetterQueue) -> Body | None:
-    role = role_of(queue)
-    return operation.snapshots[DEPLOYMENTS].get(queue.namespace, names.child_name(queue.name, role)) if role else None
+def _worker_deployment(operation: OperatorContext, queue: DeadLetterQueue) -> Body | None:
+    role = worker_role(queue)
+    return operation.informers[DEPLOYMENTS].get(queue.namespace, names.child_name(queue.name, role)) if role else None
 
 
-async def gather_outside(operation: Operation, queue: DeadLetterQueue, facts: QueueFacts) -> dict[str, Any]:
+async def gather_external_facts(operation: OperatorContext, queue: DeadLetterQueue, facts: QueueFacts) -> dict[str, Any]:
     """Secrets and Services: read by get, so only when all else is right."""
     if facts.connection is None:
         return {}
     secrets = {
-        name: await operation.secrets.fact(queue.namespace, name) for name in secrets_of(queue, facts.connection)
+        name: await operation.secrets.fact(queue.namespace, name) for name in worker_secret_names(queue, facts.connection)
     }
     http = queue.spec.delivery.http if queue.spec.delivery else None
     services = [http.service_ref.name] if http and http.service_ref else []
-    return {"secrets": secrets, "services": await existing(operation, queue.namespace, services)}
+    return {"secrets": secrets, "services": await services_exist(operation, queue.namespace, services)}
 
 
-async def existing(operation: Operation, namespace: str, services: Iterable[str]) -> dict[str, bool]:
+async def services_exist(operation: OperatorContext, namespace: str, services: Iterable[str]) -> dict[str, bool]:
     """Which of these Services are there."""
-    return {name: await operation.cluster.get(SERVICES, namespace, name) is not None for name in services}
+    return {name: await operation.kube.get(SERVICES, namespace, name) is not None for name in services}

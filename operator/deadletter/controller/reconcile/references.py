@@ -6,37 +6,37 @@ from deadletter.api.broker_connections import BrokerConnection
 from deadletter.api.retry_policies import RetryPolicy
 from deadletter.brokers.errors import BrokerError
 from deadletter.brokers.types import ServerInfo
-from deadletter.controller.context import Operation, Thing
+from deadletter.clock import now_ms
+from deadletter.controller.context import ObjectKey, OperatorContext
 from deadletter.controller.reconcile import boxes
 from deadletter.controller.reconcile import status as statuses
-from deadletter.controller.reconcile.facts import now_ms
-from deadletter.controller.state.dependents import BROKER, POLICY
+from deadletter.controller.state.dependents import BY_BROKER, BY_POLICY
 from deadletter.core.reasons import Reason
 from deadletter.kube import QUEUES, Body
-from deadletter.plan.conditions import claim, put
+from deadletter.plan.conditions import condition, merge_conditions
 from deadletter.plan.findings import Finding
-from deadletter.plan.queue_checks import first_secret, is_built, rules_compile
+from deadletter.plan.queue_checks import check_secret_keys, fields_are_supported, rules_compile
 
 
-async def reconcile_connection(operation: Operation, thing: Thing, connection: BrokerConnection, body: Body) -> bool:
+async def reconcile_connection(operation: OperatorContext, thing: ObjectKey, connection: BrokerConnection, body: Body) -> bool:
     """Does the broker answer? True: look again soon."""
-    found = await _secrets(operation, connection) or is_built(connection)
+    found = await _secrets(operation, connection) or fields_are_supported(connection)
     server = None
     if found is None:
         try:
             server = await operation.pool.probe(connection)
         except BrokerError as error:
-            found = boxes.finding(error)
-    status = _status(connection, found, users(operation, thing, BROKER))
+            found = boxes.to_finding(error)
+    status = _status(connection, found, users(operation, thing, BY_BROKER))
     if server is not None:
         status["server"] = _server(server)
     elif connection.status.server is not None:
         status["server"] = connection.status.server.to_wire()
-    turned = (connection.status.condition("Ready") or claim("Ready", None, Reason.Pending)).status != _ready(status)
-    await statuses.write(operation, thing, connection, body, status)
+    turned = (connection.status.condition("Ready") or condition("Ready", None, Reason.Pending)).status != _ready(status)
+    await statuses.write_status(operation, thing, connection, body, status)
     if turned:
-        wake_users(operation, thing, BROKER)
-    return found is not None and found.heals
+        wake_users(operation, thing, BY_BROKER)
+    return found is not None and found.is_transient
 
 
 def _ready(status: Body) -> str:
@@ -52,28 +52,28 @@ def _server(server: ServerInfo) -> dict[str, Any]:
     }
 
 
-async def _secrets(operation: Operation, connection: BrokerConnection) -> Finding | None:
+async def _secrets(operation: OperatorContext, connection: BrokerConnection) -> Finding | None:
     where = connection.namespace
     facts = {name: await operation.secrets.fact(where, name) for name in connection.spec.secret_names}
-    return first_secret(where, connection.spec.secret_keys, facts)
+    return check_secret_keys(where, connection.spec.secret_keys, facts)
 
 
-async def reconcile_policy(operation: Operation, thing: Thing, policy: RetryPolicy, body: Body) -> bool:
+async def reconcile_policy(operation: OperatorContext, thing: ObjectKey, policy: RetryPolicy, body: Body) -> bool:
     """Can the policy be followed?"""
     found = rules_compile(policy)
-    await statuses.write(operation, thing, policy, body, _status(policy, found, users(operation, thing, POLICY)))
+    await statuses.write_status(operation, thing, policy, body, _status(policy, found, users(operation, thing, BY_POLICY)))
     return False
 
 
 def _status(thing: BrokerConnection | RetryPolicy, found: Finding | None, queues: int) -> dict[str, Any]:
     reason, message = (found.reason, found.message) if found else (Reason.Reconciled, "")
-    stuck = found is not None and not found.heals
+    stuck = found is not None and not found.is_transient
     said = [
-        claim("Ready", found is None, reason, message),
-        claim("Reconciling", found is not None and found.heals, reason, message),
-        claim("Stalled", stuck, reason if stuck else Reason.AsExpected, message if stuck else ""),
+        condition("Ready", found is None, reason, message),
+        condition("Reconciling", found is not None and found.is_transient, reason, message),
+        condition("Stalled", stuck, reason if stuck else Reason.AsExpected, message if stuck else ""),
     ]
-    conditions = put(thing.status.conditions, said, thing.generation, now_ms())
+    conditions = merge_conditions(thing.status.conditions, said, thing.generation, now_ms())
     return {
         "observedGeneration": thing.generation,
         "conditions": [one.to_wire() for one in conditions],
@@ -81,12 +81,12 @@ def _status(thing: BrokerConnection | RetryPolicy, found: Finding | None, queues
     }
 
 
-def users(operation: Operation, thing: Thing, index: str) -> int:
+def users(operation: OperatorContext, thing: ObjectKey, index: str) -> int:
     """How many queues name it."""
-    return len(operation.snapshots[QUEUES].by(index, thing.namespace, thing.name))
+    return len(operation.informers[QUEUES].by_index(index, thing.namespace, thing.name))
 
 
-def wake_users(operation: Operation, thing: Thing, index: str) -> None:
+def wake_users(operation: OperatorContext, thing: ObjectKey, index: str) -> None:
     """Let the queues that name it look again."""
-    for body in operation.snapshots[QUEUES].by(index, thing.namespace, thing.name):
-        operation.work.wake(Thing(QUEUES, thing.namespace, body["metadata"]["name"]))
+    for body in operation.informers[QUEUES].by_index(index, thing.namespace, thing.name):
+        operation.workqueue.add(ObjectKey(QUEUES, thing.namespace, body["metadata"]["name"]))

@@ -9,6 +9,7 @@ from deadletter.api.assignments import CourierAssignment
 from deadletter.brokers.contract import Subscription
 from deadletter.brokers.errors import BrokerError, Fenced, GroupOffsetsLost
 from deadletter.brokers.types import Claim
+from deadletter.clock import now_ms
 from deadletter.core.circuit_breaker import PROBES
 from deadletter.workers import metrics, process
 from deadletter.workers.courier import letters
@@ -16,7 +17,7 @@ from deadletter.workers.courier.dispositions import Dispositions
 from deadletter.workers.courier.gate import Gate, Permit
 from deadletter.workers.courier.in_flight import InFlightClaims
 from deadletter.workers.courier.key_ordering import RETRY_TURN_INTERVAL
-from deadletter.workers.delivery.http.delivery import HttpMessageDelivery, wall_clock
+from deadletter.workers.delivery.http.delivery import HttpMessageDelivery
 
 MAX_CLAIM_FAILURE_S = 60.0
 POLL_INTERVAL_S = 0.2
@@ -32,7 +33,7 @@ class Courier:
         desk: Subscription,
         deliverer: HttpMessageDelivery,
         paused: Callable[[], str] = str,
-        clock: Callable[[], int] = wall_clock,
+        clock: Callable[[], int] = now_ms,
     ) -> None:
         self._desk, self._deliverer, self._clock = desk, deliverer, clock
         self._slots = assignment.delivery.concurrency

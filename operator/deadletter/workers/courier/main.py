@@ -11,11 +11,12 @@ from deadletter.brokers.connect import mounted_secrets, open_broker
 from deadletter.brokers.contract import Broker
 from deadletter.brokers.errors import BrokerError, Fenced
 from deadletter.brokers.types import SubscriptionSpec
+from deadletter.clock import now_ms
 from deadletter.core.names import retry_box_name
 from deadletter.workers import health, process
 from deadletter.workers.courier.courier import MAX_CLAIM_FAILURE_S, Courier
 from deadletter.workers.courier.status import StatusReporter
-from deadletter.workers.delivery.http.delivery import HttpMessageDelivery, wall_clock
+from deadletter.workers.delivery.http.delivery import HttpMessageDelivery
 from deadletter.workers.environment import AssignmentError, WorkerEnvironment
 from deadletter.workers.live_config import LiveConfigFile
 
@@ -118,7 +119,7 @@ class CourierProcess:
             courier = Courier(assignment, desk, deliverer, lambda: self._live.current.paused)
             where = (assignment.namespace, assignment.queue)
             timeout_s = assignment.policy.policy().timeout / 1000
-            self._speaker = StatusReporter(courier, desk, pod, where, wall_clock, timeout_s)
+            self._speaker = StatusReporter(courier, desk, pod, where, now_ms, timeout_s)
             speaking = asyncio.ensure_future(self._speaker.speak())
             self._trouble = ""
             self._sat_down = self._clock()

@@ -6,6 +6,7 @@ from deadletter import logs
 from deadletter.api.assignments import RedriveAssignment
 from deadletter.brokers.connect import mounted_secrets, open_broker
 from deadletter.brokers.errors import BrokerError
+from deadletter.clock import now_ms
 from deadletter.core.selection import PredicateError
 from deadletter.workers import process
 from deadletter.workers.environment import AssignmentError, WorkerEnvironment
@@ -14,7 +15,6 @@ from deadletter.workers.health import ProbeHandlers, serve_probes
 from deadletter.workers.live_config import LiveConfigFile
 from deadletter.workers.redrive.redriver import Redriver
 from deadletter.workers.replay.main import follow_live_config
-from deadletter.workers.replay.setup import wall_clock
 
 
 async def _redrive(assignment: RedriveAssignment, station: WorkerEnvironment, stop: asyncio.Event) -> ExitStatus:
@@ -22,7 +22,7 @@ async def _redrive(assignment: RedriveAssignment, station: WorkerEnvironment, st
     secrets = mounted_secrets(station.secrets)
     try:
         async with open_broker(assignment.broker, secrets, assignment.allow) as broker, follow_live_config(live):
-            redriver = Redriver(assignment, broker, stop, wall_clock, lambda: live.current.paused, station.pod)
+            redriver = Redriver(assignment, broker, stop, now_ms, lambda: live.current.paused, station.pod)
             return await redriver.run()
     except PredicateError as error:
         return ExitStatus(NEEDS_INTERVENTION, "InvalidSpec", f"redrive.where or a rule of the policy: {error}")

@@ -1,13 +1,13 @@
 """A Replay on an open broker: everything a course needs is brought together here."""
 
 import asyncio
-import time
 from collections.abc import Callable, Mapping
 
 from deadletter.api.assignments import Boxes, ReplayAssignment
 from deadletter.api.replays import Rate
 from deadletter.brokers.contract import Broker, Offsets
 from deadletter.brokers.errors import BrokerError, BrokerUnreachable, NotAuthorised
+from deadletter.clock import now_ms
 from deadletter.core.reasons import Reason
 from deadletter.core.replay_progress import Span
 from deadletter.core.selection import PredicateError
@@ -21,11 +21,6 @@ from deadletter.workers.replay.publication import PublicationBuilder
 from deadletter.workers.replay.run import STOP_REQUESTED, ReplayRun
 from deadletter.workers.replay.session import PartitionSession, ReadOnlySession, WritingSession
 from deadletter.workers.replay.sinks import Carrier, Undelivered
-
-
-def wall_clock() -> int:
-    """Milliseconds since the epoch."""
-    return time.time_ns() // 1_000_000
 
 
 async def _settled(broker: Broker, boxes: Boxes) -> Mapping[int, Offsets]:
@@ -72,14 +67,14 @@ async def _errand(
         assignment=assignment,
         broker=broker,
         selection=selection,
-        builder=PublicationBuilder(assignment, broker, wall_clock),
+        builder=PublicationBuilder(assignment, broker, now_ms),
         tokens=TokenBucket(per_second, stop),
         in_flight_limit=InFlightLimit(in_flight),
         current_rate=now,
         carrier=carrier,
         quota=MatchQuota(seats, selection.limit),
         explicit_offsets=await explicit_offsets(assignment, broker, [seat.partition for seat in seats]),
-        clock=wall_clock,
+        clock=now_ms,
         stop=stop,
     )
 

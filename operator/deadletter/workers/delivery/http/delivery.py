@@ -1,7 +1,6 @@
 """One delivery of one message: the request is made, sent, and its outcome judged. It never raises."""
 
 import asyncio
-import time
 from collections.abc import Callable
 
 from deadletter import logs
@@ -9,21 +8,23 @@ from deadletter.api.assignments import CourierAssignment
 from deadletter.api.base import Tls
 from deadletter.api.delivery import HttpDelivery
 from deadletter.brokers.types import Claim
+from deadletter.clock import now_ms
 from deadletter.net.tls import UnreadableCertificate, context
 from deadletter.workers.courier import letters
 from deadletter.workers.delivery.http import Client, HttpError, Target
 from deadletter.workers.delivery.http.errors import TlsError
 from deadletter.workers.delivery.http.request import RequestRenderer
 from deadletter.workers.delivery.http.resolver import Guard, Resolver, resolve
-from deadletter.workers.delivery.outcome import DeliveryOutcome, outcome_of_response, outcome_of_error, outcome_of_courier_error
+from deadletter.workers.delivery.outcome import (
+    DeliveryOutcome,
+    outcome_of_courier_error,
+    outcome_of_error,
+    outcome_of_response,
+)
 
 Secrets = Callable[[str, str], bytes]
 SECRET_REFRESH_INTERVAL_S = 5.0  # between two looks at the Secrets of the delivery
 
-
-def wall_clock() -> int:
-    """Milliseconds since the epoch."""
-    return time.time_ns() // 1_000_000
 
 
 def open_http_client(url: str, tls: Tls | None, secrets: Secrets, guard: Guard) -> Client:
@@ -115,7 +116,7 @@ class HttpMessageDelivery:
             raise TlsError("a Secret with a header is missing or lacks its key") from error
         head = requests.head(claim.message, letters.delivery_metadata(claim))
         answer = await client.exchange(head, claim.message.value or b"", self._seconds)
-        return outcome_of_response(answer, is_success=answer.status in self._done, now=wall_clock())
+        return outcome_of_response(answer, is_success=answer.status in self._done, now=now_ms())
 
     async def close(self) -> None:
         """Let go of connections."""
