@@ -4,7 +4,7 @@ import pytest
 
 from deadletter.brokers.address_check import address_guard
 from deadletter.brokers.errors import BrokerUnreachable
-from deadletter.net.address_guard import allowed
+from deadletter.net.address_guard import is_dialable
 
 
 @pytest.mark.parametrize(
@@ -35,12 +35,12 @@ from deadletter.net.address_guard import allowed
     ],
 )
 def test_ourselves_and_metadata_services_are_forbidden(address: str, verdict: bool) -> None:
-    assert allowed(address) is verdict
+    assert is_dialable(address) is verdict
 
 
 def test_settings_can_allow_a_network() -> None:
-    assert allowed("127.0.0.1", ("127.0.0.0/8",))
-    assert not allowed("127.0.0.1", ("10.0.0.0/8", "::/0"))
+    assert is_dialable("127.0.0.1", ("127.0.0.0/8",))
+    assert not is_dialable("127.0.0.1", ("10.0.0.0/8", "::/0"))
 
 
 async def test_a_host_name_is_judged_by_its_addresses() -> None:

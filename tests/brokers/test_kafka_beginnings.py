@@ -43,7 +43,7 @@ async def test_many_couriers_that_begin_at_once_do_not_fence_each_other_for_ever
 
         async def begin(number: int, line: KafkaClient) -> None:
             await asyncio.sleep(number / PODS)
-            await group.begin(line, boxes.desk(from_earliest=False))
+            await group.ensure_first_offsets(line, boxes.desk(from_earliest=False))
 
         async with asyncio.timeout(90):
             await asyncio.gather(*(begin(*one) for one in enumerate(lines)))
@@ -62,7 +62,7 @@ async def test_couriers_that_wait_for_a_decision_do_not_fence_who_resumes_the_gr
     lost = 0
     while not resuming.done():
         try:
-            await group.begin(broker._line, boxes.desk(has_started=True))
+            await group.ensure_first_offsets(broker._line, boxes.desk(has_started=True))
         except GroupOffsetsLost:
             lost += 1
     assert await resuming == ResumedGroup(0, 3)

@@ -5,26 +5,26 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from deadletter.brokers.errors import LedgerCorrupt
-from deadletter.brokers.kafka.subscription.offset_metadata import FRESH, MOST, Attempt, decode, encode, longest
-from deadletter.brokers.kafka.subscription.progress import Progress
+from deadletter.brokers.kafka.subscription.offset_metadata import NO_ATTEMPTS, MAX_METADATA_BYTES, Attempts, decode, encode, max_encoded_bytes
+from deadletter.brokers.kafka.subscription.progress import SourceProgress
 
 OFFSETS = st.integers(0, 1 << 62)
-ATTEMPTS = st.builds(Attempt, st.integers(1, 1 << 20), st.integers(1, 1 << 45)) | st.just(FRESH)
+ATTEMPTS = st.builds(Attempts, st.integers(1, 1 << 20), st.integers(1, 1 << 45)) | st.just(NO_ATTEMPTS)
 
 
 @given(OFFSETS, st.dictionaries(st.integers(0, 100_000), ATTEMPTS, max_size=50), st.integers(0, 1_000))
-def test_it_comes_back_as_it_was(base: int, ahead: dict[int, Attempt], more: int) -> None:
+def test_it_comes_back_as_it_was(base: int, ahead: dict[int, Attempts], more: int) -> None:
     unfinished = {base + delta: state for delta, state in sorted(ahead.items())}
     highest = max([base - 1, *unfinished]) + more
     assert decode(base, encode(base, highest, unfinished)) == (highest, unfinished)
 
 
 @given(OFFSETS, st.dictionaries(st.integers(0, 100_000), ATTEMPTS, min_size=1, max_size=50))
-def test_no_text_is_longer_than_is_told_before_it_is_written(base: int, ahead: dict[int, Attempt]) -> None:
+def test_no_text_is_longer_than_is_told_before_it_is_written(base: int, ahead: dict[int, Attempts]) -> None:
     unfinished = {base + delta: state for delta, state in ahead.items()}
-    failed = sum(state != FRESH for state in unfinished.values())
+    failed = sum(state != NO_ATTEMPTS for state in unfinished.values())
     lowest, highest = min(unfinished), max(unfinished)
-    assert len(encode(lowest, highest, unfinished)) <= longest(len(unfinished), failed, highest - lowest)
+    assert len(encode(lowest, highest, unfinished)) <= max_encoded_bytes(len(unfinished), failed, highest - lowest)
 
 
 @pytest.mark.parametrize("text", ["", "somebody else's", "{}"])
@@ -39,52 +39,52 @@ def test_metadata_that_was_cut_is_an_error(text: str) -> None:
 
 
 def test_a_restart_skips_what_was_finished() -> None:
-    progress = Progress(100)
+    progress = SourceProgress(100)
     for offset in (100, 102, 105, 106):
-        assert progress.take(offset) == FRESH
-    progress.note(102, Attempt(2, 99))
+        assert progress.take(offset) == NO_ATTEMPTS
+    progress.record_attempt(102, Attempts(2, 99))
     progress.finish([100, 105])
-    again = Progress(*progress.snapshot())
-    assert [again.take(offset) for offset in (102, 105, 106, 107)] == [Attempt(2, 99), None, FRESH, FRESH]
+    again = SourceProgress(*progress.snapshot())
+    assert [again.take(offset) for offset in (102, 105, 106, 107)] == [Attempts(2, 99), None, NO_ATTEMPTS, NO_ATTEMPTS]
 
 
 def test_all_finished_goes_on_after_the_highest_taken() -> None:
-    progress = Progress(10)
+    progress = SourceProgress(10)
     progress.take(10)
     progress.take(14)
     assert progress.snapshot(without={10, 14})[0] == 15
 
 
 def test_after_an_unknown_outcome_what_is_in_hand_stays_there() -> None:
-    before = Progress(0)
+    before = SourceProgress(0)
     for offset in range(5):
         before.take(offset)
     offset, metadata = before.snapshot(without={1, 2})
     before.take(5)
-    durable = Progress(offset, metadata)
-    durable.carry_on(before)
+    durable = SourceProgress(offset, metadata)
+    durable.keep_in_flight(before)
     assert [durable.is_finished(offset) for offset in range(6)] == [False, True, True, False, False, False]
     assert durable.highest == 5
 
 
 @pytest.mark.parametrize("at_once", [1, 128, 512])
 def test_it_says_when_it_is_full_before_the_broker_refuses(at_once: int) -> None:
-    progress = Progress(0)
-    while progress.has_room(at_once):
+    progress = SourceProgress(0)
+    while progress.has_metadata_space(at_once):
         for _ in range(at_once):
             progress.take(progress.highest + 1)
-    assert MOST - 8 - 6 * at_once < len(progress.snapshot()[1]) <= MOST
+    assert MAX_METADATA_BYTES - 8 - 6 * at_once < len(progress.snapshot()[1]) <= MAX_METADATA_BYTES
 
 
 def test_hundreds_that_failed_keep_their_counts_and_the_oldest_their_times() -> None:
-    progress = Progress(0)
+    progress = SourceProgress(0)
     for offset in range(512):
         progress.take(offset)
-        progress.note(offset, Attempt(3, 1_700_000_000_000 + offset))
+        progress.record_attempt(offset, Attempts(3, 1_700_000_000_000 + offset))
     lowest, metadata = progress.snapshot()
-    assert len(metadata) <= MOST
-    again = [Progress(lowest, metadata).take(offset) for offset in range(512)]
-    assert {state and state.attempts for state in again} == {3}
-    kept = [offset for offset, state in enumerate(again) if state == Attempt(3, 1_700_000_000_000 + offset)]
+    assert len(metadata) <= MAX_METADATA_BYTES
+    again = [SourceProgress(lowest, metadata).take(offset) for offset in range(512)]
+    assert {state and state.count for state in again} == {3}
+    kept = [offset for offset, state in enumerate(again) if state == Attempts(3, 1_700_000_000_000 + offset)]
     assert kept == list(range(len(kept)))
     assert len(kept) > 256

@@ -20,12 +20,12 @@ from deadletter.brokers.errors import (
     TooLarge,
     Undecodable,
 )
-from deadletter.brokers.kafka.record_batches import Target
+from deadletter.brokers.kafka.record_batches import TopicLimit
 from deadletter.brokers.kafka.subscription.retry_partition import RetryPartition
 from deadletter.brokers.types import Buried, Claim, CommitBatch, Delivered, Parked, Publication, StoredMessage
 from deadletter.core.box_spec import BoxSpec
 from deadletter.core.box_stats import BoxStats
-from deadletter.core.ledger.settlements import mark_key
+from deadletter.core.ledger.records import mark_key
 from deadletter.core.letters import Message, Place
 from deadletter.core.replay_progress import PartitionProgress, SettledAs, Span
 from tests.bed import beds
@@ -128,7 +128,7 @@ async def test_a_refused_message_settles_nothing(broker: Broker, known: bool) ->
         )
         await mover.commit(first)
         if not known:
-            mover._room.targets._known[boxes.target] = Target(1, 1 << 20)
+            mover._room.targets._known[boxes.target] = TopicLimit(1, 1 << 20)
         step = CommitBatch(tally_of(letters), republish(boxes.target, letters[1:]), {SettledAs.Replayed: offsets[1:]})
         with pytest.raises(TooLarge):
             await mover.commit(step)

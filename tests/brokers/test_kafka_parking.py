@@ -51,7 +51,7 @@ async def park(desk: KafkaSubscription, boxes: Boxes, hours: list[int]) -> retry
 
 async def due(work: retry_partition.RetryPartition, hours: int, limit: int = 1_000) -> list[bytes | None]:
     """Values of the letters that are due when so many hours, and some minutes, have passed."""
-    return [claim.message.value for claim in await work.due(now() + hours * HOUR + 600_000, limit, 1 << 30)]
+    return [claim.message.value for claim in await work.claim_due(now() + hours * HOUR + 600_000, limit, 1 << 30)]
 
 
 async def test_neighbours_that_fall_due_together_are_read_together(broker: Broker, spans: list[Span]) -> None:

@@ -9,7 +9,7 @@ from aiokafka.admin import AIOKafkaAdminClient, RecordsToDelete
 from structlog.testing import capture_logs
 
 from deadletter.brokers.contract import Broker, Subscription
-from deadletter.brokers.kafka.subscription.offset_metadata import FRESH, encode
+from deadletter.brokers.kafka.subscription.offset_metadata import NO_ATTEMPTS, encode
 from tests.brokers.opening import fresh_name
 from tests.brokers.staging import PATIENCE, Boxes, claim_some, lay, make_boxes, numbered, settle_all
 
@@ -59,7 +59,7 @@ async def test_unfinished_messages_that_compaction_took_hold_up_nobody(
     """To a reader a transaction's marker is what compaction leaves: an offset at which no message lies."""
     boxes = await make_boxes(broker, fresh_name("compacted"))
     await lay_with_markers(kafka, boxes.source, 4)
-    await say(kafka, boxes, 1, encode(1, 4, dict.fromkeys((1, 3, 4), FRESH)))
+    await say(kafka, boxes, 1, encode(1, 4, dict.fromkeys((1, 3, 4), NO_ATTEMPTS)))
     async with broker.subscribe(boxes.desk()) as desk:
         claims = await claim_some(desk, 2)
         assert [claim.place.offset for claim in claims] == [4, 6]
@@ -73,11 +73,11 @@ async def test_what_is_gone_stays_gone_when_a_settlement_is_tried_again(
 ) -> None:
     boxes = await make_boxes(broker, fresh_name("again"))
     await lay_with_markers(kafka, boxes.source, 3)
-    await say(kafka, boxes, 1, encode(1, 2, {1: FRESH}))
+    await say(kafka, boxes, 1, encode(1, 2, {1: NO_ATTEMPTS}))
     async with broker.subscribe(boxes.desk()) as desk:
         claims = await claim_some(desk, 1)
         work = desk._works[TopicPartition(boxes.source, 0)]  # type: ignore[attr-defined]
-        await work._commit(1, encode(1, 2, {1: FRESH}))  # as if what we said since had not arrived
+        await work._commit(1, encode(1, 2, {1: NO_ATTEMPTS}))  # as if what we said since had not arrived
         await work.recover()
         await settle_all(desk, claims)
         await until_committed(desk, admin, boxes, 5)

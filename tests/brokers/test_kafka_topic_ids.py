@@ -6,7 +6,7 @@ import re
 from aiokafka.protocol.metadata import MetadataRequest_v5, MetadataResponse_v5
 
 from deadletter.brokers.contract import Broker
-from deadletter.brokers.kafka.topic_metadata import FoundTopic, TopicMetadataRequest, topics_of
+from deadletter.brokers.kafka.topic_metadata import TopicMetadata, TopicMetadataRequest, read_topics
 from deadletter.core.box_spec import BoxSpec
 from tests.bed import kafka as bed_kafka
 from tests.bed import tools
@@ -29,4 +29,4 @@ def test_a_broker_without_topic_ids_is_asked_in_the_older_version() -> None:
         MetadataRequest_v5, ["orders"], False,
     )  # fmt: skip
     answer = MetadataResponse_v5(0, [], "cluster", 1, [(0, "orders", False, [(0, 0, 1, [1, 2], [1], [])])])
-    assert topics_of(answer) == [FoundTopic(0, "orders", "", [(0, 1, [1, 2], [1])])]
+    assert read_topics(answer) == [TopicMetadata(0, "orders", "", [(0, 1, [1, 2], [1])])]

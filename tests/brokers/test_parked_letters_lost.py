@@ -115,7 +115,7 @@ async def test_the_courier_counts_and_logs_letters_that_are_gone_and_goes_on(
         assert isinstance(work, retry_partition.RetryPartition)
         await delete(broker, boxes.retry, 3)
         with capture_logs() as logs:
-            claims = await work.due(now() + 2 * HOUR, 100, 1 << 30)
+            claims = await work.claim_due(now() + 2 * HOUR, 100, 1 << 30)
         assert [one.message.value for one in claims] == [b"v3", b"v4"]
         assert desk.lost == 3
         said = [one for one in logs if one["event"] == "parked letters lost"]
@@ -139,7 +139,7 @@ async def test_letters_that_a_successor_settled_and_trimmed_are_not_lost(
         await settle_all(second, await claim_some(second, 3))
         await delete(broker, boxes.retry, 3)
     assert isinstance(work, retry_partition.RetryPartition)
-    assert await work.due(now(), 100, 1 << 30) == []
+    assert await work.claim_due(now(), 100, 1 << 30) == []
     assert first.lost == 0
 
 

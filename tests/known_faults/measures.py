@@ -130,7 +130,7 @@ def read_settlements(count: str) -> float:
 
     from deadletter.brokers.kafka.monitor_state import QueueState
     from deadletter.brokers.types import MonitoredBox
-    from deadletter.core.ledger.settlements import encode_chunk, settled_key
+    from deadletter.core.ledger.records import encode_chunk, settled_key
     from deadletter.core.replay_progress import SettledAs
 
     bits = BitMap(range(65_536))

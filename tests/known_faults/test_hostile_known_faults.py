@@ -23,12 +23,12 @@ from deadletter.controller.reconcile.facts import gather_queue_facts
 from deadletter.core.box_spec import BoxSpec
 from deadletter.core.dialects.reader import read_letter
 from deadletter.core.fingerprint import top_frame
-from deadletter.core.ledger.settlements import encode_chunk, settled_key
+from deadletter.core.ledger.records import encode_chunk, settled_key
 from deadletter.core.letters import Message, Place
 from deadletter.core.redaction import redact
 from deadletter.core.replay_progress import SettledAs
 from deadletter.kube import CONNECTIONS, QUEUES, Body, Resource
-from deadletter.net.address_guard import allowed
+from deadletter.net.address_guard import is_dialable
 from deadletter.plan.queue_checks import box_is_free
 from deadletter.settings import Settings
 from tests.brokers.opening import kafka_at, redis_at
@@ -231,7 +231,7 @@ async def test_a_forbidden_address_in_later_metadata_is_not_dialled() -> None:
 
 @known_fault("P-ADDRESSES", "metadata services of three clouds may be dialled")
 def test_metadata_services_of_all_clouds_are_forbidden() -> None:
-    assert [one for one in ("168.63.129.16", "fd20:ce::254", "fd00:c1::a9fe:a9fe") if allowed(one)] == []
+    assert [one for one in ("168.63.129.16", "fd20:ce::254", "fd00:c1::a9fe:a9fe") if is_dialable(one)] == []
 
 
 @known_fault("P-ESCAPES", "control characters of letters reach the terminal of whoever lists them")

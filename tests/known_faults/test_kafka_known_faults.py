@@ -31,7 +31,7 @@ from deadletter.brokers.types import MonitoredBox, Publication
 from deadletter.clock import now_ms
 from deadletter.core.box_spec import BoxSpec
 from deadletter.core.heartbeats import WorkerStatus
-from deadletter.core.ledger.settlements import encode_chunk, settled_key
+from deadletter.core.ledger.records import encode_chunk, settled_key
 from deadletter.core.letters import Place
 from deadletter.core.replay_progress import SettledAs
 from deadletter.workers import exit_status

@@ -12,7 +12,7 @@ from deadletter.brokers.kafka.broker import KafkaBroker
 from deadletter.brokers.kafka.subscription import membership
 from deadletter.brokers.kafka.subscription.retry_partition import RetryPartition
 from deadletter.brokers.kafka.subscription.source_partition import SourcePartition
-from deadletter.brokers.kafka.transactions import Room
+from deadletter.brokers.kafka.transactions import TransactionalProducer
 from deadletter.workers.courier.main import subscription_spec
 from tests.workers.couriers import QUICK, message
 from tests.workers.services import Received, serving, until
@@ -25,7 +25,7 @@ async def fence(wire: Wire, name: str) -> None:
     """Do what a courier that lost its partitions may do a moment too late: open their transactional ids."""
     assert isinstance(wire.broker, KafkaBroker)
     for partition in range(2):
-        await (await Room.open(wire.broker._line, f"dlq.{wire.prefix}{name}.{partition}")).close()
+        await (await TransactionalProducer.open(wire.broker._line, f"dlq.{wire.prefix}{name}.{partition}")).close()
 
 
 def bad_are_refused(one: Received) -> web.Response:
@@ -88,10 +88,10 @@ async def test_one_of_an_earlier_generation_opens_no_partition_and_joins_anew(wi
     async with wire.broker.subscribe(spec) as desk, asyncio.timeout(120):
         consumer = desk._consumer
         (one, *_) = consumer.assignment()
-        await membership.confirm(consumer, one)
+        await membership.confirm_assignment(consumer, one)
         consumer._coordinator.generation -= 1  # what it remembers after it slept through a rebalance
         with pytest.raises(Fenced):
-            await membership.confirm(consumer, one)
+            await membership.confirm_assignment(consumer, one)
         await wire.send(message())
         while not await desk.claim(10):
             pass

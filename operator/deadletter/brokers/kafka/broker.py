@@ -16,21 +16,15 @@ from deadletter.brokers.kafka.errors import translated
 from deadletter.brokers.kafka.monitor import KafkaMonitor
 from deadletter.brokers.kafka.partition_writer import open_mover
 from deadletter.brokers.kafka.subscription import group as beginnings
-from deadletter.brokers.kafka.subscription.subscription import open_desk
-from deadletter.brokers.kafka.timestamp_cache import Sightings
-from deadletter.brokers.kafka.transactions import Room
+from deadletter.brokers.kafka.subscription.subscription import open_subscription
+from deadletter.brokers.kafka.timestamp_cache import TimestampCache
+from deadletter.brokers.kafka.transactions import TransactionalProducer
 from deadletter.brokers.skipped_records import log_skipped
 from deadletter.brokers.types import BoxState, Publication, ResumedGroup, ServerInfo, StoredMessage, SubscriptionSpec
 from deadletter.core.box_spec import BoxSpec
 from deadletter.core.heartbeats import WorkerStatus
-from deadletter.core.ledger.settlements import (
-    CHUNK_BITS,
-    Key,
-    Settlements,
-    UnknownRecord,
-    decode_chunk,
-    decode_progress,
-)
+from deadletter.core.ledger.records import CHUNK_BITS, Key, UnknownRecord, decode_chunk, decode_progress
+from deadletter.core.ledger.settlements import Settlements
 from deadletter.core.replay_progress import PartitionProgress, Span
 
 
@@ -53,23 +47,23 @@ class KafkaBroker:
 
     def __init__(self, line: KafkaClient) -> None:
         self._line = line
-        self._sightings = Sightings()
+        self._sightings = TimestampCache()
 
     async def server_info(self) -> ServerInfo:
         """Who answers."""
-        return await topics.server(self._line)
+        return await topics.describe_server(self._line)
 
     async def describe(self, names: Sequence[str]) -> Mapping[str, BoxState]:
         """The topics among `names` that exist."""
-        return await topics.describe(self._line, names)
+        return await topics.describe_topics(self._line, names)
 
     async def ensure(self, spec: BoxSpec) -> BoxState:
         """Make the topic as asked, or bring it there."""
-        return await topics.ensure(self._line, spec)
+        return await topics.ensure_topic(self._line, spec)
 
     async def delete(self, names: Sequence[str]) -> None:
         """Delete topics."""
-        await topics.drop(self._line, names)
+        await topics.delete_topics(self._line, names)
 
     async def window(self, box: str, archived: bool = False) -> tuple[Span, ...]:
         """First and end offset of each partition; archived letters lie in the same topic."""
@@ -84,7 +78,7 @@ class KafkaBroker:
         async with aclosing(reads.read_spans(self._line, box, spans)) as batches:
             async for batch in batches:
                 if batch:
-                    self._sightings.note(batch)
+                    self._sightings.add(batch)
                 yield batch
 
     async def settled_offsets(self, box: str, ledger: str) -> Mapping[int, Offsets]:
@@ -100,11 +94,11 @@ class KafkaBroker:
         """Publish without settling: at least once."""
         if not publications:
             return
-        packed = await record_batches.pack(publications, record_batches.Targets(self._line), in_transaction=False)
+        packed = await record_batches.pack_publications(publications, record_batches.TopicLimits(self._line), in_transaction=False)
         producer = await self._line.start_producer()
         try:
             with translated(publications[0].to):
-                await record_batches.send(producer, packed)
+                await record_batches.send_batches(producer, packed)
         finally:
             await discard_producer(producer)
 
@@ -116,15 +110,15 @@ class KafkaBroker:
 
     def subscribe(self, spec: SubscriptionSpec) -> AbstractAsyncContextManager[Subscription]:
         """Join the group and work on the source and the retry box."""
-        return open_desk(self._line, spec)
+        return open_subscription(self._line, spec)
 
     async def is_group_lost(self, source: str, group: str) -> bool:
         """True if there are messages and no offset of the group."""
-        return await beginnings.is_lost(self._line, source, group)
+        return await beginnings.has_lost_offsets(self._line, source, group)
 
     async def resume_group(self, source: str, group: str, start: StartPosition) -> ResumedGroup | None:
         """Commit the group's offsets."""
-        return await beginnings.resume(self._line, source, group, start)
+        return await beginnings.resume_group(self._line, source, group, start)
 
     async def selected_offsets(self, ledger: str, uid: str) -> Mapping[int, Offsets]:
         """What the DryRun selected."""
@@ -169,14 +163,14 @@ class KafkaBroker:
     async def reset_ledger(self, box: str, ledger: str) -> None:
         """Nothing of this box is settled any more; whoever settles it now is fenced first."""
         for partition in range(await self._line.partition_count(box)):
-            await (await Room.open(self._line, f"dlq.{box}.{partition}")).close()
+            await (await TransactionalProducer.open(self._line, f"dlq.{box}.{partition}")).close()
         await ledgers.delete_keys(
             self._line, ledger, lambda key: key.kind in ("settled", "mark") and key.subject == box
         )
 
     async def match_ledger_replication(self, box: str, ledger: str) -> str:
         """Bring an existing ledger to the replicas of its dead topic."""
-        return await topics.match_ledger(self._line, ledger, box)
+        return await topics.match_ledger_replication(self._line, ledger, box)
 
     async def report_status(self, box: str, ledger: str, pod: str, word: WorkerStatus | None) -> None:
         """Keep the word of a worker without a desk."""

@@ -16,7 +16,7 @@ from aiokafka.protocol.offset import OffsetRequest
 from deadletter.brokers.errors import BoxMissing, BrokerError, BrokerUnreachable
 from deadletter.brokers.kafka.driver_internals import StoppableConsumer, discard_producer
 from deadletter.brokers.kafka.errors import translate, translated
-from deadletter.brokers.kafka.topic_metadata import FoundTopic, TopicMetadataRequest, topics_of
+from deadletter.brokers.kafka.topic_metadata import TopicMetadata, TopicMetadataRequest, read_topics
 
 REQUEST_TIMEOUT_MS = 15_000
 KNOCK_TIMEOUT_MS = 5_000
@@ -134,7 +134,7 @@ class KafkaClient:
 
     async def _lookup(self, client: AIOKafkaClient, names: list[str]) -> dict[str, int | BrokerError]:
         answer = await self.send_to_any_broker(TopicMetadataRequest(names))
-        topics = topics_of(answer)
+        topics = read_topics(answer)
         await self._learn(client, topics, answer.brokers)
         found: dict[str, int | BrokerError] = {}
         for code, name, _, partitions in topics:
@@ -145,7 +145,7 @@ class KafkaClient:
                 found[name] = translate(kind(), name)
         return found
 
-    async def _learn(self, client: AIOKafkaClient, topics: list[FoundTopic], brokers: Iterable[Any]) -> None:
+    async def _learn(self, client: AIOKafkaClient, topics: list[TopicMetadata], brokers: Iterable[Any]) -> None:
         """Who leads which partition; the client's own map is replaced as a whole by each answer, so ours is kept."""
         for topic in topics:
             self._ids[topic.name] = topic.id

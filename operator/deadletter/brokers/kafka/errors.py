@@ -7,8 +7,8 @@ from contextlib import contextmanager
 from aiokafka import errors as driver
 
 from deadletter.brokers import errors as ours
-from deadletter.core.ledger.settlements import LedgerError, UnknownRecord
-from deadletter.net.tls_errors import refusal
+from deadletter.core.ledger.records import LedgerError, UnknownRecord
+from deadletter.net.tls_errors import certificate_problem
 
 _TRANSLATIONS: tuple[tuple[tuple[type[BaseException], ...], type[ours.BrokerError], str], ...] = (
     (
@@ -50,7 +50,7 @@ def translate(error: BaseException, about: str) -> ours.BrokerError:
     for kinds, kind, sentence in _TRANSLATIONS:
         if isinstance(error, kinds):
             return kind(f"{about}: {sentence}")
-    if sentence := refusal(error):
+    if sentence := certificate_problem(error):
         return ours.CertificateRefused(f"{about}: {sentence}")
     return ours.BrokerUnreachable(f"{about}: no answer in time ({type(error).__name__})")
 

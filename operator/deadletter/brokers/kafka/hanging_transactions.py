@@ -18,9 +18,9 @@ from deadletter.brokers.kafka import reads
 from deadletter.brokers.kafka.client import LATEST, TRANSACTION_TIMEOUT_MS, KafkaClient
 from deadletter.brokers.kafka.coordinator_requests import has_unstable_offset
 from deadletter.brokers.kafka.errors import translated
-from deadletter.brokers.kafka.transactions import Room
+from deadletter.brokers.kafka.transactions import TransactionalProducer
 from deadletter.brokers.types import SubscriptionSpec
-from deadletter.core.ledger.settlements import decode_chunk, highest_offset, parse_key
+from deadletter.core.ledger.records import decode_chunk, highest_offset, parse_key
 
 OTHERS_TAKE = TRANSACTION_TIMEOUT_MS / 1000 + 5  # whoever else has a transaction open ends it, or its broker does
 
@@ -48,19 +48,19 @@ async def default_targets(line: KafkaClient, spec: SubscriptionSpec, partition: 
 
 
 async def complete_hanging(
-    line: KafkaClient, room: Room, places: Iterable[TopicPartition], group: str = "", source: TopicPartition | None = None
+    line: KafkaClient, room: TransactionalProducer, places: Iterable[TopicPartition], group: str = "", source: TopicPartition | None = None
 ) -> None:
     """Once a place: if something is open there, repeat how the last transaction before us ended."""
-    new = [place for place in places if place not in room.cleared]
-    if room.last_word is not None and (new or source):
+    new = [place for place in places if place not in room.checked_partitions]
+    if room.last_committed is not None and (new or source):
         found = await first_open_offsets(line, new) if new else {}
         waits = source is not None and await has_unstable_offset(line, group, source)
         if found or waits:
-            await room.end(found, room.last_word, group if waits else None)
-    room.cleared.update(new)
+            await room.write_markers(found, room.last_committed, group if waits else None)
+    room.checked_partitions.update(new)
 
 
-async def complete_hanging_in_ledger(line: KafkaClient, room: Room, tp: TopicPartition, settler: int | None = None) -> None:
+async def complete_hanging_in_ledger(line: KafkaClient, room: TransactionalProducer, tp: TopicPartition, settler: int | None = None) -> None:
     """Say it again in the ledger and wait for the transactions of others.
 
     What still stays open is ours, and no coordinator remembers it: what a settler published tells how it ended.
@@ -71,7 +71,7 @@ async def complete_hanging_in_ledger(line: KafkaClient, room: Room, tp: TopicPar
     while tp in (found := await first_open_offsets(line, [tp])):
         if asyncio.get_running_loop().time() > deadline:
             committed = settler is not None and await _was_published(line, tp, found[tp], settler)
-            await room.end([tp], committed)
+            await room.write_markers([tp], committed)
             return
         await asyncio.sleep(0.1)
 

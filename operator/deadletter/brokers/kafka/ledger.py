@@ -9,11 +9,11 @@ from deadletter.brokers.kafka import reads
 from deadletter.brokers.kafka.client import EARLIEST, KafkaClient
 from deadletter.brokers.kafka.driver_internals import discard_producer
 from deadletter.brokers.kafka.errors import translated
-from deadletter.brokers.kafka.record_batches import PartitionBatches, Targets, parcel, send
+from deadletter.brokers.kafka.record_batches import PartitionBatches, TopicLimits, pack_messages, send_batches
 from deadletter.brokers.kafka.topics import LEDGER_PARTITIONS
 from deadletter.brokers.skipped_records import log_skipped
 from deadletter.core.heartbeats import WorkerStatus
-from deadletter.core.ledger.settlements import Key, encode_worker_status, parse_key, worker_key
+from deadletter.core.ledger.records import Key, encode_worker_status, parse_key, worker_key
 from deadletter.core.letters import Message
 
 LEDGER_FETCH_BYTES = 256 << 10  # a partition: a chunk takes up to 8 KiB and is written again at every settlement
@@ -60,22 +60,22 @@ def _keep(kept: Kept, key: bytes, parsed: Key, value: bytes | None) -> None:
         kept[key] = (parsed, value)
 
 
-async def pack_ledger_records(ledger: str, partition: int, entries: Entries, targets: Targets) -> PartitionBatches:
+async def pack_ledger_records(ledger: str, partition: int, entries: Entries, targets: TopicLimits) -> PartitionBatches:
     """Records for the ledger partition of a box partition, to be sent in a transaction."""
-    return await parcel(ledger, ledger_partition(partition), (Message(*entry) for entry in entries), targets)
+    return await pack_messages(ledger, ledger_partition(partition), (Message(*entry) for entry in entries), targets)
 
 
 async def write_without_transaction(line: KafkaClient, ledger: str, entries: Mapping[int, Entries]) -> None:
     """Write records that stand for nothing else, by partition: tombstones of housekeeping, a courier's word."""
-    targets = Targets(line)
+    targets = TopicLimits(line)
     packed = [
-        await parcel(ledger, partition, (Message(*entry) for entry in some), targets, in_transaction=False)
+        await pack_messages(ledger, partition, (Message(*entry) for entry in some), targets, in_transaction=False)
         for partition, some in entries.items()
     ]
     producer = await line.start_producer()
     try:
         with translated("the ledger"):
-            await send(producer, packed)
+            await send_batches(producer, packed)
     finally:
         await discard_producer(producer)
 

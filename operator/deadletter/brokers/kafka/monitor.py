@@ -91,7 +91,7 @@ class KafkaMonitor:
         """One tail per box that is watched now, begun anew when it is to be read otherwise."""
         kept = {one.dead: self._tails.get(one.dead) for one in watched}
         new = [one for one in watched if (tail := kept[one.dead]) is None or tail.watched != one]
-        states = await topics.describe(self._line, [one.dead for one in new]) if new else {}
+        states = await topics.describe_topics(self._line, [one.dead for one in new]) if new else {}
         for one in new:
             kept[one.dead] = QueueState(one, one.dead in states and states[one.dead].compacted)
         self._tails = {dead: tail for dead, tail in kept.items() if tail is not None}

@@ -11,8 +11,8 @@ from deadletter.brokers.kafka import hanging_transactions, reads, record_batches
 from deadletter.brokers.kafka.client import EARLIEST, KafkaClient
 from deadletter.brokers.kafka.errors import translated
 from deadletter.brokers.kafka.ledger import pack_ledger_records, ledger_partition, read_ledger
-from deadletter.brokers.kafka.timestamp_cache import Sightings
-from deadletter.brokers.kafka.transactions import Room
+from deadletter.brokers.kafka.timestamp_cache import TimestampCache
+from deadletter.brokers.kafka.transactions import TransactionalProducer
 from deadletter.brokers.types import CommitBatch
 from deadletter.core.ledger import settlements as core
 from deadletter.core.ledger.settlements import Settlements
@@ -24,11 +24,11 @@ Entries = list[tuple[bytes, bytes | None]]
 class KafkaPartitionWriter:
     """See `base.Mover`. Killed before the commit: nothing happened; after it: all of the step happened."""
 
-    def __init__(self, line: KafkaClient, room: Room, box: str, ledger: str, partition: int, uid: str) -> None:
+    def __init__(self, line: KafkaClient, room: TransactionalProducer, box: str, ledger: str, partition: int, uid: str) -> None:
         self._line, self._room = line, room
         self._box, self._ledger, self._partition, self._uid = box, ledger, partition, uid
         self._archived = False
-        self._sightings = Sightings()
+        self._sightings = TimestampCache()
         self._settled = Settlements(box, partition)
         self._chunks: dict[bytes, BitMap] = {}
         self._highest: dict[TopicPartition, int] = {}  # offset that letters of this partition got, under any uid
@@ -36,7 +36,7 @@ class KafkaPartitionWriter:
         self._tally: PartitionProgress | None = None
         self._gone: Entries = []
 
-    async def load(self, archived: bool, sightings: Sightings) -> None:
+    async def load(self, archived: bool, sightings: TimestampCache) -> None:
         """Read the ledger after our producer fenced all others; check that the box is still the same."""
         self._archived, self._sightings = archived, sightings
         where = TopicPartition(self._ledger, ledger_partition(self._partition))
@@ -85,7 +85,7 @@ class KafkaPartitionWriter:
 
     async def commit(self, batch: CommitBatch) -> None:
         """All of the step or nothing; after an error this mover is spent."""
-        packed = await record_batches.pack(batch.publications, self._room.targets)
+        packed = await record_batches.pack_publications(batch.publications, self._room.topic_limits)
         mark = await self._new_mark(batch)
         await self._clear(packed)
         async with self._room.transaction() as transaction:
@@ -94,7 +94,7 @@ class KafkaPartitionWriter:
             entries += self._note(packed, offsets) + self._select(batch)
             key = core.progress_key(self._uid, self._partition)
             entries.append((key, core.encode_progress(key, batch.progress)))
-            packed = [await pack_ledger_records(self._ledger, self._partition, entries, self._room.targets)]
+            packed = [await pack_ledger_records(self._ledger, self._partition, entries, self._room.topic_limits)]
             await transaction.send(packed)
         self._gone, self._tally = [], batch.progress
 
@@ -103,13 +103,13 @@ class KafkaPartitionWriter:
 
         It was committed if the ledger knows of it; a Replay before this one may have sent it.
         """
-        new = {parcel.place for parcel in packed} - self._room.cleared
+        new = {parcel.topic_partition for parcel in packed} - self._room.checked_partitions
         found = await hanging_transactions.first_open_offsets(self._line, new) if new else {}
         for committed in (True, False):
             places = [place for place, first in found.items() if (self._highest.get(place, -1) >= first) is committed]
             if places:
-                await self._room.end(places, committed)
-        self._room.cleared |= new
+                await self._room.write_markers(places, committed)
+        self._room.checked_partitions |= new
 
     async def _new_mark(self, step: CommitBatch) -> tuple[int, int] | None:
         highest = max((max(offsets) for offsets in step.settled.values() if offsets), default=-1)
@@ -167,13 +167,13 @@ async def check_mark(line: KafkaClient, box: str, partition: int, mark: tuple[in
 
 @asynccontextmanager
 async def open_mover(
-    line: KafkaClient, box: str, ledger: str, partition: int, uid: str, archived: bool, sightings: Sightings
+    line: KafkaClient, box: str, ledger: str, partition: int, uid: str, archived: bool, sightings: TimestampCache
 ) -> AsyncIterator[KafkaPartitionWriter]:
     """Producer first: it fences the one before and finishes its transaction. Then the ledger."""
     if not 0 <= partition < await line.partition_count(box):
         raise BoxRecreated(f"{box}: it has no partition {partition}")
     await topics.ensure_ledger(line, ledger, box)
-    room = await Room.open(line, f"dlq.{box}.{partition}")
+    room = await TransactionalProducer.open(line, f"dlq.{box}.{partition}")
     try:
         mover = KafkaPartitionWriter(line, room, box, ledger, partition, uid)
         await mover.load(archived, sightings)

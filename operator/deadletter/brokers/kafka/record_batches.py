@@ -37,40 +37,40 @@ class PartitionBatches:
     batches: list[RecordBatch]
 
     @property
-    def place(self) -> TopicPartition:
+    def topic_partition(self) -> TopicPartition:
         """Where it goes."""
         return TopicPartition(self.topic, self.partition)
 
 
 @dataclass(slots=True, frozen=True)
-class Target:
+class TopicLimit:
     """What a topic takes."""
 
     partitions: int
-    limit: int
+    max_batch_bytes: int
 
 
-class Targets:
+class TopicLimits:
     """What the topics we publish to take; asked once a topic."""
 
     def __init__(self, line: KafkaClient) -> None:
         self._line = line
-        self._known: dict[str, Target] = {}
+        self._known: dict[str, TopicLimit] = {}
 
-    async def of(self, names: Sequence[str]) -> Mapping[str, Target]:
+    async def look_up(self, names: Sequence[str]) -> Mapping[str, TopicLimit]:
         """All of them; BoxMissing names the first that does not exist."""
         asked = [name for name in dict.fromkeys(names) if name not in self._known]
         if asked:
-            found = await topics.describe(self._line, asked)
+            found = await topics.describe_topics(self._line, asked)
             for name in asked:
                 if name not in found:
                     raise BoxMissing(f"{name}: it does not exist")
                 limit = found[name].max_message_bytes or topics.MAX_MESSAGE_BYTES
-                self._known[name] = Target(found[name].partitions, limit)
+                self._known[name] = TopicLimit(found[name].partitions, limit)
         return self._known
 
 
-def with_due_time(message: Message, due_at: int) -> Message:
+def set_due_time(message: Message, due_at: int) -> Message:
     """The message as it lies in the retry box."""
     kept = tuple(pair for pair in message.headers if pair[0] != headers.DUE_AT)
     due = (headers.DUE_AT, times.render(due_at).encode())
@@ -88,24 +88,24 @@ def choose_partition(publication: Publication, partitions: int) -> int:
     return publication.letter.partition % partitions
 
 
-async def pack(publications: Sequence[Publication], targets: Targets, in_transaction: bool = True) -> list[PartitionBatches]:
+async def pack_publications(publications: Sequence[Publication], targets: TopicLimits, in_transaction: bool = True) -> list[PartitionBatches]:
     """Publications grouped by where they go, their order kept; TooLarge before anything is sent."""
-    known = await targets.of([publication.to for publication in publications])
+    known = await targets.look_up([publication.to for publication in publications])
     grouped: dict[tuple[str, int], list[Message]] = {}
     for publication in publications:
         where = (publication.to, choose_partition(publication, known[publication.to].partitions))
         message = publication.message
         if publication.due_at is not None:
-            message = with_due_time(message, publication.due_at)
+            message = set_due_time(message, publication.due_at)
         grouped.setdefault(where, []).append(message)
-    return [await parcel(*where, messages, targets, in_transaction) for where, messages in grouped.items()]
+    return [await pack_messages(*where, messages, targets, in_transaction) for where, messages in grouped.items()]
 
 
-async def parcel(
-    topic: str, partition: int, messages: Iterable[Message], targets: Targets, in_transaction: bool = True
+async def pack_messages(
+    topic: str, partition: int, messages: Iterable[Message], targets: TopicLimits, in_transaction: bool = True
 ) -> PartitionBatches:
     """Messages for one topic partition; only the first of a batch can be too large for its topic."""
-    limit = (await targets.of([topic]))[topic].limit
+    limit = (await targets.look_up([topic]))[topic].max_batch_bytes
     batches: list[RecordBatch] = []
     for message in messages:
         if batches and batches[-1].add(message):
@@ -117,7 +117,7 @@ async def parcel(
     return PartitionBatches(topic, partition, batches)
 
 
-async def send(producer: AIOKafkaProducer, parcels: Sequence[PartitionBatches]) -> list[list[int]]:
+async def send_batches(producer: AIOKafkaProducer, parcels: Sequence[PartitionBatches]) -> list[list[int]]:
     """Send all and await all; the offsets of each parcel's messages, in order."""
     tasks = [asyncio.ensure_future(_send(producer, parcel)) for parcel in parcels]
     try:

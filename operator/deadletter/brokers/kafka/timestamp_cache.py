@@ -8,13 +8,13 @@ from deadletter.brokers.types import StoredMessage
 KEPT = 10_000 // MESSAGES_PER_BATCH  # batches a partition: as many letters as a settler scans between two commits
 
 
-class Sightings:
+class TimestampCache:
     """The timestamps of the last few batches of each box partition."""
 
     def __init__(self) -> None:
         self._batches: dict[tuple[str, int], list[dict[int, int]]] = {}
 
-    def note(self, batch: Sequence[StoredMessage]) -> None:
+    def add(self, batch: Sequence[StoredMessage]) -> None:
         """Remember a batch; all of one partition."""
         place = batch[0].place
         kept = self._batches.setdefault((place.box, place.partition), [])

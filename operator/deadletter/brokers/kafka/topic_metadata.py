@@ -88,7 +88,7 @@ class TopicMetadataRequest(Request[MetadataRequest_v5 | _Metadata_v10]):  # type
         return kind([(NO_ID, name, {}) for name in self._names], False, False, False, {})
 
 
-class FoundTopic(NamedTuple):
+class TopicMetadata(NamedTuple):
     """One topic of the answer. `id` is the text that Kafka's own tools show; empty if the broker gave none."""
 
     error_code: int
@@ -97,17 +97,17 @@ class FoundTopic(NamedTuple):
     partitions: Sequence[tuple[int, int, Sequence[int], Sequence[int]]]  # number, leader, replicas, in sync
 
 
-def topics_of(answer: Any) -> list[FoundTopic]:
+def read_topics(answer: Any) -> list[TopicMetadata]:
     """The topics of an answer, whichever version it has."""
     if answer.API_VERSION == MetadataRequest_v5.API_VERSION:
         return [
-            FoundTopic(
+            TopicMetadata(
                 code, name, "", [(number, leader, replicas, isr) for _, number, leader, replicas, isr, _ in found]
             )
             for code, name, _, found in answer.topics
         ]
     return [
-        FoundTopic(code, name, _text(id_), [(one[1], one[2], one[4], one[5]) for one in found])
+        TopicMetadata(code, name, _text(id_), [(one[1], one[2], one[4], one[5]) for one in found])
         for code, name, id_, _, found, *_ in answer.topics
     ]
 

@@ -20,7 +20,7 @@ from deadletter.brokers.errors import (
 from deadletter.brokers.kafka.client import KafkaClient
 from deadletter.brokers.kafka.errors import check_error_code, translated
 from deadletter.brokers.kafka.reassignments import Assignment, plan_added_replicas, reassign_partitions
-from deadletter.brokers.kafka.topic_metadata import TopicMetadataRequest, topics_of
+from deadletter.brokers.kafka.topic_metadata import TopicMetadataRequest, read_topics
 from deadletter.brokers.types import BoxState, ServerInfo
 from deadletter.core.box_spec import BoxSpec
 
@@ -46,7 +46,7 @@ SHOWN_TIMEOUT = 20.0
 BROKER_TIMEOUT = 2.0  # of one broker that others can stand in for
 
 
-async def server(line: KafkaClient) -> ServerInfo:
+async def describe_server(line: KafkaClient) -> ServerInfo:
     """Who answers."""
     answer = await line.send_to_any_broker(MetadataRequest([]))
     return ServerInfo("Kafka", _version(await line.shared_client()), len(answer.brokers), True, str(answer.cluster_id))
@@ -59,7 +59,7 @@ def _version(client: Any) -> str:
     return "4" if versions.get(26, (0, 0))[1] >= 5 else "3" if versions.get(1, (0, 0))[1] >= 12 else "2"
 
 
-async def describe(line: KafkaClient, names: Sequence[str]) -> dict[str, BoxState]:
+async def describe_topics(line: KafkaClient, names: Sequence[str]) -> dict[str, BoxState]:
     """The topics among `names` that exist."""
     counts = await line.partition_counts(names)
     configs = await _configs(line, list(counts))
@@ -90,9 +90,9 @@ async def _configs(line: KafkaClient, names: Sequence[str]) -> dict[str, dict[st
     return found
 
 
-async def ensure(line: KafkaClient, spec: BoxSpec) -> BoxState:
+async def ensure_topic(line: KafkaClient, spec: BoxSpec) -> BoxState:
     """Make the topic as asked, or bring it there."""
-    found = (await describe(line, [spec.name])).get(spec.name)
+    found = (await describe_topics(line, [spec.name])).get(spec.name)
     if spec.adopt:
         if found is None:
             raise BoxMissing(f"{spec.name}: it does not exist, and an adopted topic is never made")
@@ -151,7 +151,7 @@ async def _is_shown_by_all(line: KafkaClient, name: str) -> bool:
                 answer = await asyncio.wait_for(request, BROKER_TIMEOUT)
         except BrokerUnreachable:
             return True
-        return not any(driver.for_code(topic.error_code) in NOT_YET for topic in topics_of(answer))
+        return not any(driver.for_code(topic.error_code) in NOT_YET for topic in read_topics(answer))
 
     return all(await asyncio.gather(*(is_shown_by(broker.nodeId) for broker in client.cluster.brokers())))
 
@@ -211,7 +211,7 @@ async def _seen(line: KafkaClient, spec: BoxSpec) -> BoxState:
     """Metadata lags behind what was just made: wait until the broker shows it with leaders."""
     deadline = asyncio.get_running_loop().time() + VISIBLE_TIMEOUT
     while True:
-        found = (await describe(line, [spec.name])).get(spec.name)
+        found = (await describe_topics(line, [spec.name])).get(spec.name)
         if (
             found is not None
             and found.partitions >= (spec.partitions or 1)
@@ -241,7 +241,7 @@ async def _ledger_config(line: KafkaClient, dead: str) -> dict[str, str]:
     return {key: value for key, value in carried.items() if not key.startswith(NOT_CARRIED)} | LEDGER_CONFIG
 
 
-async def match_ledger(line: KafkaClient, name: str, dead: str) -> str:
+async def match_ledger_replication(line: KafkaClient, name: str, dead: str) -> str:
     """Bring an existing ledger to the replicas and min.insync.replicas of its dead topic.
 
     Returns what is missing if the broker refuses it, as a sentence without a period; else nothing. New replicas are
@@ -280,7 +280,7 @@ def _fewest(replicas: Assignment) -> int:
     return min(len(brokers) for brokers in replicas.values())
 
 
-async def drop(line: KafkaClient, names: Sequence[str]) -> None:
+async def delete_topics(line: KafkaClient, names: Sequence[str]) -> None:
     """Delete topics; those that do not exist are fine. Returns when the broker no longer shows them."""
     present = list(await line.partition_counts(names))
     if not present:

@@ -19,7 +19,7 @@ from deadletter.brokers.kafka.client import TRANSACTION_TIMEOUT_MS, KafkaClient
 from deadletter.brokers.kafka.coordinator_requests import last_transaction_committed
 from deadletter.brokers.kafka.driver_internals import discard_producer
 from deadletter.brokers.kafka.errors import EXPECTED_ERRORS, translate
-from deadletter.brokers.kafka.record_batches import PartitionBatches, Targets
+from deadletter.brokers.kafka.record_batches import PartitionBatches, TopicLimits
 
 LONGEST = TRANSACTION_TIMEOUT_MS / 1000 * 0.9
 ABORT_TIMEOUT = 3.0
@@ -34,14 +34,14 @@ class Transaction:
 
     async def send(self, parcels_: Sequence[PartitionBatches]) -> list[list[int]]:
         """Send and await all; the offsets they got, known before the commit."""
-        return await record_batches.send(self._producer, parcels_)
+        return await record_batches.send_batches(self._producer, parcels_)
 
     async def commit_offsets(self, group: str, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
         """Move the group's offsets together with what was sent."""
         await self._producer.send_offsets_to_transaction(dict(offsets), group)
 
 
-class Room:
+class TransactionalProducer:
     """One transactional id. Whoever opens it last is the only one who can commit.
 
     `last_word`: was the last transaction before us committed; `cleared`: where nothing of ours is left open.
@@ -50,14 +50,14 @@ class Room:
     def __init__(self, line: KafkaClient, name: str, producer: AIOKafkaProducer, word: bool | None = None) -> None:
         self._line = line
         self.name = name
-        self.targets = Targets(line)
-        self.last_word = word
-        self.cleared: set[TopicPartition] = set()
+        self.topic_limits = TopicLimits(line)
+        self.last_committed = word
+        self.checked_partitions: set[TopicPartition] = set()
         self._producer: AIOKafkaProducer | None = producer
         self._committed: tuple[float, list[AIOKafkaConnection]] | None = None
 
     @classmethod
-    async def open(cls, line: KafkaClient, name: str) -> "Room":
+    async def open(cls, line: KafkaClient, name: str) -> "TransactionalProducer":
         """Fence every earlier producer of this id and finish its transaction."""
         word = await last_transaction_committed(line, name)
         if word is not None:
@@ -105,7 +105,7 @@ class Room:
         if is_lost and asyncio.get_running_loop().time() - at < IDLE:
             raise BrokerUnreachable(f"{self.name}: the broker went away after the last transaction")
 
-    async def end(self, places: Iterable[TopicPartition], committed: bool, group: str | None = None) -> None:
+    async def write_markers(self, places: Iterable[TopicPartition], committed: bool, group: str | None = None) -> None:
         """Put markers of ours behind whatever of ours is open in these partitions and the group's offsets."""
         producer = self._producer
         if producer is None:

@@ -7,28 +7,28 @@ from aiokafka import TopicPartition
 
 from deadletter.brokers.errors import BrokerError
 from deadletter.brokers.kafka.client import LATEST, KafkaClient
-from deadletter.brokers.kafka.subscription.group import committed
+from deadletter.brokers.kafka.subscription.group import read_committed_offsets
 from deadletter.brokers.kafka.subscription.offset_metadata import decode
 
 log = structlog.stdlib.get_logger("desk")
 
 
-class Shut:
+class BlockedPartitions:
     """Why each of them is shut."""
 
     def __init__(self) -> None:
         self._why: dict[TopicPartition, BrokerError] = {}
 
     @property
-    def first(self) -> BrokerError | None:
+    def first_error(self) -> BrokerError | None:
         """Why the one that is shut the longest is."""
         return next(iter(self._why.values()), None)
 
-    def of(self, topic: str) -> list[TopicPartition]:
+    def of_topic(self, topic: str) -> list[TopicPartition]:
         """Those of one topic."""
         return [tp for tp in self._why if tp.topic == topic]
 
-    def put(self, tp: TopicPartition, why: BrokerError) -> None:
+    def block(self, tp: TopicPartition, why: BrokerError) -> None:
         """It is shut, for this reason now."""
         reason = type(why).__name__
         if type(self._why.get(tp)).__name__ != reason:
@@ -36,7 +36,7 @@ class Shut:
             log.warning(text, topic=tp.topic, partition=tp.partition, reason=reason, message=str(why)[:1024])
         self._why[tp] = why
 
-    def open(self, tp: TopicPartition) -> None:
+    def unblock(self, tp: TopicPartition) -> None:
         """It is open."""
         if self._why.pop(tp, None) is not None:
             log.info("a partition is open again", topic=tp.topic, partition=tp.partition)
@@ -46,14 +46,14 @@ class Shut:
         self._why.clear()
 
 
-async def lags(line: KafkaClient, group: str, tps: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+async def read_lags(line: KafkaClient, group: str, tps: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
     """Messages of these partitions that the group has not taken, where end and committed offset are known."""
     wanted = list(tps)
     if not wanted:
         return {}
     ends = await line.list_offsets(dict.fromkeys(wanted, LATEST))
     found = {}
-    for tp, said in (await committed(line, group, wanted)).items():
+    for tp, said in (await read_committed_offsets(line, group, wanted)).items():
         end = ends.get(tp)
         if isinstance(end, int):
             highest, _ = decode(said.offset, said.metadata or "")

@@ -11,7 +11,7 @@ from deadletter.brokers.errors import BoxRefused
 from deadletter.brokers.kafka import corrupt_batches
 from deadletter.brokers.kafka.client import KafkaClient
 from deadletter.brokers.kafka.errors import translate, translated
-from deadletter.brokers.kafka.subscription.blocked import Shut
+from deadletter.brokers.kafka.subscription.blocked import BlockedPartitions
 from deadletter.brokers.kafka.subscription.retry_partition import RetryPartition
 from deadletter.brokers.kafka.subscription.source_partition import SourcePartition
 from deadletter.brokers.types import Claim
@@ -19,7 +19,7 @@ from deadletter.brokers.types import Claim
 Partition = SourcePartition | RetryPartition
 
 
-class Intake:
+class ClaimBuffer:
     """Claims that were read and not yet dealt out. `works`: the partitions; `shut`: why some of them stand still.
 
     `begin_anew` is told of a source whose log is not the one we know.
@@ -30,7 +30,7 @@ class Intake:
         line: KafkaClient,
         group: str,
         works: Mapping[TopicPartition, Partition],
-        shut: Shut,
+        shut: BlockedPartitions,
         begin_anew: Callable[[TopicPartition, SourcePartition], None],
     ) -> None:
         self._line, self._group, self._works, self._shut = line, group, works, shut
@@ -42,7 +42,7 @@ class Intake:
         """They are no longer ours."""
         self._left.clear()
 
-    def deal(self, limit: int, max_bytes: int) -> list[Claim]:
+    def take(self, limit: int, max_bytes: int) -> list[Claim]:
         """The next ones; the first of them whatever its size."""
         claims: list[Claim] = []
         size = 0
@@ -51,7 +51,7 @@ class Intake:
             size += claims[-1].message.size
         return claims
 
-    async def read(self, consumer: AIOKafkaConsumer, limit: int, wait: float) -> None:
+    async def fill(self, consumer: AIOKafkaConsumer, limit: int, wait: float) -> None:
         """Read on, unless some are left; waits at most so many seconds and half a second more."""
         if self._left:
             return
@@ -91,7 +91,7 @@ class Intake:
         paused = consumer.paused()
         for tp, work in self._works.items():
             if isinstance(work, SourcePartition):
-                room = work.room(limit)
+                room = work.count_readable(limit)
                 if bool(room) == (tp in paused):
                     (consumer.resume if room else consumer.pause)(tp)
                 limit = room or limit
@@ -107,8 +107,8 @@ class Intake:
     def _lay_out(self, work: Partition | None, records: "list[ConsumerRecord]") -> None:
         for record in records:
             if isinstance(work, RetryPartition):
-                work.wait(record)
-            elif work is not None and (claim := work.take(record)) is not None:
+                work.add(record)
+            elif work is not None and (claim := work.claim(record)) is not None:
                 self._left.append(claim)
 
     async def _read_around(self, consumer: AIOKafkaConsumer) -> bool:
@@ -131,9 +131,9 @@ class Intake:
     ) -> None:
         with translated(tp.topic):
             if isinstance(work, SourcePartition):
-                claim = work.take_unread(unread)
+                claim = work.claim_corrupt_batch(unread)
                 self._left.extend([claim] if claim is not None else [])
                 consumer.seek(tp, work.position)
             else:  # letters of ours that wait there cannot be had: a human must know
                 consumer.pause(tp)
-                self._shut.put(tp, BoxRefused(unread.reason))
+                self._shut.block(tp, BoxRefused(unread.reason))

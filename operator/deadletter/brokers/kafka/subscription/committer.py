@@ -27,11 +27,11 @@ FENCED_PAUSE = 1.5 * HEARTBEAT_MS / 1000  # by then one that is no longer in the
 
 
 @dataclass(slots=True)
-class Verdict:
+class PendingSettlement:
     """What became of a claim, and who waits for it to be durable."""
 
     claim: Claim
-    how: Settlement
+    settlement: Settlement
     done: "asyncio.Future[None]"
 
     @property
@@ -40,17 +40,17 @@ class Verdict:
         return self.claim.place.offset
 
 
-class Writer(Protocol):
+class PartitionStore(Protocol):
     """What a partition must be able to do."""
 
-    async def write(self, verdicts: Sequence[Verdict]) -> None:
+    async def write(self, verdicts: Sequence[PendingSettlement]) -> None:
         """Make all of them durable together, or none and raise."""
 
-    def may_wait(self, verdict: Verdict) -> bool:
+    def may_be_delayed(self, verdict: PendingSettlement) -> bool:
         """Would it turn a plain commit into a transaction, so that it is better written with others of its kind?"""
 
     @property
-    def is_ours(self) -> bool:
+    def is_assigned(self) -> bool:
         """Is the partition still assigned to us, as far as we were told?"""
 
     async def recover(self) -> None:
@@ -62,16 +62,16 @@ class Writer(Protocol):
     def is_settled(self, offset: int) -> bool:
         """Is it durable that this message is dealt with?"""
 
-    async def write_notes(self) -> None:
+    async def write_attempts(self) -> None:
         """Keep attempts that were noted."""
 
 
-class Committer:
+class PartitionCommitter:
     """Gathers, writes, and after an error finds out what happened before it tries again."""
 
-    def __init__(self, writer: Writer) -> None:
+    def __init__(self, writer: PartitionStore) -> None:
         self._writer = writer
-        self._pending: list[Verdict] = []
+        self._pending: list[PendingSettlement] = []
         self._wake = asyncio.Event()
         self._noted = False
         self._sound = True
@@ -84,12 +84,12 @@ class Committer:
         """Returns when it is durable."""
         if self._closing.is_set():
             raise Fenced("the partition went to another courier")
-        verdict = Verdict(claim, how, asyncio.get_running_loop().create_future())
+        verdict = PendingSettlement(claim, how, asyncio.get_running_loop().create_future())
         self._pending.append(verdict)
         self._wake.set()
         await verdict.done
 
-    def note(self) -> None:
+    def schedule_attempts(self) -> None:
         """Attempts changed: write them soon, even when nothing is settled."""
         self._noted = True
         self._wake.set()
@@ -116,15 +116,15 @@ class Committer:
                 self._fail(batch, Fenced("the partition went to another courier"))
                 raise
 
-    def _next(self) -> list[Verdict]:
+    def _next(self) -> list[PendingSettlement]:
         """What is written now: the letters among them when it is time for a transaction."""
-        letters = [verdict for verdict in self._pending if self._writer.may_wait(verdict)]
+        letters = [verdict for verdict in self._pending if self._writer.may_be_delayed(verdict)]
         now = asyncio.get_running_loop().time()
         is_early = (
             now < self._posted + LETTER_BATCH_INTERVAL_S and len(letters) < MANY_LETTERS and not self._closing.is_set()
         )
         if letters and is_early:
-            ready, later = [one for one in self._pending if not self._writer.may_wait(one)], letters
+            ready, later = [one for one in self._pending if not self._writer.may_be_delayed(one)], letters
             self._wake_at(self._posted + LETTER_BATCH_INTERVAL_S)
         else:
             ready, later = self._pending, []
@@ -145,7 +145,7 @@ class Committer:
             await asyncio.sleep(GATHER)
             waited += GATHER
 
-    async def _write(self, batch: list[Verdict]) -> None:
+    async def _write(self, batch: list[PendingSettlement]) -> None:
         try:
             while not await self._tried(batch):
                 with contextlib.suppress(TimeoutError):
@@ -154,17 +154,17 @@ class Committer:
             self._sound = False
             self._fail(batch, translate(error, "a settlement"))
 
-    async def _tried(self, batch: list[Verdict]) -> bool:
+    async def _tried(self, batch: list[PendingSettlement]) -> bool:
         """Has everybody heard? False: we were fenced, and the partition is still ours."""
         try:
             await self._all_or_each([verdict for verdict in batch if not verdict.done.done()])
         except Fenced:
-            if not self._closing.is_set() and self._writer.is_ours:
+            if not self._closing.is_set() and self._writer.is_assigned:
                 return False
             raise
         return True
 
-    async def _all_or_each(self, batch: list[Verdict]) -> None:
+    async def _all_or_each(self, batch: list[PendingSettlement]) -> None:
         """All together; when that fails one of them may be at fault: each alone, so that only it hears of it."""
         try:
             await self._once(batch)
@@ -174,7 +174,7 @@ class Committer:
             for verdict in batch:
                 await self._alone(verdict)
 
-    async def _alone(self, verdict: Verdict) -> None:
+    async def _alone(self, verdict: PendingSettlement) -> None:
         try:
             await self._once([verdict])
         except Fenced:
@@ -182,7 +182,7 @@ class Committer:
         except BrokerError as error:
             self._fail([verdict], error)
 
-    async def _once(self, batch: list[Verdict]) -> None:
+    async def _once(self, batch: list[PendingSettlement]) -> None:
         if not self._sound:
             await self._writer.recover()
         self._sound = False  # until we know better
@@ -192,14 +192,14 @@ class Committer:
             await self._writer.write(left)
         elif self._noted and not batch:
             self._noted = False
-            await self._writer.write_notes()
+            await self._writer.write_attempts()
         self._sound = True
         for verdict in batch:
             if not verdict.done.done():
                 verdict.done.set_result(None)
 
     @staticmethod
-    def _fail(batch: Sequence[Verdict], error: BrokerError) -> None:
+    def _fail(batch: Sequence[PendingSettlement], error: BrokerError) -> None:
         for verdict in batch:
             if not verdict.done.done():
                 verdict.done.set_exception(error)

@@ -20,7 +20,7 @@ from deadletter.brokers.kafka import client as lines
 from deadletter.brokers.kafka import hanging_transactions
 from deadletter.brokers.kafka.client import KafkaClient
 from deadletter.brokers.kafka.errors import translated
-from deadletter.brokers.kafka.transactions import Room
+from deadletter.brokers.kafka.transactions import TransactionalProducer
 from deadletter.brokers.types import ResumedGroup, SubscriptionSpec
 
 _MOVING = (
@@ -33,12 +33,12 @@ _LONGEST_PAUSE = 30.0
 _MARKER_SECONDS = 0.02
 
 
-async def begin(line: KafkaClient, spec: SubscriptionSpec) -> None:
+async def ensure_first_offsets(line: KafkaClient, spec: SubscriptionSpec) -> None:
     """Commit the first offsets of a new group; one that has offsets is left as it is."""
     tps = await _partitions(line, spec.source)
     pause = _RETRY_SECONDS
-    while not await committed(line, spec.group, tps):
-        if spec.has_started and await is_lost(line, spec.source, spec.group):
+    while not await read_committed_offsets(line, spec.group, tps):
+        if spec.has_started and await has_lost_offsets(line, spec.source, spec.group):
             raise offsets_lost(spec.source, spec.group)  # seen without the id, which whoever resumes the group needs
         try:
             await _begin_new(line, spec, tps)
@@ -51,7 +51,7 @@ async def begin(line: KafkaClient, spec: SubscriptionSpec) -> None:
 async def _wait_for_others(line: KafkaClient, group: str, tps: Sequence[TopicPartition], seconds: float) -> None:
     """Return when the group has offsets, at the latest after so many seconds."""
     deadline = asyncio.get_running_loop().time() + seconds
-    while not await committed(line, group, tps):
+    while not await read_committed_offsets(line, group, tps):
         if asyncio.get_running_loop().time() > deadline:
             return
         await asyncio.sleep(_RETRY_SECONDS)
@@ -59,7 +59,7 @@ async def _wait_for_others(line: KafkaClient, group: str, tps: Sequence[TopicPar
 
 async def _begin_new(line: KafkaClient, spec: SubscriptionSpec, tps: Sequence[TopicPartition]) -> None:
     async with _committing(line, spec.source, spec.group) as room:
-        if await committed(line, spec.group, tps):
+        if await read_committed_offsets(line, spec.group, tps):
             return
         firsts, ends = await _bounds(line, spec.source, len(tps))
         if spec.has_started and firsts != ends:
@@ -68,19 +68,19 @@ async def _begin_new(line: KafkaClient, spec: SubscriptionSpec, tps: Sequence[To
         await _commit(line, room, spec.group, spec.source, starts)
 
 
-async def is_lost(line: KafkaClient, source: str, group: str) -> bool:
+async def has_lost_offsets(line: KafkaClient, source: str, group: str) -> bool:
     """True if the source holds messages and the group has no offset of any partition."""
     tps = await _partitions(line, source)
-    if await committed(line, group, tps):
+    if await read_committed_offsets(line, group, tps):
         return False
     firsts, ends = await _bounds(line, source, len(tps))
     return firsts != ends
 
 
-async def resume(line: KafkaClient, source: str, group: str, start: StartPosition) -> ResumedGroup | None:
+async def resume_group(line: KafkaClient, source: str, group: str, start: StartPosition) -> ResumedGroup | None:
     """Commit offsets for a lost group."""
     async with _committing(line, source, group) as room:
-        if not await is_lost(line, source, group):
+        if not await has_lost_offsets(line, source, group):
             return None
         firsts, ends = await _bounds(line, source, await line.partition_count(source))
         starts = {EARLIEST: firsts, LATEST: ends}.get(str(start)) or await _since(line, source, ends, int(start))
@@ -89,7 +89,7 @@ async def resume(line: KafkaClient, source: str, group: str, start: StartPositio
     return ResumedGroup(passed_over, sum(ends[number] - starts[number] for number in starts))
 
 
-async def committed(
+async def read_committed_offsets(
     line: KafkaClient, group: str, tps: Sequence[TopicPartition]
 ) -> Mapping[TopicPartition, OffsetAndMetadata]:
     """Return the group's offsets of these partitions; those without one are left out.
@@ -147,14 +147,14 @@ async def _since(line: KafkaClient, source: str, ends: Mapping[int, int], ms: in
 
 
 @asynccontextmanager
-async def _committing(line: KafkaClient, source: str, group: str) -> AsyncIterator[Room]:
+async def _committing(line: KafkaClient, source: str, group: str) -> AsyncIterator[TransactionalProducer]:
     """Open the transactional id under which the offsets of all partitions are committed at once.
 
     Kafka takes plain commits from others only while a group has no members, and those may belong to another source: two
     queues can share a group. Whoever opens the id fences those before, so that a late courier cannot take back what a
     faster one has committed since.
     """
-    room = await Room.open(line, f"dlq.{source}.{group}.first")
+    room = await TransactionalProducer.open(line, f"dlq.{source}.{group}.first")
     try:
         await hanging_transactions.complete_hanging(line, room, (), group, TopicPartition(source, 0))
         yield room
@@ -162,13 +162,13 @@ async def _committing(line: KafkaClient, source: str, group: str) -> AsyncIterat
         await room.close()
 
 
-async def _commit(line: KafkaClient, room: Room, group: str, source: str, starts: Mapping[int, int]) -> None:
+async def _commit(line: KafkaClient, room: TransactionalProducer, group: str, source: str, starts: Mapping[int, int]) -> None:
     """Commit these offsets, and wait until readers get them: a transaction's markers come after its commit."""
     offsets = {TopicPartition(source, number): OffsetAndMetadata(start, "") for number, start in starts.items()}
     async with room.transaction() as transaction:
         await transaction.commit_offsets(group, offsets)
     deadline = asyncio.get_running_loop().time() + lines.REQUEST_TIMEOUT_MS / 1000
-    while not await committed(line, group, list(offsets)):
+    while not await read_committed_offsets(line, group, list(offsets)):
         if asyncio.get_running_loop().time() > deadline:
             raise BrokerUnreachable(f"{group}: the transaction of its first offsets has not ended yet")
         await asyncio.sleep(_MARKER_SECONDS)

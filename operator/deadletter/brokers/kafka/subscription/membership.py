@@ -17,7 +17,7 @@ def is_assigned(consumer: AIOKafkaConsumer, tp: TopicPartition) -> bool:
     return tp in consumer.assignment()
 
 
-async def confirm(consumer: AIOKafkaConsumer, tp: TopicPartition) -> None:
+async def confirm_assignment(consumer: AIOKafkaConsumer, tp: TopicPartition) -> None:
     """The group says so now; Fenced if it does not."""
     with translated(tp.topic):
         is_member = await consumer._coordinator._do_heartbeat()  # noqa: SLF001  (aiokafka has no other way to ask)

@@ -11,48 +11,48 @@ from operator import sub
 from deadletter.brokers.errors import LedgerCorrupt
 
 PREFIX = "dlq1:"
-MOST = 4_096  # bytes; the broker refuses more
+MAX_METADATA_BYTES = 4_096  # bytes; the broker refuses more
 
 
 @dataclass(slots=True, frozen=True)
-class Attempt:
+class Attempts:
     """Deliveries tried so far, and when the first one failed."""
 
-    attempts: int = 0
+    count: int = 0
     first_failed_at: int | None = None
 
 
-FRESH = Attempt()
+NO_ATTEMPTS = Attempts()
 
 
-def encode(offset: int, highest: int, unfinished: Mapping[int, Attempt]) -> str:
+def encode(offset: int, highest: int, unfinished: Mapping[int, Attempts]) -> str:
     """The text to commit beside `offset`, which is the lowest unfinished one or the next to take.
 
     Where hundreds failed, the youngest of them keep their count alone: a time of first failure may be forgotten by a
     crash, a commit that the broker refuses would hold up all the others.
     """
     text = _render(offset, highest, unfinished)
-    return text if len(text) <= MOST else _render(offset, highest, _shorter(unfinished, len(text) - MOST))
+    return text if len(text) <= MAX_METADATA_BYTES else _render(offset, highest, _shorter(unfinished, len(text) - MAX_METADATA_BYTES))
 
 
-def longest(count: int, failed: int, span: int) -> int:
+def max_encoded_bytes(count: int, failed: int, span: int) -> int:
     """No text for so many offsets within `span`, so many of them failed, has more bytes; told without rendering it."""
     content = 9 + 2 * count + (span >> 7) + 10 * failed  # a distance takes a byte, and one more for every 128 at most
     return len(PREFIX) + content * 4 // 3 + 4
 
 
-def _shorter(unfinished: Mapping[int, Attempt], excess: int) -> dict[int, Attempt]:
+def _shorter(unfinished: Mapping[int, Attempts], excess: int) -> dict[int, Attempts]:
     timed = [(state.first_failed_at, offset) for offset, state in unfinished.items() if state.first_failed_at]
     youngest = sorted(timed, reverse=True)[: excess // 6 + 2]  # each time is five bytes less, in base64 almost seven
-    return {**unfinished, **{offset: Attempt(unfinished[offset].attempts) for _, offset in youngest}}
+    return {**unfinished, **{offset: Attempts(unfinished[offset].count) for _, offset in youngest}}
 
 
-def _render(offset: int, highest: int, unfinished: Mapping[int, Attempt]) -> str:
+def _render(offset: int, highest: int, unfinished: Mapping[int, Attempts]) -> str:
     content = bytearray()
     _put(content, highest - offset + 1)
     offsets = sorted(unfinished)
     deltas = list(map(sub, offsets, [offset, *offsets]))
-    if deltas and max(deltas) <= 0x7F and list(unfinished.values()).count(FRESH) == len(offsets):
+    if deltas and max(deltas) <= 0x7F and list(unfinished.values()).count(NO_ATTEMPTS) == len(offsets):
         plain = bytearray(2 * len(offsets))  # the usual case, done for hundreds of offsets many times a second
         plain[::2] = bytes(deltas)
         content += plain
@@ -62,14 +62,14 @@ def _render(offset: int, highest: int, unfinished: Mapping[int, Attempt]) -> str
     return PREFIX + b64encode(content).decode()
 
 
-def _put_one(content: bytearray, delta: int, state: Attempt) -> None:
+def _put_one(content: bytearray, delta: int, state: Attempts) -> None:
     _put(content, delta)
-    _put(content, state.attempts)
-    if state.attempts:
+    _put(content, state.count)
+    if state.count:
         _put(content, state.first_failed_at or 0)
 
 
-def decode(offset: int, text: str) -> tuple[int, dict[int, Attempt]]:
+def decode(offset: int, text: str) -> tuple[int, dict[int, Attempts]]:
     """Highest taken offset and the unfinished ones; another consumer's metadata says nothing was taken above."""
     if not text.startswith(PREFIX):
         return offset - 1, {}
@@ -81,12 +81,12 @@ def decode(offset: int, text: str) -> tuple[int, dict[int, Attempt]]:
         raise LedgerCorrupt("the commit metadata of the group cannot be read") from error
 
 
-def _unfinished(offset: int, numbers: Iterator[int]) -> Iterator[tuple[int, Attempt]]:
+def _unfinished(offset: int, numbers: Iterator[int]) -> Iterator[tuple[int, Attempts]]:
     for delta in numbers:
         offset += delta
         attempts = next(numbers)
         first = next(numbers) if attempts else 0
-        yield offset, Attempt(attempts, first or None)
+        yield offset, Attempts(attempts, first or None)
 
 
 def _put(content: bytearray, number: int) -> None:

@@ -2,10 +2,10 @@
 
 from collections.abc import Collection
 
-from deadletter.brokers.kafka.subscription.offset_metadata import FRESH, MOST, Attempt, decode, encode, longest
+from deadletter.brokers.kafka.subscription.offset_metadata import NO_ATTEMPTS, MAX_METADATA_BYTES, Attempts, decode, encode, max_encoded_bytes
 
 
-class Progress:
+class SourceProgress:
     """Offsets are those taken, never last + 1: transaction markers leave gaps."""
 
     def __init__(self, offset: int, metadata: str = "") -> None:
@@ -13,18 +13,18 @@ class Progress:
         self.known = self.highest  # below it, what is not unfinished was settled by someone before us
         self.start = offset
 
-    def take(self, offset: int) -> Attempt | None:
+    def take(self, offset: int) -> Attempts | None:
         """The message at this offset comes into our hands; None: it was finished before."""
         if offset <= self.known and offset not in self.unfinished:
             return None
         self.highest = max(self.highest, offset)
-        return self.unfinished.setdefault(offset, FRESH)
+        return self.unfinished.setdefault(offset, NO_ATTEMPTS)
 
-    def pass_over(self, end: int) -> None:
+    def skip_to(self, end: int) -> None:
         """What lies between the last one taken and `end` can never be taken."""
         self.highest = max(self.highest, end - 1)
 
-    def carry_on(self, before: "Progress") -> None:
+    def keep_in_flight(self, before: "SourceProgress") -> None:
         """After an unknown outcome: what is still in our hands stays there, with what we know of it."""
         for offset, state in before.unfinished.items():
             if offset in self.unfinished or offset > self.highest:
@@ -32,14 +32,14 @@ class Progress:
         self.unfinished = dict(sorted(self.unfinished.items()))
         self.highest = max(self.highest, before.highest)
 
-    def note(self, offset: int, attempt: Attempt) -> None:
+    def record_attempt(self, offset: int, attempt: Attempts) -> None:
         """It failed once more."""
         if offset in self.unfinished:
             self.unfinished[offset] = attempt
 
-    def attempt(self, offset: int) -> Attempt:
+    def attempt(self, offset: int) -> Attempts:
         """How often it failed so far."""
-        return self.unfinished.get(offset, FRESH)
+        return self.unfinished.get(offset, NO_ATTEMPTS)
 
     def is_finished(self, offset: int) -> bool:
         """Was it taken and settled?"""
@@ -56,10 +56,10 @@ class Progress:
         offset = min(left) if left else self.highest + 1
         return offset, encode(offset, self.highest, left)
 
-    def has_room(self, count: int) -> bool:
+    def has_metadata_space(self, count: int) -> bool:
         """Would the broker take the metadata with so many more, taken one after the other?"""
-        failed = len(self.unfinished) - list(self.unfinished.values()).count(FRESH)
+        failed = len(self.unfinished) - list(self.unfinished.values()).count(NO_ATTEMPTS)
         span = self.highest - next(iter(self.unfinished), self.highest)
-        if longest(len(self.unfinished) + count, failed, span) <= MOST:
+        if max_encoded_bytes(len(self.unfinished) + count, failed, span) <= MAX_METADATA_BYTES:
             return True
-        return len(self.snapshot()[1]) + count * 8 // 3 + 4 <= MOST  # two bytes each, in base64
+        return len(self.snapshot()[1]) + count * 8 // 3 + 4 <= MAX_METADATA_BYTES  # two bytes each, in base64

@@ -14,11 +14,12 @@ from deadletter.brokers.kafka.client import EARLIEST, KafkaClient
 from deadletter.brokers.kafka.errors import translated
 from deadletter.brokers.kafka.ledger import pack_ledger_records, ledger_partition, read_ledger
 from deadletter.brokers.kafka.subscription import letters, membership
-from deadletter.brokers.kafka.subscription.committer import Committer, Verdict
-from deadletter.brokers.kafka.subscription.offset_metadata import Attempt
-from deadletter.brokers.kafka.transactions import Room
+from deadletter.brokers.kafka.subscription.committer import PartitionCommitter, PendingSettlement
+from deadletter.brokers.kafka.subscription.offset_metadata import Attempts
+from deadletter.brokers.kafka.transactions import TransactionalProducer
 from deadletter.brokers.types import Buried, Claim, Discarded, Parked, StoredMessage, SubscriptionSpec
-from deadletter.core.ledger.settlements import Key, Settlements
+from deadletter.core.ledger.records import Key
+from deadletter.core.ledger.settlements import Settlements
 from deadletter.core.letters import Message, Place
 from deadletter.core.replay_progress import SettledAs
 
@@ -40,7 +41,7 @@ class RetryPartition:
         count_lost: Callable[[int], None],
     ) -> None:
         self._line, self._consumer, self._spec, self.tp, self._count_lost = line, consumer, spec, tp, count_lost
-        self._room: Room | None = None
+        self._room: TransactionalProducer | None = None
         self._settled = Settlements(tp.topic, tp.partition)
         self._waiting: list[tuple[int, int, int]] = []  # due time, offset, size
         self._open = BitMap64()
@@ -50,10 +51,10 @@ class RetryPartition:
         self._kept_bytes = 0
         self._most_kept = KEPT_BYTES // max(1, sum(one.topic == tp.topic for one in consumer.assignment()))
         self._trimmed = asyncio.get_running_loop().time()
-        self.committer = Committer(self)
+        self.committer = PartitionCommitter(self)
 
     @property
-    def waiting(self) -> int:
+    def parked(self) -> int:
         """Letters that wait for their time."""
         return len(self._waiting)
 
@@ -69,8 +70,8 @@ class RetryPartition:
     async def recover(self) -> None:
         """What is durable, after everything of ours that was under way is fenced."""
         await self._close_room()
-        await membership.confirm(self._consumer, self.tp)
-        self._room = await Room.open(self._line, f"dlq.{self.tp.topic}.{self.tp.partition}")
+        await membership.confirm_assignment(self._consumer, self.tp)
+        self._room = await TransactionalProducer.open(self._line, f"dlq.{self.tp.topic}.{self.tp.partition}")
         ledger = TopicPartition(self._spec.ledger, ledger_partition(self.tp.partition))
         await self._line.partition_counts([ledger.topic])
         places = await hanging_transactions.default_targets(self._line, self._spec, self.tp.partition)
@@ -89,14 +90,14 @@ class RetryPartition:
         return settled
 
     @property
-    def is_ours(self) -> bool:
+    def is_assigned(self) -> bool:
         """Is it assigned to us?"""
         return membership.is_assigned(self._consumer, self.tp)
 
     def _concerns(self, key: Key) -> bool:
         return (key.kind, key.subject, key.partition) == ("settled", self.tp.topic, self.tp.partition)
 
-    def wait(self, record: ConsumerRecord) -> None:
+    def add(self, record: ConsumerRecord) -> None:
         """A letter was parked here, unless it is settled already."""
         self.position = record.offset + 1
         if record.offset in self._settled or record.offset in self._open:
@@ -112,7 +113,7 @@ class RetryPartition:
         """When the next letter is due."""
         return self._waiting[0][0] if self._waiting else None
 
-    async def due(self, now: int, limit: int, max_bytes: int) -> list[Claim]:
+    async def claim_due(self, now: int, limit: int, max_bytes: int) -> list[Claim]:
         """Letters whose time has come; the last of them may reach over `max_bytes`."""
         taken: dict[int, int] = {}
         while self._waiting and self._waiting[0][0] <= now and len(taken) < limit and max_bytes > 0:
@@ -171,7 +172,7 @@ class RetryPartition:
             await consumer.stop()
         return found
 
-    def note(self, claim: Claim, attempt: Attempt) -> None:
+    def record_attempt(self, claim: Claim, attempt: Attempts) -> None:
         """A parked letter carries its attempts itself; they are written when it is parked or buried again."""
 
     def is_settled(self, offset: int) -> bool:
@@ -182,25 +183,25 @@ class RetryPartition:
         """Is this very claim not settled?"""
         return self._held.get(claim.place.offset) is claim
 
-    def may_wait(self, verdict: Verdict) -> bool:
+    def may_be_delayed(self, verdict: PendingSettlement) -> bool:
         """Never: here a delivered one needs the ledger, and so a transaction, as well."""
         del verdict
         return False
 
-    async def write(self, verdicts: Sequence[Verdict]) -> None:
+    async def write(self, verdicts: Sequence[PendingSettlement]) -> None:
         """Letters and settlements in one transaction."""
         if self._room is None:
             await self.recover()
         assert self._room is not None  # noqa: S101  (recover opened it, or raised)
         names = letters.targets_of(verdicts, self._spec)
-        counts = {name: target.partitions for name, target in (await self._room.targets.of(names)).items()}
-        packed = await record_batches.pack(letters.publications(verdicts, self._spec, counts), self._room.targets)
-        await hanging_transactions.complete_hanging(self._line, self._room, (parcel.place for parcel in packed))
+        counts = {name: target.partitions for name, target in (await self._room.topic_limits.look_up(names)).items()}
+        packed = await record_batches.pack_publications(letters.publications(verdicts, self._spec, counts), self._room.topic_limits)
+        await hanging_transactions.complete_hanging(self._line, self._room, (parcel.topic_partition for parcel in packed))
         for verdict in verdicts:
             self._settled.add(_why(verdict), [verdict.offset])
         packed.append(
             await pack_ledger_records(
-                self._spec.ledger, self.tp.partition, self._settled.take_changed_records(), self._room.targets
+                self._spec.ledger, self.tp.partition, self._settled.take_changed_records(), self._room.topic_limits
             )
         )
         async with self._room.transaction() as transaction:
@@ -218,7 +219,7 @@ class RetryPartition:
         message = self._kept.pop(offset, None)
         self._kept_bytes -= message.size if message is not None else 0
 
-    async def write_notes(self) -> None:
+    async def write_attempts(self) -> None:
         """Nothing to keep."""
 
     async def _trim(self) -> None:
@@ -254,8 +255,8 @@ def _spans(offsets: Sequence[int], apart: int) -> Iterator[tuple[int, int]]:
     yield first, last + 1
 
 
-def _why(verdict: Verdict) -> SettledAs:
-    match verdict.how:
+def _why(verdict: PendingSettlement) -> SettledAs:
+    match verdict.settlement:
         case Buried():
             return SettledAs.Buried
         case Parked():

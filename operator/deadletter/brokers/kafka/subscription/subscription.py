@@ -16,20 +16,20 @@ from deadletter.brokers.kafka.driver_internals import cancel_tasks
 from deadletter.brokers.kafka.errors import translate, translated
 from deadletter.brokers.kafka.ledger import write_worker_status
 from deadletter.brokers.kafka.subscription import membership
-from deadletter.brokers.kafka.subscription.blocked import Shut, lags
-from deadletter.brokers.kafka.subscription.claim_buffer import Intake, Partition
-from deadletter.brokers.kafka.subscription.group import begin
-from deadletter.brokers.kafka.subscription.offset_metadata import Attempt
+from deadletter.brokers.kafka.subscription.blocked import BlockedPartitions, read_lags
+from deadletter.brokers.kafka.subscription.claim_buffer import ClaimBuffer, Partition
+from deadletter.brokers.kafka.subscription.group import ensure_first_offsets
+from deadletter.brokers.kafka.subscription.offset_metadata import Attempts
 from deadletter.brokers.kafka.subscription.retry_partition import RetryPartition
 from deadletter.brokers.kafka.subscription.source_partition import SourcePartition
 from deadletter.brokers.types import Claim, Settlement, SubscriptionSpec
 from deadletter.core.heartbeats import WorkerStatus
 
-PATIENCE = 1.0
-BACKOFF = 1.0
-JOIN_TIMEOUT = 90.0
-METADATA_MS = 30_000  # until a new partition of the source is heard of
-LOOK_EVERY = 5.0  # seconds; who is paused reads nothing, and would not see the source grow
+CLAIM_TIMEOUT_S = 1.0
+REOPEN_INTERVAL_S = 1.0
+JOIN_TIMEOUT_S = 90.0
+METADATA_MAX_AGE_MS = 30_000  # until a new partition of the source is heard of
+LAG_INTERVAL_S = 5.0  # seconds; who is paused reads nothing, and would not see the source grow
 
 
 class KafkaSubscription(ConsumerRebalanceListener):  # type: ignore[misc]
@@ -41,8 +41,8 @@ class KafkaSubscription(ConsumerRebalanceListener):  # type: ignore[misc]
         self._works: dict[TopicPartition, Partition] = {}
         self._openings: set[asyncio.Task[None]] = set()
         self._failure: BrokerError | None = None
-        self._shut = Shut()
-        self._intake = Intake(line, spec.group, self._works, self._shut, self._begin_anew)
+        self._shut = BlockedPartitions()
+        self._intake = ClaimBuffer(line, spec.group, self._works, self._shut, self._begin_anew)
         self._source_id = ""
         self._said = False
         self._closing = False
@@ -61,7 +61,7 @@ class KafkaSubscription(ConsumerRebalanceListener):  # type: ignore[misc]
                 raise BoxMissing(f"{name}: it does not exist")
         await topics.ensure_ledger(self._line, self._spec.ledger, self._spec.dead)
         self._source_id = self._line.topic_id(self._spec.source)
-        await begin(self._line, self._spec)
+        await ensure_first_offsets(self._line, self._spec)
         self._spec = replace(self._spec, has_started=True)
         await self._join()
         self._looking = asyncio.ensure_future(self._look())
@@ -72,7 +72,7 @@ class KafkaSubscription(ConsumerRebalanceListener):  # type: ignore[misc]
             group_id=self._spec.group,
             max_poll_interval_ms=2**31 - 1,
             heartbeat_interval_ms=membership.HEARTBEAT_MS,
-            metadata_max_age_ms=METADATA_MS,
+            metadata_max_age_ms=METADATA_MAX_AGE_MS,
         )
         self._consumer.subscribe([self._spec.source, self._spec.retry], listener=self)
         await self._settle_in()
@@ -80,9 +80,9 @@ class KafkaSubscription(ConsumerRebalanceListener):  # type: ignore[misc]
     async def _settle_in(self) -> None:
         """The first assignment is here and its partitions are open: what is published from now on is ours."""
         with translated(self._spec.group):
-            await asyncio.wait_for(self._joined.wait(), JOIN_TIMEOUT)
+            await asyncio.wait_for(self._joined.wait(), JOIN_TIMEOUT_S)
             if self._openings:
-                await asyncio.wait(list(self._openings), timeout=JOIN_TIMEOUT)
+                await asyncio.wait(list(self._openings), timeout=JOIN_TIMEOUT_S)
 
     async def _join_anew(self) -> None:
         """A consumer with credentials of the past could not dial again, and would not say so."""
@@ -144,7 +144,7 @@ class KafkaSubscription(ConsumerRebalanceListener):  # type: ignore[misc]
         while True:
             if await self._opened(tp, is_anew=past is not None):
                 return
-            await asyncio.sleep(BACKOFF)
+            await asyncio.sleep(REOPEN_INTERVAL_S)
 
     async def _opened(self, tp: TopicPartition, is_anew: bool) -> bool:
         """Is it open, or nothing that we could open? False: try again."""
@@ -155,7 +155,7 @@ class KafkaSubscription(ConsumerRebalanceListener):  # type: ignore[misc]
                 self._consumer.seek(tp, start)
                 self._consumer.resume(tp)
             self._works[tp] = work
-            self._shut.open(tp)
+            self._shut.unblock(tp)
         except BaseException as error:
             await asyncio.shield(work.close(flush=False))
             if isinstance(error, Fenced):
@@ -163,7 +163,7 @@ class KafkaSubscription(ConsumerRebalanceListener):  # type: ignore[misc]
             if isinstance(error, GroupOffsetsLost):
                 return await self._open_if_remade(tp, error)
             if isinstance(error, BrokerError) and error.is_transient:
-                self._shut.put(tp, error)
+                self._shut.block(tp, error)
                 return False
             raise
         return True
@@ -187,33 +187,33 @@ class KafkaSubscription(ConsumerRebalanceListener):  # type: ignore[misc]
     def lag(self) -> int:
         """Messages of the source not yet claimed, as far as known."""
         sources = ((tp, work) for tp, work in self._works.items() if isinstance(work, SourcePartition))
-        shut = sum(self._shut_lags.get(tp, 0) for tp in self._shut.of(self._spec.source))
+        shut = sum(self._shut_lags.get(tp, 0) for tp in self._shut.of_topic(self._spec.source))
         return shut + sum(max(0, self._end(tp) - work.progress.highest - 1) for tp, work in sources)
 
     @property
     def blocked_by(self) -> BrokerError | None:
         """What keeps a partition of ours shut."""
-        return self._shut.first
+        return self._shut.first_error
 
     def _end(self, tp: TopicPartition) -> int:
         return max(self._consumer.highwater(tp) or 0, self._ends.get(tp.partition, 0))
 
     async def _look(self) -> None:
         while True:
-            await asyncio.sleep(LOOK_EVERY)
+            await asyncio.sleep(LAG_INTERVAL_S)
             ours = [tp.partition for tp, work in self._works.items() if isinstance(work, SourcePartition)]
             with contextlib.suppress(BrokerError):  # the next claim or settlement says it
                 self._ends = await self._line.offsets_at(self._spec.source, ours) if ours else {}
-                self._shut_lags = await lags(self._line, self._spec.group, self._shut.of(self._spec.source))
+                self._shut_lags = await read_lags(self._line, self._spec.group, self._shut.of_topic(self._spec.source))
 
     @property
     def parked(self) -> int:
         """Letters waiting in our retry partitions."""
-        return sum(work.waiting for work in self._works.values() if isinstance(work, RetryPartition))
+        return sum(work.parked for work in self._works.values() if isinstance(work, RetryPartition))
 
     async def claim(self, limit: int, max_bytes: int = 64 << 20, due: int | None = None) -> list[Claim]:
         """Due letters first, then messages of the source; with none, what keeps a partition shut is raised."""
-        deadline = time.monotonic() + PATIENCE
+        deadline = time.monotonic() + CLAIM_TIMEOUT_S
         while True:
             if self._failure is not None:
                 raise self._failure
@@ -222,11 +222,11 @@ class KafkaSubscription(ConsumerRebalanceListener):  # type: ignore[misc]
             if len(claims) < limit and room > 0:
                 try:
                     wait = 0 if claims else self._longest_wait(deadline)
-                    await self._intake.read(self._consumer, limit - len(claims), wait)
+                    await self._intake.fill(self._consumer, limit - len(claims), wait)
                 except BrokerError:
                     if not claims:  # due letters are in hand by now and must not be forgotten
                         raise
-                claims += self._intake.deal(limit - len(claims), room)
+                claims += self._intake.take(limit - len(claims), room)
             if claims:
                 return claims
             if time.monotonic() >= deadline:
@@ -242,7 +242,7 @@ class KafkaSubscription(ConsumerRebalanceListener):  # type: ignore[misc]
 
     def _longest_wait(self, deadline: float) -> float:
         due = [when for work in self._works.values() if isinstance(work, RetryPartition) and (when := work.next_due())]
-        until_due = min(due) / 1000 - time.time() if due else PATIENCE
+        until_due = min(due) / 1000 - time.time() if due else CLAIM_TIMEOUT_S
         return max(0.01, min(deadline - time.monotonic(), until_due, 0.2))
 
     async def _due(self, limit: int, max_bytes: int) -> list[Claim]:
@@ -251,7 +251,7 @@ class KafkaSubscription(ConsumerRebalanceListener):  # type: ignore[misc]
             if isinstance(work, RetryPartition) and len(claims) < limit:
                 now, room = time.time_ns() // 1_000_000, max_bytes - _size(claims)
                 try:
-                    claims += await work.due(now, limit - len(claims), room)
+                    claims += await work.claim_due(now, limit - len(claims), room)
                 except BrokerError:
                     if not claims:  # those of other partitions are in hand by now and must not be forgotten
                         raise
@@ -265,7 +265,7 @@ class KafkaSubscription(ConsumerRebalanceListener):  # type: ignore[misc]
         claim.attempts, claim.first_failed_at = attempts, first_failed_at
         work = self._owner(claim)
         if work is not None:
-            work.note(claim, Attempt(attempts, first_failed_at))
+            work.record_attempt(claim, Attempts(attempts, first_failed_at))
 
     def holds(self, claim: Claim) -> bool:
         """Is it still ours?"""
@@ -290,7 +290,7 @@ def _size(claims: Iterable[Claim]) -> int:
 
 
 @asynccontextmanager
-async def open_desk(line: KafkaClient, spec: SubscriptionSpec) -> AsyncIterator[KafkaSubscription]:
+async def open_subscription(line: KafkaClient, spec: SubscriptionSpec) -> AsyncIterator[KafkaSubscription]:
     """Join the group; leave it at the end."""
     desk = KafkaSubscription(line, spec)
     try:
