@@ -11,12 +11,12 @@ from time import process_time
 from cel_expr_python import cel
 
 from bench.lines import bound, interleaved, line, progress
+from deadletter.core.cel import Predicate
 from deadletter.core.dialects.reader import read_envelope
 from deadletter.core.fingerprint import fingerprint
 from deadletter.core.letter_index import LetterIndex
 from deadletter.core.letters import Failure, Letter
 from deadletter.core.policy import DEFAULT_POLICY, decide
-from deadletter.core.selection import Predicate
 from tests.core.fixtures import SAMPLES
 from tests.core.making import NOW, letter
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from deadletter.core.selection import Predicate
+from deadletter.core.cel import Predicate
 from deadletter.core.transform import Transform
 from tools.crds import KINDS
 

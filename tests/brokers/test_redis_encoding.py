@@ -7,8 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from deadletter.brokers.redis.entries import SHAPE, fields_of, message_of, pack_letter, unpack_letter
-from deadletter.core.headers import add_headers, read_ours
+from deadletter.core.headers import add_headers
 from deadletter.core.letters import Envelope, Message, Origin
+from tests.helpers.headers import read_own_envelope
 
 values = st.none() | st.binary(max_size=20)
 headers = st.lists(st.tuples(st.text(max_size=8), values), max_size=5).map(tuple)
@@ -57,7 +58,7 @@ def test_our_headers_are_fields_beside_those_of_the_application() -> None:
     assert b"dlq-attempts" in fields
     read = message_of(fields, 7)
     assert read.value == message.value
-    envelope = read_ours(read)
+    envelope = read_own_envelope(read)
     assert envelope is not None
     assert envelope.attempts == 3
 

@@ -10,7 +10,7 @@ import pytest
 
 from deadletter.__main__ import main as run
 from deadletter.cli import decode
-from deadletter.core.dialects.reader import DIALECT_NAMES
+from deadletter.core.dialects.registry import DIALECT_NAMES
 from tests.core.fixtures import SAMPLES
 from tests.core.fixtures.base import Sample, i32, i64
 

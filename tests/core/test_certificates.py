@@ -4,7 +4,7 @@ import ssl
 
 import pytest
 
-from deadletter.net.tls_errors import refusal
+from deadletter.net.tls_errors import certificate_problem
 
 
 def alert(reason: str) -> ssl.SSLError:
@@ -29,18 +29,18 @@ def untrusted(code: int) -> ssl.SSLCertVerificationError:
     (alert("TLSV13_ALERT_CERTIFICATE_REQUIRED"), "wants a certificate of us"),
 ])  # fmt: skip
 def test_each_objection_has_its_remedy(error: Exception, said: str) -> None:
-    assert said in refusal(error)
+    assert said in certificate_problem(error)
 
 
 def test_the_cause_is_looked_for_behind_a_drivers_error() -> None:
     raised, drivers = ConnectionError("our own words"), ConnectionError("the driver's own words")
     raised.__cause__, drivers.__context__ = drivers, untrusted(10)
-    assert "expired" in refusal(raised)
+    assert "expired" in certificate_problem(raised)
 
 
 @pytest.mark.parametrize("error", [None, OSError(), alert("WRONG_VERSION_NUMBER"), ssl.SSLError()])
 def test_what_has_nothing_to_do_with_a_certificate_says_nothing(error: Exception | None) -> None:
-    assert refusal(error) == ""
+    assert certificate_problem(error) == ""
 
 
 def test_a_long_chain_of_errors_ends() -> None:
@@ -48,4 +48,4 @@ def test_a_long_chain_of_errors_ends() -> None:
     for _ in range(50):
         last.__cause__ = last = OSError()
     last.__cause__ = untrusted(10)
-    assert refusal(first) == ""
+    assert certificate_problem(first) == ""

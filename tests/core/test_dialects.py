@@ -7,17 +7,9 @@ from operator import attrgetter
 
 import pytest
 
-from deadletter.core.dialects.base import HeaderFields
-from deadletter.core.dialects.reader import (
-    DIALECT_NAMES,
-    DialectError,
-    is_pointer,
-    read_envelope,
-    read_letter,
-    read_letter_summary,
-    restore_message,
-)
-from deadletter.core.dialects.registry import TABLE, VALUE_DIALECTS
+from deadletter.core.dialects.base import DialectError, HeaderFields
+from deadletter.core.dialects.reader import is_pointer, read_envelope, read_letter, read_letter_summary, restore_message
+from deadletter.core.dialects.registry import DIALECT_NAMES, TABLE, VALUE_DIALECTS
 from deadletter.core.fingerprint import fingerprint
 from deadletter.core.letters import Confidence, Message, Place
 from tests.core.fixtures import SAMPLES

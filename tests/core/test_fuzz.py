@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from deadletter.core.dialects.reader import DIALECT_NAMES, DialectError, read_envelope, restore_message
-from deadletter.core.dialects.registry import MARKED
+from deadletter.core.dialects.base import DialectError
+from deadletter.core.dialects.reader import read_envelope, restore_message
+from deadletter.core.dialects.registry import DIALECT_NAMES, MARKED
 from deadletter.core.fingerprint import fingerprint
 from deadletter.core.headers import OUR_HEADERS, add_headers, rename_spoofed
 from deadletter.core.letters import Letter, Message, Place

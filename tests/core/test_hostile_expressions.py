@@ -8,7 +8,7 @@ import sys
 import time
 from pathlib import Path
 
-from deadletter.core.selection import Predicate, PredicateError
+from deadletter.core.cel import Predicate, PredicateError
 from tests.core.making import letter
 
 MOST_SECONDS, MOST_MIB = 10.0, 600.0

@@ -8,8 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyroaring import BitMap
 
-from deadletter.core.ledger import settlements
-from deadletter.core.ledger.settlements import LedgerError, Settlements, UnknownRecord
+from deadletter.core.ledger import records
+from deadletter.core.ledger.records import LedgerError, UnknownRecord
+from deadletter.core.ledger.settlements import Settlements
 from deadletter.core.replay_progress import PartitionProgress, SettledAs, Span
 
 OFFSETS = st.lists(st.integers(0, 300_000) | st.integers(0, 2**62), max_size=30)
@@ -19,19 +20,19 @@ OFFSETS = st.lists(st.integers(0, 300_000) | st.integers(0, 2**62), max_size=30)
     ("key", "parsed"),
     [
         (
-            settlements.settled_key("o.dlq", 3, SettledAs.Replayed, 2),
-            settlements.Key("settled", "o.dlq", 3, 2, SettledAs.Replayed),
+            records.settled_key("o.dlq", 3, SettledAs.Replayed, 2),
+            records.Key("settled", "o.dlq", 3, 2, SettledAs.Replayed),
         ),
-        (settlements.selected_key("uid", 3, 2), settlements.Key("selected", "uid", 3, 2)),
-        (settlements.produced_key("uid", 7, "o", 3, 2), settlements.Key("produced", "uid", 3, 2, topic="o", settler=7)),
-        (b"produced/uid/orders/3/2", settlements.Key("produced", "uid", 3, 2, topic="orders")),
-        (settlements.progress_key("uid", 3), settlements.Key("tally", "uid", 3)),
-        (settlements.mark_key("o.dlq", 3), settlements.Key("mark", "o.dlq", 3)),
-        (settlements.worker_key("pod-1"), settlements.Key("courier", "pod-1")),
+        (records.selected_key("uid", 3, 2), records.Key("selected", "uid", 3, 2)),
+        (records.produced_key("uid", 7, "o", 3, 2), records.Key("produced", "uid", 3, 2, topic="o", settler=7)),
+        (b"produced/uid/orders/3/2", records.Key("produced", "uid", 3, 2, topic="orders")),
+        (records.progress_key("uid", 3), records.Key("tally", "uid", 3)),
+        (records.mark_key("o.dlq", 3), records.Key("mark", "o.dlq", 3)),
+        (records.worker_key("pod-1"), records.Key("courier", "pod-1")),
     ],
 )
 def test_a_key_is_read_as_it_was_written(key, parsed):
-    assert settlements.parse_key(key) == parsed
+    assert records.parse_key(key) == parsed
 
 
 @pytest.mark.parametrize(
@@ -39,13 +40,13 @@ def test_a_key_is_read_as_it_was_written(key, parsed):
     [b"", b"lease/x", b"settled/o/1", b"settled/o/1/replayed/1/x", b"settled/o/x/replayed/1", b"tally/u/0/x", b"\xff"],
 )
 def test_a_key_of_an_unknown_kind_or_shape_is_to_be_skipped(key):
-    assert settlements.parse_key(key) is None
+    assert records.parse_key(key) is None
 
 
 def test_a_letter_settled_for_an_unknown_reason_is_settled_and_its_record_left_alone():
     key = b"settled/o/1/quarantined/0"
     settled = Settlements("o", 1)
-    assert settled.load(key, settlements.encode_chunk(key, BitMap([3, 4]))) == [3, 4]
+    assert settled.load(key, records.encode_chunk(key, BitMap([3, 4]))) == [3, 4]
     settled.add(SettledAs.Replayed, [4, 5])
     settled.remove(SettledAs.Archived, [3])
     assert list(settled) == [3, 4, 5]
@@ -66,33 +67,33 @@ class Word:
 
 def test_fields_of_a_later_release_are_ignored_and_missing_ones_have_their_default():
     key = b"courier/p"
-    assert settlements.decode_worker_status(
-        key, settlements.encode_worker_status(key, {"pod": "p", "zone": "b", "at": 7}), Word
+    assert records.decode_worker_status(
+        key, records.encode_worker_status(key, {"pod": "p", "zone": "b", "at": 7}), Word
     ) == Word("p", 7)
     tally = PartitionProgress(Span(0, 1, 9), 5, 3, skipped={"Throttled": 2}, phase="Cooling")
-    content = msgspec.json.decode(settlements.encode_progress(key, tally)[5:])
+    content = msgspec.json.decode(records.encode_progress(key, tally)[5:])
     content = {name: value for name, value in content.items() if name != "bytes"} | {"cooled": 1}
-    assert settlements.decode_progress(key, settlements.seal(key, msgspec.json.encode(content))) == tally
+    assert records.decode_progress(key, records.seal(key, msgspec.json.encode(content))) == tally
 
 
 @pytest.mark.parametrize("content", [b"{}", b'{"pod": 3}', b'{"pod": "p", "at": "noon"}', b"[]"])
 def test_intact_content_of_another_shape_is_of_a_later_release(content):
     with pytest.raises(UnknownRecord, match="courier/p.*Upgrade"):
-        settlements.decode_worker_status(b"courier/p", settlements.seal(b"courier/p", content), Word)
+        records.decode_worker_status(b"courier/p", records.seal(b"courier/p", content), Word)
 
 
 @pytest.mark.parametrize("value", [b"\x02", b"\x02rest"])
 def test_another_version_is_of_a_later_release_whatever_its_layout(value):
     with pytest.raises(UnknownRecord, match=r"tally/u/0: version 2.*Upgrade") as refused:
-        settlements.unseal(b"tally/u/0", value)
+        records.unseal(b"tally/u/0", value)
     assert refused.value.key == b"tally/u/0"
 
 
 def test_a_broken_record_is_never_taken_for_one_of_a_later_release():
-    good = settlements.encode_worker_status(b"courier/p", {"pod": "p"})
-    for value in (b"", good[:3], good[:-1], good[:-1] + b"x", settlements.seal(b"courier/p", b"{")):
+    good = records.encode_worker_status(b"courier/p", {"pod": "p"})
+    for value in (b"", good[:3], good[:-1], good[:-1] + b"x", records.seal(b"courier/p", b"{")):
         with pytest.raises(LedgerError) as refused:
-            settlements.decode_worker_status(b"courier/p", value, Word)
+            records.decode_worker_status(b"courier/p", value, Word)
         assert not isinstance(refused.value, UnknownRecord)
 
 
@@ -101,46 +102,46 @@ def test_values_survive_writing():
     tally = PartitionProgress(
         Span(0, 1, 9), 5, 3, skipped={"LoopCap": 1}, groups={"ab": 2}, samples=("0-1",), reason="Running"
     )
-    assert settlements.decode_progress(key, settlements.encode_progress(key, tally)) == tally
-    assert settlements.decode_mark(key, settlements.encode_mark(key, 7, 8)) == (7, 8)
-    assert settlements.decode_worker_status(
-        key, settlements.encode_worker_status(key, {"pod": "p", "at": 1}), Word
-    ) == Word("p", 1)
+    assert records.decode_progress(key, records.encode_progress(key, tally)) == tally
+    assert records.decode_mark(key, records.encode_mark(key, 7, 8)) == (7, 8)
+    assert records.decode_worker_status(key, records.encode_worker_status(key, {"pod": "p", "at": 1}), Word) == Word(
+        "p", 1
+    )
     chunk = BitMap([1, 65_535])
-    assert settlements.decode_chunk(key, settlements.encode_chunk(key, chunk)) == chunk
+    assert records.decode_chunk(key, records.encode_chunk(key, chunk)) == chunk
 
 
 def test_the_highest_offset_of_a_chunk():
-    key = settlements.parse_key(b"produced/uid@0/orders/0/3")
-    assert settlements.highest_offset(key, BitMap([1, 9])) == 3 * 65_536 + 9
-    assert settlements.highest_offset(key, BitMap()) == -1
+    key = records.parse_key(b"produced/uid@0/orders/0/3")
+    assert records.highest_offset(key, BitMap([1, 9])) == 3 * 65_536 + 9
+    assert records.highest_offset(key, BitMap()) == -1
 
 
 @given(st.binary(max_size=40), st.integers(0, 100), st.integers(1, 255))
 def test_a_flipped_byte_never_passes(content, at, flip):
     key = b"settled/o/0/replayed/0"
-    value = bytearray(settlements.seal(key, content))
+    value = bytearray(records.seal(key, content))
     value[at % len(value)] ^= flip
     with pytest.raises(LedgerError, match="settled/o/0/replayed/0"):
-        settlements.unseal(key, bytes(value))
+        records.unseal(key, bytes(value))
 
 
 def test_a_corrupt_chunk_is_an_error_never_an_empty_set():
     key = b"settled/o/0/replayed/0"
-    good = settlements.encode_chunk(key, BitMap([1]))
+    good = records.encode_chunk(key, BitMap([1]))
     for value, why in (
         (b"", "too short"),
         (b"\x09" + good[1:], "version 9"),
         (good[:-1], "checksum"),
-        (settlements.seal(key, b"odd"), "bitmap cannot be read"),
-        (settlements.seal(key, b""), "bitmap cannot be read"),
+        (records.seal(key, b"odd"), "bitmap cannot be read"),
+        (records.seal(key, b""), "bitmap cannot be read"),
     ):
         with pytest.raises(LedgerError, match=why):
-            settlements.decode_chunk(key, value)
+            records.decode_chunk(key, value)
     with pytest.raises(LedgerError, match="checksum"):
-        settlements.decode_chunk(b"settled/o/1/replayed/0", good)
+        records.decode_chunk(b"settled/o/1/replayed/0", good)
     with pytest.raises(LedgerError, match="content cannot be read"):
-        settlements.decode_progress(key, settlements.seal(key, b"{}"))
+        records.decode_progress(key, records.seal(key, b"{}"))
 
 
 @given(st.lists(st.tuples(st.sampled_from(SettledAs), OFFSETS), max_size=8))
@@ -198,11 +199,11 @@ def test_contains_asks_for_offsets_only():
 def test_records_of_other_boxes_and_kinds_are_passed_over():
     settled = Settlements("o", 1)
     others = (
-        settlements.settled_key("o", 2, SettledAs.Replayed, 0),
-        settlements.settled_key("p", 1, SettledAs.Replayed, 0),
+        records.settled_key("o", 2, SettledAs.Replayed, 0),
+        records.settled_key("p", 1, SettledAs.Replayed, 0),
     )
     for key in (*others, b"tally/u/1", b"lease/o/1"):
-        settled.load(key, settlements.encode_chunk(key, BitMap([1])))
+        settled.load(key, records.encode_chunk(key, BitMap([1])))
     assert len(settled) == 0
 
 
@@ -210,9 +211,9 @@ def test_a_tombstone_empties_its_chunk_alone():
     settled = Settlements("o", 1)
     settled.add(SettledAs.Replayed, [1, 2])
     settled.add(SettledAs.Archived, [2])
-    settled.load(settlements.settled_key("o", 1, SettledAs.Replayed, 0), None)
+    settled.load(records.settled_key("o", 1, SettledAs.Replayed, 0), None)
     assert list(settled) == [2]
-    settled.load(settlements.settled_key("o", 1, SettledAs.Archived, 0), None)
+    settled.load(records.settled_key("o", 1, SettledAs.Archived, 0), None)
     assert list(settled) == []
 
 
@@ -227,7 +228,7 @@ def test_a_restored_letter_is_open_again():
         list(settled),
     ) == (True, False, [1])
     ((key, value),) = settled.take_changed_records()
-    assert settlements.decode_chunk(key, value) == BitMap([1])
+    assert records.decode_chunk(key, value) == BitMap([1])
 
 
 def test_chunks_below_the_start_are_forgotten_with_tombstones():

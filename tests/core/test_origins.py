@@ -2,8 +2,8 @@
 
 import pytest
 
-from deadletter.core.dialects.origins import names_offset, names_topic
-from deadletter.core.dialects.reader import DIALECT_NAMES, read_envelope
+from deadletter.core.dialects.reader import read_envelope
+from deadletter.core.dialects.registry import DIALECT_NAMES, names_offset, names_topic
 from tests.core.fixtures import SAMPLES
 
 

@@ -4,10 +4,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from deadletter.core.cel import PredicateError
 from deadletter.core.letters import Category
-from deadletter.core.policy import DEFAULT_POLICY, Backoff, Policy, PolicyRule, RetryAfter, decide, schedule
-from deadletter.core.selection import PredicateError
-from deadletter.core.verdicts import Bury, Discard, Retry
+from deadletter.core.policy import (
+    DEFAULT_POLICY,
+    Backoff,
+    Bury,
+    Discard,
+    Policy,
+    PolicyRule,
+    Retry,
+    RetryAfter,
+    decide,
+    schedule,
+)
 from tests.core.making import NOW, letter
 
 BACKOFFS = st.builds(

@@ -6,8 +6,18 @@ from deadletter.core.circuit_breaker import CircuitBreaker, ErrorBudget, Service
 from deadletter.core.dialects.reader import read_envelope, restore_message
 from deadletter.core.failures import classify_error, failure_from_error
 from deadletter.core.letters import Category, Message, Place
-from deadletter.core.policy import Backoff, BreakerSettings, BudgetSettings, Policy, PolicyRule, decide, schedule
-from deadletter.core.verdicts import Bury, Discard, Retry
+from deadletter.core.policy import (
+    Backoff,
+    BreakerSettings,
+    BudgetSettings,
+    Bury,
+    Discard,
+    Policy,
+    PolicyRule,
+    Retry,
+    decide,
+    schedule,
+)
 from tests.core.fixtures.base import texts
 from tests.core.fixtures.wires import proto
 from tests.core.making import NOW, letter

@@ -2,9 +2,10 @@
 
 import pytest
 
+from deadletter.core.cel import Predicate, PredicateError
 from deadletter.core.fingerprint import fingerprint
 from deadletter.core.letters import Category, Failure, Origin, Place
-from deadletter.core.selection import Predicate, PredicateError, Selection
+from deadletter.core.selection import Selection
 from tests.core.making import NOW, letter
 
 FAILED = Failure("x.Timeout", "late", Category.Network, stack="at a.b(c)")
@@ -112,7 +113,7 @@ def test_a_wrong_expression_says_where(source, position, sentence):
 
 
 def test_an_objection_without_a_position_is_still_a_sentence():
-    from deadletter.core.selection import _objection
+    from deadletter.core.cel import _objection
 
     assert str(_objection("odd")) == "1:1: the expression cannot be compiled"
 

@@ -9,11 +9,11 @@ import pytest
 
 from deadletter.brokers.redis import keys as names
 from deadletter.core import selection
+from deadletter.core.cel import Predicate
 from deadletter.core.headers import OUR_HEADERS, SPOOFED_PREFIX
 from deadletter.core.heartbeats import WorkerStatus
 from deadletter.core.ledger import records
 from deadletter.core.replay_progress import PartitionProgress, SettledAs, Skip, Span
-from deadletter.core.selection import Predicate
 from deadletter.settings import Settings
 from deadletter.workers.delivery.http import request
 from tests.bed import places

@@ -14,7 +14,6 @@ import pytest
 
 from deadletter.brokers.connect import open_broker
 from deadletter.brokers.types import StoredMessage
-from deadletter.core.headers import read_ours
 from tests import previous
 from tests.bed import image
 from tests.bed.beds import Bed
@@ -24,6 +23,7 @@ from tests.brokers.opening import LOOPBACK, kafka_at, no_secrets
 from tests.brokers.staging import contents
 from tests.demo import story, traffic
 from tests.demo.stage import Stage
+from tests.helpers.headers import read_own_envelope
 
 pytestmark = [pytest.mark.node, pytest.mark.timeout(1200)]
 
@@ -90,7 +90,7 @@ def check_account(stage: Stage, address: str, sent: int) -> None:
         stage.until(f"{bad.total()} letters", lambda: story.depth(stage) == bad.total())
     except BedError as error:
         found = letters(stage, address)
-        said = [(id_of(one), read_ours(one.message)) for one in found]
+        said = [(id_of(one), read_own_envelope(one.message)) for one in found]
         why = Counter(
             (known.reason, known.failure.type, known.attempts) for id_, known in said if known and id_ not in bad
         )

@@ -5,7 +5,7 @@ from typing import Any
 
 from pyroaring import BitMap
 
-from deadletter.core.ledger import settlements as core
+from deadletter.core.ledger import records
 from deadletter.core.replay_progress import PartitionProgress, Span
 from tests.brokers.staging import now
 
@@ -17,7 +17,7 @@ Record = tuple[bytes, bytes]
 
 def sealed(key: str, content: Any) -> Record:
     """A record whose value is sound and whose content is JSON."""
-    return key.encode(), core.seal(key.encode(), json.dumps(content).encode())
+    return key.encode(), records.seal(key.encode(), json.dumps(content).encode())
 
 
 def of_version_2(key: bytes, content: bytes = b"\x01\x02\x03") -> Record:
@@ -28,12 +28,12 @@ def of_version_2(key: bytes, content: bytes = b"\x01\x02\x03") -> Record:
 def settled(box: str, partition: int, why: str, *offsets: int) -> Record:
     """Offsets below 65,536 that are settled for a reason of the test's choice."""
     key = f"settled/{box}/{partition}/{why}/0".encode()
-    return key, core.encode_chunk(key, BitMap(offsets))
+    return key, records.encode_chunk(key, BitMap(offsets))
 
 
 def grown_tally(uid: str, **more: Any) -> Record:
     """A tally with fields, a skip reason and a phase of a later version."""
-    known = json.loads(core.encode_progress(b"", TALLY)[5:])
+    known = json.loads(records.encode_progress(b"", TALLY)[5:])
     return sealed(f"tally/{uid}/0", {**known, "cooled": 3, "span": {**known["span"], "epoch": 4}, **more})
 
 
@@ -53,6 +53,6 @@ def unreadable() -> list[Record]:
         sealed("courier/pod-6/eu", {"pod": "pod-6"}),
         grown_word("pod-7", at="noon"),
         grown_tally("uid-7", replayed="many"),
-        of_version_2(core.worker_key("pod-8")),
-        of_version_2(core.progress_key("uid-8", 0)),
+        of_version_2(records.worker_key("pod-8")),
+        of_version_2(records.progress_key("uid-8", 0)),
     ]

@@ -8,7 +8,7 @@ from deadletter.brokers.kafka.subscription import subscription as kafka_desk
 from deadletter.brokers.types import CommitBatch, Delivered, Parked
 from deadletter.core.box_stats import BoxStats
 from deadletter.core.heartbeats import WorkerStatus
-from deadletter.core.ledger import settlements as core
+from deadletter.core.ledger import records as ledger_records
 from deadletter.core.replay_progress import SettledAs
 from tests.brokers.opening import fresh_name
 from tests.brokers.staging import (
@@ -120,7 +120,7 @@ async def test_settlements_of_an_unknown_version_stop_their_partition_alone(kafk
     """Which letters they settle cannot be told, and to take them for open would send them twice."""
     site, boxes = kafka_site, await grown(kafka_site, "version", partitions=2)
     sound = await grown(kafka_site, "sound")
-    key = core.settled_key(boxes.dead, 1, SettledAs.Replayed, 0)
+    key = ledger_records.settled_key(boxes.dead, 1, SettledAs.Replayed, 0)
     await site.write_ledger(boxes.ledger, [future.of_version_2(key)], partition=1)
     with pytest.raises(LedgerTooNew, match=f"{key.decode()}.*version 2.*[Uu]pgrade"):
         async with site.broker.partition_writer(boxes.dead, boxes.ledger, 1, "uid-3"):
@@ -146,7 +146,7 @@ async def test_a_parked_letter_with_settlements_of_an_unknown_version_waits(
     async with site.broker.subscribe(boxes.desk()) as desk:
         for claim in await claim_some(desk, 4):
             await desk.settle(claim, Parked(claim.message, now()))
-    key = core.settled_key(boxes.retry, 1, SettledAs.Delivered, 0)
+    key = ledger_records.settled_key(boxes.retry, 1, SettledAs.Delivered, 0)
     await site.write_ledger(boxes.ledger, [future.of_version_2(key)], partition=1)
     async with site.broker.subscribe(boxes.desk()) as desk:
         claims = await claim_some(desk, 2)
@@ -162,7 +162,7 @@ async def test_a_replay_whose_own_records_are_of_an_unknown_version_stops(site: 
             pass
     if site.kind == "redis":
         return
-    for number, key in enumerate((core.selected_key("uid-4", 0, 0), core.produced_key("uid-5", 0, "t", 0, 0))):
+    for number, key in enumerate((ledger_records.selected_key("uid-4", 0, 0), ledger_records.produced_key("uid-5", 0, "t", 0, 0))):
         await site.write_ledger(boxes.ledger, [future.of_version_2(key)])
         with pytest.raises(LedgerTooNew, match=key.decode()):
             async with site.broker.partition_writer(boxes.dead, boxes.ledger, 0, f"uid-{4 + number}"):

@@ -13,12 +13,12 @@ from pyroaring import BitMap
 
 from deadletter.api.assignments import CourierAssignment, LiveConfig, RedriveAssignment, ReplayAssignment
 from deadletter.brokers.kafka.subscription import offset_metadata
-from deadletter.brokers.kafka.subscription.offset_metadata import Attempt
+from deadletter.brokers.kafka.subscription.offset_metadata import Attempts
 from deadletter.brokers.redis import entries
 from deadletter.core.dialects.reader import read_letter
 from deadletter.core.headers import read_headers
 from deadletter.core.heartbeats import WorkerStatus
-from deadletter.core.ledger import settlements
+from deadletter.core.ledger import records
 from deadletter.core.letters import Category, Message, Place
 from deadletter.core.replay_progress import PartitionProgress, SettledAs, Span
 
@@ -75,39 +75,39 @@ def message(sample: dict[str, Any], name: str) -> Message:
 @pytest.mark.parametrize("why", list(SettledAs))
 def test_settled_offsets_are_read_and_written_alike(sample: dict[str, Any], why: SettledAs) -> None:
     key, value = record(sample, f"settled {why}")
-    assert key == settlements.settled_key("orders.dlq", 2, why, 1)
-    assert settlements.decode_chunk(key, value) == BitMap([0, 7, 65_535])
-    assert settlements.encode_chunk(key, BitMap([0, 7, 65_535])) == value
+    assert key == records.settled_key("orders.dlq", 2, why, 1)
+    assert records.decode_chunk(key, value) == BitMap([0, 7, 65_535])
+    assert records.encode_chunk(key, BitMap([0, 7, 65_535])) == value
 
 
 def test_selected_and_produced_offsets_are_read(sample: dict[str, Any]) -> None:
     key, value = record(sample, "selected")
-    assert (key, settlements.decode_chunk(key, value)) == (settlements.selected_key("uid-1", 2, 0), BitMap([3, 4, 5]))
+    assert (key, records.decode_chunk(key, value)) == (records.selected_key("uid-1", 2, 0), BitMap([3, 4, 5]))
     key, value = record(sample, "produced")
-    assert (key, settlements.decode_chunk(key, value)) == (
-        settlements.produced_key("uid-1", 2, "orders", 0, 0),
+    assert (key, records.decode_chunk(key, value)) == (
+        records.produced_key("uid-1", 2, "orders", 0, 0),
         BitMap([9]),
     )
 
 
 def test_counts_marks_and_heartbeats_are_read_and_written_alike(sample: dict[str, Any]) -> None:
     key, value = record(sample, "tally")
-    assert (key, settlements.decode_progress(key, value)) == (settlements.progress_key("uid-1", 2), TALLY)
-    assert settlements.encode_progress(key, TALLY) == value
+    assert (key, records.decode_progress(key, value)) == (records.progress_key("uid-1", 2), TALLY)
+    assert records.encode_progress(key, TALLY) == value
     key, value = record(sample, "mark")
-    assert (key, settlements.decode_mark(key, value)) == (
-        settlements.mark_key("orders.dlq", 2),
+    assert (key, records.decode_mark(key, value)) == (
+        records.mark_key("orders.dlq", 2),
         (65_543, 1_763_000_000_123),
     )
     key, value = record(sample, "courier")
-    assert (key, settlements.decode_worker_status(key, value, WorkerStatus)) == (
-        settlements.worker_key("orders-courier-0"),
+    assert (key, records.decode_worker_status(key, value, WorkerStatus)) == (
+        records.worker_key("orders-courier-0"),
         WORD,
     )
 
 
 def test_every_key_of_a_ledger_is_known(sample: dict[str, Any]) -> None:
-    assert all(settlements.parse_key(record(sample, name)[0]) for name in sample["ledger"])
+    assert all(records.parse_key(record(sample, name)[0]) for name in sample["ledger"])
 
 
 def test_parked_and_buried_letters_are_read(sample: dict[str, Any]) -> None:
@@ -130,7 +130,7 @@ def test_entries_of_streams_are_read_and_written_alike(sample: dict[str, Any]) -
 
 def test_the_metadata_of_an_offset_is_read_and_written_alike(sample: dict[str, Any]) -> None:
     text = sample["offset metadata"]
-    unfinished = {40: Attempt(2, 1_762_000_001_000), 45: Attempt(0), 47: Attempt(1)}
+    unfinished = {40: Attempts(2, 1_762_000_001_000), 45: Attempts(0), 47: Attempts(1)}
     assert offset_metadata.decode(40, text) == (50, unfinished)
     assert offset_metadata.encode(40, 50, unfinished) == text
 

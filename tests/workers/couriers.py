@@ -12,7 +12,6 @@ from deadletter.brokers.memory import MemoryBroker, MemoryServer
 from deadletter.brokers.memory import subscription as memory_desk
 from deadletter.clock import now_ms
 from deadletter.core.box_spec import BoxSpec
-from deadletter.core.headers import read_ours
 from deadletter.core.letters import Envelope, Message
 from deadletter.workers.courier.courier import Courier
 from deadletter.workers.courier.main import subscription_spec
@@ -20,6 +19,7 @@ from deadletter.workers.courier.status import StatusReporter
 from deadletter.workers.delivery.http.delivery import HttpMessageDelivery, Secrets
 from deadletter.workers.delivery.http.resolver import Resolver, resolve
 from deadletter.workers.process import cancel_and_wait
+from tests.helpers.headers import read_own_envelope
 from tests.workers.services import serving, until
 
 LOOPBACK = ("127.0.0.0/8",)
@@ -70,7 +70,7 @@ class Bench:
         return [message for partition in self.server.boxes[box].partitions for message in partition.values()]
 
     def envelopes(self, box: str = "dead") -> list[Envelope]:
-        return [envelope for message in self.buried(box) if (envelope := read_ours(message))]
+        return [envelope for message in self.buried(box) if (envelope := read_own_envelope(message))]
 
     @property
     def parked(self) -> list[Message]:

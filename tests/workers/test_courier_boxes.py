@@ -7,8 +7,9 @@ from aiohttp import web
 
 from deadletter.clock import now_ms
 from deadletter.core.box_spec import BoxSpec
-from deadletter.core.headers import ATTEMPTS, read_ours
+from deadletter.core.headers import ATTEMPTS
 from deadletter.core.letters import Message
+from tests.helpers.headers import read_own_envelope
 from tests.workers.couriers import message
 from tests.workers.services import serving, status, until
 from tests.workers.wires import Wire
@@ -69,7 +70,7 @@ async def test_poison_is_buried_with_its_bytes_unchanged_and_blocks_nobody(wire:
         assert (letter.key, letter.value or b"") == (one.key, one.value or b"")
         kept = [pair for pair in letter.headers if not pair[0].startswith(("dlq-", "x-orig-dlq-"))]
         assert kept == [pair for pair in one.headers if not pair[0].startswith("dlq-")]
-        envelope = read_ours(letter)
+        envelope = read_own_envelope(letter)
         assert envelope is not None
         assert (envelope.attempts, envelope.reason) == (1, "Refused")
     assert all("X-Injected" not in one.headers for one in service.received)

@@ -4,7 +4,7 @@ from collections import Counter, defaultdict
 
 from aiohttp import web
 
-from deadletter.core.headers import read_ours
+from tests.helpers.headers import read_own_envelope
 from tests.workers.couriers import QUICK, message
 from tests.workers.services import Received, serving, until
 from tests.workers.wires import Wire
@@ -45,7 +45,7 @@ async def test_retries_burials_and_routes(wire: Wire):
     )
     assert Counter(taken.message.value for taken in other) == Counter(f"bad-{n}".encode() for n in range(5))
     for taken in dead:
-        envelope = read_ours(taken.message)
+        envelope = read_own_envelope(taken.message)
         assert envelope is not None
         is_broken = (taken.message.value or b"").startswith(b"broken")
         assert (envelope.attempts, envelope.reason) == ((5, "AttemptsExhausted") if is_broken else (1, "Refused"))

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from aiohttp import web
 
-from deadletter.core.headers import read_ours
 from tests.clocks import off
+from tests.helpers.headers import read_own_envelope
 from tests.workers.couriers import message
 from tests.workers.pods import Pod
 from tests.workers.services import Received, serving, until
@@ -44,6 +44,6 @@ async def test_a_clock_that_is_off_shortens_no_wait_and_loses_nothing(wire: Wire
             await pod.end(signal.SIGKILL)
     waits = [times[1] - times[0] for key, times in seen.items() if key != "bad"]
     assert min(waits) >= WAIT_S
-    envelope = read_ours(letter.message)
+    envelope = read_own_envelope(letter.message)
     assert envelope is not None
     assert envelope.attempts == 1

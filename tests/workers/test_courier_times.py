@@ -10,7 +10,7 @@ from aiohttp import web
 from deadletter.brokers.kafka.subscription import committer
 from deadletter.brokers.types import Claim
 from deadletter.core import times
-from deadletter.core.headers import add_headers, read_ours
+from deadletter.core.headers import add_headers
 from deadletter.core.letters import Envelope, Message, Origin, Place
 from deadletter.plan import pod_template
 from deadletter.workers.courier import letters
@@ -18,6 +18,7 @@ from deadletter.workers.courier.courier import SHUTDOWN_GRACE_S, Courier
 from deadletter.workers.courier.main import subscription_spec
 from deadletter.workers.delivery.http.delivery import HttpMessageDelivery
 from deadletter.workers.delivery.http.request import RequestRenderer
+from tests.helpers.headers import read_own_envelope
 from tests.workers.couriers import QUICK, message, no_secret
 from tests.workers.services import Received, serving, until
 from tests.workers.wires import Wire
@@ -54,7 +55,7 @@ async def test_a_parked_letter_tells_the_time_of_its_message_at_every_attempt(wi
         told = wire.assignment(service.url, policy=policy, delivery={"inlineLimit": "0s"})
         async with wire.courier(told):
             (letter,) = await wire.until_buried(1)
-    envelope = read_ours(letter.message)
+    envelope = read_own_envelope(letter.message)
     assert envelope is not None
     assert envelope.origin.timestamp is not None
     assert [one.headers["Dlq-Attempt"] for one in service.received] == ["1", "2", "3"]

@@ -4,10 +4,10 @@ from collections import Counter
 
 import pytest
 
-from deadletter.core.headers import read_ours
 from deadletter.core.letters import Message
 from tests.bed import beds
 from tests.brokers.spoiling import SPOILERS, Change, spoil
+from tests.helpers.headers import read_own_envelope
 from tests.workers.couriers import message
 from tests.workers.services import serving, until
 from tests.workers.wires import Wire
@@ -37,7 +37,7 @@ async def test_a_batch_that_cannot_be_decoded_is_buried_as_it_is_and_the_others_
     assert Counter(service.bodies) == Counter(one.encode() for one in (*healthy, "last"))
     assert [one.message for one in await wire.buried()] == [letter.message]
     assert letter.message.value == spoiled
-    envelope = read_ours(letter.message)
+    envelope = read_own_envelope(letter.message)
     assert envelope is not None
     assert (envelope.reason, envelope.failure.type, envelope.origin.offset) == ("Undecodable", "UndecodableBatch", 3)
     assert "from offset 3 up to 5" in envelope.failure.message

@@ -7,22 +7,22 @@ from typing import ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict
 
-from deadletter.api.boxes import Boxes
 from deadletter.api.broker_connections import BrokerConnectionSpec
 from deadletter.api.delivery import Delivery, HttpDelivery
 from deadletter.api.queue_spec import Redaction
 from deadletter.api.replays import Rate, ReplaySpec
 from deadletter.api.retry_policies import RetryPolicySpec
 
-__all__ = [
-    "Boxes",
-    "CourierAssignment",
-    "LiveConfig",
-    "RedriveAssignment",
-    "ReplayAssignment",
-    "ReplayTarget",
-    "ResolvedRoute",
-]
+
+class Boxes(BaseModel):
+    """What a queue reads and writes; None: it has no such box."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    source: str | None = None
+    dead: str
+    retry: str | None = None
+    ledger: str
 
 
 class WorkerConfig(BaseModel):

@@ -6,8 +6,8 @@ from typing import ClassVar, Literal
 
 from pydantic import Field
 
+from deadletter.api.assignments import Boxes
 from deadletter.api.base import Bool, Model, NameRef
-from deadletter.api.boxes import Boxes
 from deadletter.api.cel_rules import CelRule, immutable
 from deadletter.api.delivery import Delivery, HttpDelivery, ServiceRef
 from deadletter.api.kinds import AGE, REASON_COLUMN, Kind, PrinterColumn, condition_column

@@ -19,7 +19,7 @@ from deadletter.api.base import (
 from deadletter.api.broker_connections import Config, config_rule
 from deadletter.api.cel_rules import CelRule, immutable, positive_duration
 from deadletter.core import durations
-from deadletter.core.dialects.reader import DIALECT_NAMES as DIALECT_NAMES
+from deadletter.core.dialects.registry import DIALECT_NAMES
 
 CompatName = Literal["KafkaConnect", "Spring"]
 DIALECTS = ("Auto", *DIALECT_NAMES)

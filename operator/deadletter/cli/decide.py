@@ -19,8 +19,7 @@ from deadletter.api.retry_policies import RetryPolicySpec
 from deadletter.core import durations, times
 from deadletter.core.failures import failure_from_error, failure_from_status
 from deadletter.core.letters import Category, Envelope, Failure, Letter, Message, Origin, Place
-from deadletter.core.policy import Policy, decide, schedule
-from deadletter.core.verdicts import Retry, Verdict
+from deadletter.core.policy import Policy, Retry, Verdict, decide, schedule
 
 MALFORMED = "not a failure as JSON; see deadletter decide --help"
 MAX_SCHEDULE_ROWS = 100

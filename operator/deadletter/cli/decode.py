@@ -13,7 +13,9 @@ from typing import Any
 import orjson
 
 from deadletter.core import times
-from deadletter.core.dialects.reader import DIALECT_NAMES, is_pointer, read_envelope, strip_headers
+from deadletter.core.dialects.reader import is_pointer, read_envelope
+from deadletter.core.dialects.registry import DIALECT_NAMES
+from deadletter.core.dialects.strip_headers import strip_headers
 from deadletter.core.fingerprint import fingerprint
 from deadletter.core.letters import SEQUENCE_MASK, Envelope, Message, Origin, Place
 

@@ -35,12 +35,13 @@ from deadletter.cli.cluster_lookup import find_queue_source
 from deadletter.cli.decode import display_offset
 from deadletter.cli.source import LetterSource, UsageError, find_source
 from deadletter.core import times
+from deadletter.core.cel import PredicateError
 from deadletter.core.dialects.reader import read_letter
 from deadletter.core.fingerprint import fingerprint
-from deadletter.core.letters import Letter, Place
+from deadletter.core.letters import Letter, Place, failure_time
 from deadletter.core.redaction import redact
 from deadletter.core.replay_progress import Span
-from deadletter.core.selection import PredicateError, Selection, failure_time
+from deadletter.core.selection import Selection
 from deadletter.kube import ApiError
 
 COLUMNS = ("ID", "TIME", "ATTEMPTS", "GROUP", "CATEGORY", "ERROR")

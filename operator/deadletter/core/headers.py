@@ -65,7 +65,6 @@ OUR_HEADERS = (
 )
 DETECTION_HEADERS = (ORIGIN_TOPIC, ERROR_CATEGORY)  # at least one is in every envelope we write, and nobody else's
 SPOOFED_PREFIX = "x-orig-"
-TOTAL_LIMIT = 8_192
 _LIMITS = {ID: 1_024, ORIGIN_TOPIC: 512, GROUP: 512, ERROR_TYPE: 512, ERROR_MESSAGE: 3_072, REASON: 256, REPLAY: 256}
 _LONGEST = max(_LIMITS.values())  # what is longer is not of our hand
 _ENTRY_ID = re.compile(rb"[0-9]{1,20}-[0-9]{1,20}")
@@ -118,12 +117,6 @@ def _offset_text(offset: int | None) -> str | None:
 
 def _moment(ms: int | None) -> str | None:
     return None if ms is None else times.render(ms)
-
-
-def read_ours(message: Message) -> Envelope | None:
-    """The envelope we wrote, or None when the message carries none of ours."""
-    fields = dict(message.headers)
-    return read_headers(fields) if any(marker in fields for marker in DETECTION_HEADERS) else None
 
 
 def read_headers(fields: dict[str, bytes | None]) -> Envelope:

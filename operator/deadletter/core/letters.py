@@ -125,3 +125,9 @@ class Letter:
     message: Message
     place: Place
     envelope: Envelope
+
+
+def failure_time(letter: Letter) -> int:
+    """When it failed, as far as is known: the envelope's word, or the time of the message itself."""
+    known = letter.envelope.failed_at
+    return letter.message.timestamp if known is None else known

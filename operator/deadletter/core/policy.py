@@ -3,12 +3,35 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from deadletter.core.cel import Predicate
 from deadletter.core.letters import Category, Letter
 from deadletter.core.reasons import Reason
-from deadletter.core.selection import Predicate
-from deadletter.core.verdicts import Bury, Discard, Retry, Verdict
 
 _REFUSED = frozenset({Category.Permission, Category.Validation, Category.Permanent})
+
+
+@dataclass(slots=True, frozen=True)
+class Retry:
+    """Deliver again at `at` (milliseconds since the epoch)."""
+
+    at: int
+
+
+@dataclass(slots=True, frozen=True)
+class Bury:
+    """Lay it into the dead box, for this reason."""
+
+    reason: str
+
+
+@dataclass(slots=True, frozen=True)
+class Discard:
+    """Drop it, counted and warned, for this reason."""
+
+    reason: str
+
+
+Verdict = Retry | Bury | Discard
 
 
 @dataclass(slots=True, frozen=True)

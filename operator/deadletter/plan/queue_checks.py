@@ -1,4 +1,4 @@
-"""Checks of what a queue names: the same chain judges in the reconcile and in the webhook."""
+"""Checks of a queue's spec and of the objects it names; the reconciler and the webhook run the same chain."""
 
 from collections.abc import Iterable, Mapping
 
@@ -7,22 +7,28 @@ from deadletter.api.broker_connections import BrokerConnection
 from deadletter.api.dead_letter_queues import DeadLetterQueue
 from deadletter.api.replays import Replay
 from deadletter.api.retry_policies import RetryPolicy
-from deadletter.core import selection
-from deadletter.core.dialects import origins
+from deadletter.core.cel import Predicate, PredicateError
+from deadletter.core.condition_types import BOXES_READY, STALLED
+from deadletter.core.dialects import registry
 from deadletter.core.reasons import Reason
-from deadletter.plan.facts import QueueFacts, SecretFact
-from deadletter.plan.findings import BOXES, SPEC, Finding
+from deadletter.plan.facts import QueueFacts, ReplayFacts, SecretFact
+from deadletter.plan.findings import Finding
+
+SHOWN_QUEUES = 5
 
 
 def missing_reference(kind: str, name: str, reason: Reason) -> Finding:
-    """Something that is named does not exist."""
-    return Finding(reason, f"{kind} {name} does not exist; create it first.", is_transient=True, is_missing_reference=True)
+    """Return the finding for a named object that does not exist."""
+    return Finding(reason, f"{kind} {name} does not exist; create it first.", is_missing_reference=True)
 
 
-def fields_are_supported(thing: DeadLetterQueue | BrokerConnection | Replay, _: object = None) -> Finding | None:
+def fields_are_supported(resource: DeadLetterQueue | BrokerConnection | Replay, _: object = None) -> Finding | None:
     """Reject fields that the schema accepts and no release implements yet."""
-    fields = unsupported_fields(thing)
-    return Finding(Reason.NotSupportedYet, f"Not supported yet: {', '.join(fields)}.", False, SPEC) if fields else None
+    fields = unsupported_fields(resource)
+    if not fields:
+        return None
+    message = f"{', '.join(fields)}: this release does not support it yet. Remove it or choose another value."
+    return Finding(Reason.NotSupportedYet, message, False, STALLED)
 
 
 def unsupported_fields(resource: DeadLetterQueue | BrokerConnection | Replay) -> list[str]:
@@ -33,60 +39,66 @@ def unsupported_fields(resource: DeadLetterQueue | BrokerConnection | Replay) ->
 
 
 def expressions_compile(queue: DeadLetterQueue, _: QueueFacts) -> Finding | None:
-    """Every CEL expression is one, and says yes or no."""
-    texts = {f"spec.routes[{at}].match": route.match for at, route in enumerate(queue.spec.routes)}
-    texts |= {"spec.redrive.where": queue.spec.redrive.where} if queue.spec.redrive.where else {}
-    return next((found for field, text in texts.items() if (found := check_expression(field, text))), None)
-
-
-def check_expression(field: str, text: str) -> Finding | None:
-    """What is wrong with one expression, and where."""
-    try:
-        selection.Predicate(text)
-    except selection.PredicateError as error:
-        return Finding(Reason.InvalidSpec, f"{field}: {error}", False, SPEC)
-    return None
+    """Require that every CEL expression of the queue compiles and returns a bool."""
+    expressions = {f"spec.routes[{index}].match": route.match for index, route in enumerate(queue.spec.routes)}
+    if queue.spec.redrive.where:
+        expressions["spec.redrive.where"] = queue.spec.redrive.where
+    return _check_expressions(expressions)
 
 
 def rules_compile(policy: RetryPolicy) -> Finding | None:
-    """Every rule's expression is one, and says yes or no."""
-    texts = {f"spec.rules[{at}].match": rule.match for at, rule in enumerate(policy.spec.rules)}
-    return next((found for field, text in texts.items() if (found := check_expression(field, text))), None)
+    """Require that the expression of every rule compiles and returns a bool."""
+    return _check_expressions({f"spec.rules[{index}].match": rule.match for index, rule in enumerate(policy.spec.rules)})
+
+
+def _check_expressions(expressions: Mapping[str, str]) -> Finding | None:
+    return next((found for field, text in expressions.items() if (found := check_expression(field, text))), None)
+
+
+def check_expression(field: str, text: str) -> Finding | None:
+    """Return why a CEL expression cannot be used, with its field and the position of the error."""
+    try:
+        Predicate(text)
+    except PredicateError as error:
+        return Finding(Reason.InvalidSpec, f"{field}: {error}", False, STALLED)
+    return None
 
 
 def no_self_reference(queue: DeadLetterQueue, _: QueueFacts) -> Finding | None:
-    """A queue cannot be its own dead-letter target."""
+    """Reject a route to the queue itself."""
     if any(route.queue_ref.name == queue.name for route in queue.spec.routes):
-        return Finding(Reason.SelfReference, f"DeadLetterQueue {queue.name} cannot reference itself.", False)
+        message = f"DeadLetterQueue {queue.name} cannot reference itself; name another queue in spec.routes."
+        return Finding(Reason.SelfReference, message, False)
     return None
 
 
 def connection_exists(queue: DeadLetterQueue, facts: QueueFacts) -> Finding | None:
-    """The broker must be known."""
+    """Require that `spec.brokerRef` exists."""
     if facts.connection is None:
         return missing_reference("BrokerConnection", queue.spec.broker_ref.name, Reason.BrokerConnectionNotFound)
     return None
 
 
 def names_are_legal(queue: DeadLetterQueue, facts: QueueFacts) -> Finding | None:
-    """A Kafka takes fewer names than a Redis."""
+    """Require names that the broker accepts; Kafka accepts fewer than Redis."""
     illegal = queue.illegal_names(facts.connection.spec.is_redis) if facts.connection else ()
     if illegal:
-        sentence = f"{', '.join(illegal)}: a Kafka topic's name is made of letters, digits, '.', '_' and '-'."
-        return Finding(Reason.InvalidSpec, sentence, False, SPEC)
+        fields = ", ".join(f"spec.{field}" for field in illegal)
+        message = f"{fields}: not the name of a Kafka topic. Use letters, digits, '.', '_' and '-' only."
+        return Finding(Reason.InvalidSpec, message, False, STALLED)
     return None
 
 
 def policy_exists(queue: DeadLetterQueue, facts: QueueFacts) -> Finding | None:
-    """The policy must be known."""
-    named = queue.spec.retry_policy_ref
-    if named is not None and facts.policy is None:
-        return missing_reference("RetryPolicy", named.name, Reason.RetryPolicyNotFound)
+    """Require that `spec.retryPolicyRef` exists."""
+    ref = queue.spec.retry_policy_ref
+    if ref is not None and facts.policy is None:
+        return missing_reference("RetryPolicy", ref.name, Reason.RetryPolicyNotFound)
     return None
 
 
 def targets_exist(queue: DeadLetterQueue, facts: QueueFacts) -> Finding | None:
-    """Queues that routes name must be known."""
+    """Require that the queues of `spec.routes` exist."""
     for name in route_targets(queue):
         if name not in facts.queues:
             return missing_reference("DeadLetterQueue", name, Reason.QueueNotFound)
@@ -94,113 +106,126 @@ def targets_exist(queue: DeadLetterQueue, facts: QueueFacts) -> Finding | None:
 
 
 def route_targets(queue: DeadLetterQueue) -> tuple[str, ...]:
-    """Every queue its routes name, once."""
+    """Return the names of the queues in `spec.routes`, each once."""
     return tuple(dict.fromkeys(route.queue_ref.name for route in queue.spec.routes))
 
 
 def no_cycle(queue: DeadLetterQueue, facts: QueueFacts) -> Finding | None:
-    """Letters must not travel in a circle."""
+    """Reject two queues that route to each other."""
     for name in route_targets(queue):
         target = facts.queues.get(name)
         if target is not None and name != queue.name and queue.name in route_targets(target):
-            sentence = f"DeadLetterQueue {queue.name} and {name} route to each other: a cycle."
-            return Finding(Reason.CyclicReference, sentence, False)
+            message = f"DeadLetterQueue {queue.name} and {name} route to each other: a cycle. Remove one of the routes."
+            return Finding(Reason.CyclicReference, message, False)
     return None
 
 
 def target_has_no_routes(queue: DeadLetterQueue, facts: QueueFacts) -> Finding | None:
-    """A target has no target of its own."""
+    """Reject a route to a queue that has routes itself."""
     for name in route_targets(queue):
         target = facts.queues.get(name)
         if target is not None and target.spec.routes:
-            return Finding(
-                Reason.ChainedReference,
-                f"DeadLetterQueue {name} is a dead-letter target and cannot have its own dead-letter queue.",
-                False,
+            message = (
+                f"DeadLetterQueue {name} is a dead-letter target and cannot have its own dead-letter queue. "
+                "Remove its spec.routes, or route to another queue."
             )
+            return Finding(Reason.ChainedReference, message, False)
     return None
 
 
 def route_target_has_no_routes(queue: DeadLetterQueue, facts: QueueFacts) -> Finding | None:
-    """A queue that others route to gets no routes."""
-    users = sorted(name for name, other in facts.queues.items() if name != queue.name and queue.name in route_targets(other))
+    """Reject routes of a queue that others route to."""
+    users = sorted(
+        name for name, other in facts.queues.items() if name != queue.name and queue.name in route_targets(other)
+    )
     if users and queue.spec.routes:
-        return Finding(
-            Reason.ChainedReference,
-            f"DeadLetterQueue {queue.name} is the dead-letter target of {', '.join(users[:5])} "
-            "and cannot have its own dead-letter queue.",
-            False,
+        message = (
+            f"DeadLetterQueue {queue.name} is the dead-letter target of {', '.join(users[:SHOWN_QUEUES])} "
+            "and cannot have its own dead-letter queue. Remove its spec.routes, or the routes to it."
         )
+        return Finding(Reason.ChainedReference, message, False)
     return None
 
 
 def routes_share_broker(queue: DeadLetterQueue, facts: QueueFacts) -> Finding | None:
-    """A letter and its route's box lie on one broker."""
+    """Require that the queues of `spec.routes` use the same BrokerConnection."""
     for name in route_targets(queue):
         target = facts.queues.get(name)
         if target is not None and target.spec.broker_ref.name != queue.spec.broker_ref.name:
-            sentence = f"DeadLetterQueue {name} lives on another broker; a route stays on one BrokerConnection."
-            return Finding(Reason.BrokerMismatch, sentence, False)
+            message = (
+                f"DeadLetterQueue {name} uses BrokerConnection {target.spec.broker_ref.name}, and a route stays on one "
+                f"broker. Route to a queue with spec.brokerRef {queue.spec.broker_ref.name}."
+            )
+            return Finding(Reason.BrokerMismatch, message, False)
     return None
 
 
 def box_is_free(queue: DeadLetterQueue, facts: QueueFacts) -> Finding | None:
-    """One dead box has one owner, the oldest queue."""
-    if facts.box_owner is None or facts.connection is None:
+    """Require that no older queue uses the same dead box."""
+    owner = facts.box_owner
+    if owner is None or facts.connection is None:
         return None
     box = queue.boxes(facts.connection.spec.is_redis).dead
-    whose = "a queue of another namespace" if facts.box_owner.in_other_namespace else f"DeadLetterQueue {facts.box_owner.name}"
-    return Finding(Reason.BoxConflict, f"{box} is already the dead box of {whose}.", False, BOXES)
+    name = "a queue of another namespace" if owner.in_other_namespace else f"DeadLetterQueue {owner.name}"
+    message = f"{box} is already the dead box of {name}. Set another spec.dead.name, or delete one of the two queues."
+    return Finding(Reason.BoxConflict, message, False, BOXES_READY)
 
 
 def redrive_origin_is_known(queue: DeadLetterQueue, _: QueueFacts) -> Finding | None:
-    """Letters go back by themselves only where it is known whence they came and whether they came back."""
+    """Require for a standing redrive that letters name their origin, and that a letter that fails again is noticed."""
     if queue.spec.redrive.strategy not in ("Automatic", "Selective"):
         return None
     return check_origin_topic(queue) or check_origin_offset(queue, "spec.redrive", "use strategy Manual")
 
 
 def check_origin_topic(queue: DeadLetterQueue) -> Finding | None:
-    """Does nothing tell the topic that letters came from?"""
+    """Return a finding if neither the dialect nor `spec.dead.origin` names the topic that letters came from."""
     dead = queue.spec.dead
-    if dead.origin is not None or origins.names_topic(dead.dialect):
+    if dead.origin is not None or registry.names_topic(dead.dialect):
         return None
-    sentence = f"Letters of dialect {dead.dialect} do not name the topic they came from"
-    return Finding(
-        Reason.OriginUnknown, f"{sentence}; set spec.dead.origin of DeadLetterQueue {queue.name}.", False, SPEC
+    message = (
+        f"Letters of dialect {dead.dialect} do not name the topic they came from; "
+        f"set spec.dead.origin of DeadLetterQueue {queue.name}."
     )
+    return Finding(Reason.OriginUnknown, message, False, STALLED)
 
 
-def check_origin_offset(queue: DeadLetterQueue, field: str, advice: str) -> Finding | None:
-    """Would a letter that was sent back and failed again look like a new one?"""
+def check_origin_offset(queue: DeadLetterQueue, field: str, remedy: str) -> Finding | None:
+    """Return a finding if a letter that was sent back and failed again would look like a new letter."""
     dialect = queue.spec.dead.dialect
-    if origins.names_offset(dialect):
+    if registry.names_offset(dialect):
         return None
-    sentence = f"{field}: letters of dialect {dialect} do not name the offset they came from, so those that fail again"
-    return Finding(Reason.OriginUnknown, f"{sentence} cannot be recognised; {advice}.", False, SPEC)
+    message = (
+        f"{field}: letters of dialect {dialect} do not name the offset they came from, so those that fail again "
+        f"cannot be recognised; {remedy}."
+    )
+    return Finding(Reason.OriginUnknown, message, False, STALLED)
 
 
 def secrets_exist(queue: DeadLetterQueue, facts: QueueFacts) -> Finding | None:
-    """Secrets of the broker and of the delivery are there, with their keys."""
+    """Require the Secrets of the connection and of the delivery, with their keys."""
     keys = secret_keys(queue, facts.connection) if facts.connection else ()
     return check_secret_keys(queue.namespace, keys, facts.secrets)
 
 
 def secret_keys(queue: DeadLetterQueue, connection: BrokerConnection) -> tuple[SecretKeyRef, ...]:
-    """Every key that the queue's worker, or the operator on its behalf, must read."""
+    """Return every Secret key that the queue's worker, or the operator on its behalf, reads."""
     delivery = queue.spec.delivery
     return connection.spec.secret_keys + (delivery.http.secret_keys if delivery else ())
 
 
-def check_secret_keys(namespace: str, keys: Iterable[SecretKeyRef], facts: Mapping[str, SecretFact]) -> Finding | None:
-    """What is wrong with the first of these keys that cannot be read."""
+def check_secret_keys(
+    namespace: str, keys: Iterable[SecretKeyRef], facts: Mapping[str, SecretFact]
+) -> Finding | None:
+    """Return a finding for the first of these keys that cannot be read."""
     return next((found for key in keys if (found := check_secret_key(namespace, key, facts[key.name]))), None)
 
 
 def check_secret_key(namespace: str, ref: SecretKeyRef, fact: SecretFact) -> Finding | None:
-    """What is wrong with one key of a Secret."""
+    """Return why one key of a Secret cannot be read."""
     if not fact.readable:
-        return Finding(Reason.SecretNotReadable, fact.refusal or f"Secret {ref.name} may not be read in {namespace}.")
+        message = fact.refusal or f"The operator may not read Secret {ref.name} in {namespace}; grant it get on Secrets."
+        return Finding(Reason.SecretNotReadable, message)
     if not fact.exists:
         return missing_reference("Secret", ref.name, Reason.SecretNotFound)
     if ref.key not in fact.keys:
@@ -208,13 +233,13 @@ def check_secret_key(namespace: str, ref: SecretKeyRef, fact: SecretFact) -> Fin
     return None
 
 
-def service_exists(_: DeadLetterQueue, facts: QueueFacts) -> Finding | None:
-    """The Service that messages are delivered to is there."""
-    absent = next((name for name, exists in facts.services.items() if not exists), None)
-    return missing_reference("Service", absent, Reason.ServiceNotFound) if absent else None
+def service_exists(_: DeadLetterQueue | Replay, facts: QueueFacts | ReplayFacts) -> Finding | None:
+    """Require that the Services that messages or letters are sent to exist."""
+    missing = next((name for name, exists in facts.services.items() if not exists), None)
+    return missing_reference("Service", missing, Reason.ServiceNotFound) if missing else None
 
 
-# In the order users should hear them: what can never heal first.
+# These need the informer caches only. Problems that never go away by themselves come first.
 OBJECT_CHECKS = (
     fields_are_supported,
     expressions_compile,
@@ -230,4 +255,5 @@ OBJECT_CHECKS = (
     policy_exists,
     targets_exist,
 )
-QUEUE_CHECKS = (*OBJECT_CHECKS, secrets_exist, service_exists)
+# These need Secrets and Services, which are read with one GET each.
+LOOKUP_CHECKS = (secrets_exist, service_exists)

@@ -45,37 +45,37 @@ class KafkaPublishedPositions:
 class KafkaBroker:
     """See `base.Broker`."""
 
-    def __init__(self, line: KafkaClient) -> None:
-        self._line = line
+    def __init__(self, kafka: KafkaClient) -> None:
+        self._kafka = kafka
         self._sightings = TimestampCache()
 
     async def server_info(self) -> ServerInfo:
         """Who answers."""
-        return await topics.describe_server(self._line)
+        return await topics.describe_server(self._kafka)
 
     async def describe(self, names: Sequence[str]) -> Mapping[str, BoxState]:
         """The topics among `names` that exist."""
-        return await topics.describe_topics(self._line, names)
+        return await topics.describe_topics(self._kafka, names)
 
     async def ensure(self, spec: BoxSpec) -> BoxState:
         """Make the topic as asked, or bring it there."""
-        return await topics.ensure_topic(self._line, spec)
+        return await topics.ensure_topic(self._kafka, spec)
 
     async def delete(self, names: Sequence[str]) -> None:
         """Delete topics."""
-        await topics.delete_topics(self._line, names)
+        await topics.delete_topics(self._kafka, names)
 
     async def window(self, box: str, archived: bool = False) -> tuple[Span, ...]:
         """First and end offset of each partition; archived letters lie in the same topic."""
         del archived
-        return await reads.window(self._line, box)
+        return await reads.window(self._kafka, box)
 
     async def read(
         self, box: str, spans: Sequence[Span], archived: bool = False
     ) -> AsyncGenerator[list[StoredMessage], None]:
         """What is committed in these spans."""
         del archived
-        async with aclosing(reads.read_spans(self._line, box, spans)) as batches:
+        async with aclosing(reads.read_spans(self._kafka, box, spans)) as batches:
             async for batch in batches:
                 if batch:
                     self._sightings.add(batch)
@@ -83,7 +83,7 @@ class KafkaBroker:
 
     async def settled_offsets(self, box: str, ledger: str) -> Mapping[int, Offsets]:
         """Settled offsets per partition."""
-        kept = await ledgers.read_ledger(self._line, ledger, lambda key: (key.kind, key.subject) == ("settled", box))
+        kept = await ledgers.read_ledger(self._kafka, ledger, lambda key: (key.kind, key.subject) == ("settled", box))
         found: dict[int, Settlements] = {}
         with translated(ledger):
             for key, (parsed, value) in kept.items():
@@ -94,8 +94,8 @@ class KafkaBroker:
         """Publish without settling: at least once."""
         if not publications:
             return
-        packed = await record_batches.pack_publications(publications, record_batches.TopicLimits(self._line), in_transaction=False)
-        producer = await self._line.start_producer()
+        packed = await record_batches.pack_publications(publications, record_batches.TopicLimits(self._kafka), in_transaction=False)
+        producer = await self._kafka.start_producer()
         try:
             with translated(publications[0].to):
                 await record_batches.send_batches(producer, packed)
@@ -106,19 +106,19 @@ class KafkaBroker:
         self, box: str, ledger: str, partition: int, uid: str, archived: bool = False
     ) -> AbstractAsyncContextManager[PartitionWriter]:
         """Become the settler of one box partition."""
-        return open_mover(self._line, box, ledger, partition, uid, archived, self._sightings)
+        return open_mover(self._kafka, box, ledger, partition, uid, archived, self._sightings)
 
     def subscribe(self, spec: SubscriptionSpec) -> AbstractAsyncContextManager[Subscription]:
         """Join the group and work on the source and the retry box."""
-        return open_subscription(self._line, spec)
+        return open_subscription(self._kafka, spec)
 
     async def is_group_lost(self, source: str, group: str) -> bool:
         """True if there are messages and no offset of the group."""
-        return await beginnings.has_lost_offsets(self._line, source, group)
+        return await beginnings.has_lost_offsets(self._kafka, source, group)
 
     async def resume_group(self, source: str, group: str, start: StartPosition) -> ResumedGroup | None:
         """Commit the group's offsets."""
-        return await beginnings.resume_group(self._line, source, group, start)
+        return await beginnings.resume_group(self._kafka, source, group, start)
 
     async def selected_offsets(self, ledger: str, uid: str) -> Mapping[int, Offsets]:
         """What the DryRun selected."""
@@ -136,7 +136,7 @@ class KafkaBroker:
 
     async def _chunks(self, ledger: str, kind: str, uid: str) -> AsyncIterator[tuple[Key, list[int]]]:
         """One after the other: a chunk is 8 KiB at most, its offsets as numbers are two MiB."""
-        kept = await ledgers.read_ledger(self._line, ledger, lambda key: (key.kind, key.subject) == (kind, uid))
+        kept = await ledgers.read_ledger(self._kafka, ledger, lambda key: (key.kind, key.subject) == (kind, uid))
         with translated(ledger):
             for key, (parsed, value) in kept.items():
                 yield parsed, [parsed.chunk << CHUNK_BITS | low for low in decode_chunk(key, value)]
@@ -144,7 +144,7 @@ class KafkaBroker:
     async def replay_progress(self, ledger: str) -> Mapping[str, Sequence[PartitionProgress]]:
         """What every Replay has counted."""
         found: dict[str, list[PartitionProgress]] = {}
-        kept = await ledgers.read_ledger(self._line, ledger, lambda key: key.kind == "tally")
+        kept = await ledgers.read_ledger(self._kafka, ledger, lambda key: key.kind == "tally")
         with translated(ledger):
             for key, (parsed, value) in kept.items():
                 try:
@@ -158,25 +158,25 @@ class KafkaBroker:
     async def delete_replay_records(self, ledger: str, uid: str) -> None:
         """Remove selection, produced and tally of a deleted Replay."""
         kinds = ("selected", "produced", "tally")
-        await ledgers.delete_keys(self._line, ledger, lambda key: key.kind in kinds and key.subject == uid)
+        await ledgers.delete_keys(self._kafka, ledger, lambda key: key.kind in kinds and key.subject == uid)
 
     async def reset_ledger(self, box: str, ledger: str) -> None:
         """Nothing of this box is settled any more; whoever settles it now is fenced first."""
-        for partition in range(await self._line.partition_count(box)):
-            await (await TransactionalProducer.open(self._line, f"dlq.{box}.{partition}")).close()
+        for partition in range(await self._kafka.partition_count(box)):
+            await (await TransactionalProducer.open(self._kafka, f"dlq.{box}.{partition}")).close()
         await ledgers.delete_keys(
-            self._line, ledger, lambda key: key.kind in ("settled", "mark") and key.subject == box
+            self._kafka, ledger, lambda key: key.kind in ("settled", "mark") and key.subject == box
         )
 
     async def match_ledger_replication(self, box: str, ledger: str) -> str:
         """Bring an existing ledger to the replicas of its dead topic."""
-        return await topics.match_ledger_replication(self._line, ledger, box)
+        return await topics.match_ledger_replication(self._kafka, ledger, box)
 
     async def report_status(self, box: str, ledger: str, pod: str, word: WorkerStatus | None) -> None:
         """Keep the word of a worker without a desk."""
-        await topics.ensure_ledger(self._line, ledger, box)
-        await ledgers.write_worker_status(self._line, ledger, pod, word)
+        await topics.ensure_ledger(self._kafka, ledger, box)
+        await ledgers.write_worker_status(self._kafka, ledger, pod, word)
 
     def monitor(self) -> BoxMonitor:
         """A new, empty set of registers."""
-        return KafkaMonitor(self._line)
+        return KafkaMonitor(self._kafka)

@@ -25,10 +25,10 @@ from deadletter.core.ledger.records import decode_chunk, highest_offset, parse_k
 OTHERS_TAKE = TRANSACTION_TIMEOUT_MS / 1000 + 5  # whoever else has a transaction open ends it, or its broker does
 
 
-async def first_open_offsets(line: KafkaClient, tps: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+async def first_open_offsets(kafka: KafkaClient, tps: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
     """The partitions in which some transaction is open, and the offset it is open from."""
     wanted = dict.fromkeys(tps, LATEST)
-    stable, ends = await line.list_offsets(wanted, committed=True), await line.list_offsets(wanted)
+    stable, ends = await kafka.list_offsets(wanted, committed=True), await kafka.list_offsets(wanted)
     found = {}
     for tp, end in ends.items():
         first = stable[tp]
@@ -41,46 +41,46 @@ async def first_open_offsets(line: KafkaClient, tps: Iterable[TopicPartition]) -
     return found
 
 
-async def default_targets(line: KafkaClient, spec: SubscriptionSpec, partition: int) -> list[TopicPartition]:
+async def default_targets(kafka: KafkaClient, spec: SubscriptionSpec, partition: int) -> list[TopicPartition]:
     """Where the letters of a claimed partition go, but for routes."""
-    counts = await line.partition_counts([spec.dead, spec.retry])
+    counts = await kafka.partition_counts([spec.dead, spec.retry])
     return [TopicPartition(name, partition % count) for name, count in counts.items()]
 
 
 async def complete_hanging(
-    line: KafkaClient, room: TransactionalProducer, places: Iterable[TopicPartition], group: str = "", source: TopicPartition | None = None
+    kafka: KafkaClient, room: TransactionalProducer, places: Iterable[TopicPartition], group: str = "", source: TopicPartition | None = None
 ) -> None:
     """Once a place: if something is open there, repeat how the last transaction before us ended."""
     new = [place for place in places if place not in room.checked_partitions]
     if room.last_committed is not None and (new or source):
-        found = await first_open_offsets(line, new) if new else {}
-        waits = source is not None and await has_unstable_offset(line, group, source)
+        found = await first_open_offsets(kafka, new) if new else {}
+        waits = source is not None and await has_unstable_offset(kafka, group, source)
         if found or waits:
             await room.write_markers(found, room.last_committed, group if waits else None)
     room.checked_partitions.update(new)
 
 
-async def complete_hanging_in_ledger(line: KafkaClient, room: TransactionalProducer, tp: TopicPartition, settler: int | None = None) -> None:
+async def complete_hanging_in_ledger(kafka: KafkaClient, room: TransactionalProducer, tp: TopicPartition, settler: int | None = None) -> None:
     """Say it again in the ledger and wait for the transactions of others.
 
     What still stays open is ours, and no coordinator remembers it: what a settler published tells how it ended.
     """
-    await line.offsets_at(tp.topic, [tp.partition])
-    await complete_hanging(line, room, [tp])
+    await kafka.offsets_at(tp.topic, [tp.partition])
+    await complete_hanging(kafka, room, [tp])
     deadline = asyncio.get_running_loop().time() + OTHERS_TAKE
-    while tp in (found := await first_open_offsets(line, [tp])):
+    while tp in (found := await first_open_offsets(kafka, [tp])):
         if asyncio.get_running_loop().time() > deadline:
-            committed = settler is not None and await _was_published(line, tp, found[tp], settler)
+            committed = settler is not None and await _was_published(kafka, tp, found[tp], settler)
             await room.write_markers([tp], committed)
             return
         await asyncio.sleep(0.1)
 
 
-async def _was_published(line: KafkaClient, tp: TopicPartition, first: int, settler: int) -> bool:
+async def _was_published(kafka: KafkaClient, tp: TopicPartition, first: int, settler: int) -> bool:
     """Do the open records of the ledger stand for messages that consumers can see?"""
-    end = (await line.offsets_at(tp.topic, [tp.partition]))[tp.partition]
+    end = (await kafka.offsets_at(tp.topic, [tp.partition]))[tp.partition]
     sent: dict[TopicPartition, int] = {}
-    consumer = await line.start_consumer(isolation_level="read_uncommitted")
+    consumer = await kafka.start_consumer(isolation_level="read_uncommitted")
     try:
         async for records in reads.read_records(consumer, {tp: (first, end)}):
             for record in records[tp]:
@@ -93,11 +93,11 @@ async def _was_published(line: KafkaClient, tp: TopicPartition, first: int, sett
                         )
     finally:
         await consumer.stop()
-    return bool(sent) and all([await _is_visible(line, place, offset) for place, offset in sent.items()])
+    return bool(sent) and all([await _is_visible(kafka, place, offset) for place, offset in sent.items()])
 
 
-async def _is_visible(line: KafkaClient, tp: TopicPartition, offset: int) -> bool:
-    await line.offsets_at(tp.topic, [tp.partition])
-    if (await first_open_offsets(line, [tp])).get(tp, offset + 1) <= offset:
+async def _is_visible(kafka: KafkaClient, tp: TopicPartition, offset: int) -> bool:
+    await kafka.offsets_at(tp.topic, [tp.partition])
+    if (await first_open_offsets(kafka, [tp])).get(tp, offset + 1) <= offset:
         return False
-    return await reads.read_timestamp(line, tp.topic, tp.partition, offset) is not None
+    return await reads.read_timestamp(kafka, tp.topic, tp.partition, offset) is not None

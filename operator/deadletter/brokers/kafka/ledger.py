@@ -28,17 +28,17 @@ def ledger_partition(partition: int) -> int:
     return partition % LEDGER_PARTITIONS
 
 
-async def read_ledger(line: KafkaClient, ledger: str, wanted: Wanted, partitions: Sequence[int] | None = None) -> Kept:
+async def read_ledger(kafka: KafkaClient, ledger: str, wanted: Wanted, partitions: Sequence[int] | None = None) -> Kept:
     """Return the last value of every wanted key, unknown kinds skipped; nothing when there is no ledger."""
-    if ledger not in await line.partition_counts([ledger]):
+    if ledger not in await kafka.partition_counts([ledger]):
         return {}
     asked = range(LEDGER_PARTITIONS) if partitions is None else partitions
-    starts, ends = await line.offsets_at(ledger, asked, EARLIEST), await line.offsets_at(ledger, asked)
+    starts, ends = await kafka.offsets_at(ledger, asked, EARLIEST), await kafka.offsets_at(ledger, asked)
     spans = {TopicPartition(ledger, p): (starts[p], ends[p]) for p in asked}
     kept: Kept = {}
     if all(start >= end for start, end in spans.values()):
         return kept
-    consumer = await line.start_consumer(max_partition_fetch_bytes=LEDGER_FETCH_BYTES, fetch_max_bytes=4 * LEDGER_FETCH_BYTES)
+    consumer = await kafka.start_consumer(max_partition_fetch_bytes=LEDGER_FETCH_BYTES, fetch_max_bytes=4 * LEDGER_FETCH_BYTES)
     try:
         async for records in reads.read_records(consumer, spans, RECORDS_PER_POLL):
             for batch in records.values():
@@ -65,14 +65,14 @@ async def pack_ledger_records(ledger: str, partition: int, entries: Entries, tar
     return await pack_messages(ledger, ledger_partition(partition), (Message(*entry) for entry in entries), targets)
 
 
-async def write_without_transaction(line: KafkaClient, ledger: str, entries: Mapping[int, Entries]) -> None:
+async def write_without_transaction(kafka: KafkaClient, ledger: str, entries: Mapping[int, Entries]) -> None:
     """Write records that stand for nothing else, by partition: tombstones of housekeeping, a courier's word."""
-    targets = TopicLimits(line)
+    targets = TopicLimits(kafka)
     packed = [
         await pack_messages(ledger, partition, (Message(*entry) for entry in some), targets, in_transaction=False)
         for partition, some in entries.items()
     ]
-    producer = await line.start_producer()
+    producer = await kafka.start_producer()
     try:
         with translated("the ledger"):
             await send_batches(producer, packed)
@@ -80,19 +80,19 @@ async def write_without_transaction(line: KafkaClient, ledger: str, entries: Map
         await discard_producer(producer)
 
 
-async def write_worker_status(line: KafkaClient, ledger: str, pod: str, word: WorkerStatus | None) -> None:
+async def write_worker_status(kafka: KafkaClient, ledger: str, pod: str, word: WorkerStatus | None) -> None:
     """What a worker last said; None takes it back."""
     key = worker_key(pod)
     value = None if word is None else encode_worker_status(key, asdict(word))
-    await write_without_transaction(line, ledger, {0: [(key, value)]})
+    await write_without_transaction(kafka, ledger, {0: [(key, value)]})
 
 
-async def delete_keys(line: KafkaClient, ledger: str, wanted: Wanted) -> None:
+async def delete_keys(kafka: KafkaClient, ledger: str, wanted: Wanted) -> None:
     """Tombstone every wanted key, in the partition where it lies."""
     gone = {}
     for partition in range(LEDGER_PARTITIONS):
-        kept = await read_ledger(line, ledger, wanted, [partition])
+        kept = await read_ledger(kafka, ledger, wanted, [partition])
         if kept:
             gone[partition] = [(key, None) for key in kept]
     if gone:
-        await write_without_transaction(line, ledger, gone)
+        await write_without_transaction(kafka, ledger, gone)

@@ -16,7 +16,7 @@ from deadletter.core.box_stats import BoxStats, FailureGroup
 from deadletter.core.dialects.reader import read_letter
 from deadletter.core.fingerprint import fingerprint
 from deadletter.core.heartbeats import HeartbeatTracker, WorkerStatus
-from deadletter.core.ledger import settlements as core
+from deadletter.core.ledger import records
 from deadletter.core.ledger.settlements import Settlements
 from deadletter.core.letter_index import OTHER, LetterIndex
 from deadletter.core.replay_progress import PartitionProgress
@@ -54,7 +54,7 @@ class QueueState:
         Settlements are not skipped: their letters would count as open.
         """
         key, value = record.key or b"", record.value
-        parsed = core.parse_key(key)
+        parsed = records.parse_key(key)
         with translated(self.watched.ledger):
             if parsed is None:
                 self._skip(key, value)
@@ -63,20 +63,20 @@ class QueueState:
             else:
                 try:
                     self._note(parsed, key, value)
-                except core.UnknownRecord:
+                except records.UnknownRecord:
                     self._skip(key, value)
 
-    def _note(self, parsed: core.Key, key: bytes, value: bytes | None) -> None:
+    def _note(self, parsed: records.Key, key: bytes, value: bytes | None) -> None:
         match parsed.kind:
             case "mark" if parsed.subject == self.watched.dead:
-                self._put(self.marks, parsed.partition, value and core.decode_mark(key, value))
+                self._put(self.marks, parsed.partition, value and records.decode_mark(key, value))
             case "tally":
-                tally = value and core.decode_progress(key, value)
+                tally = value and records.decode_progress(key, value)
                 partitions = self.tallies.setdefault(parsed.subject, {})
                 self._put(partitions, parsed.partition, tally)
                 self._put(self.tallies, parsed.subject, partitions or None)
             case "courier":
-                self._put(self.worker_statuses, parsed.subject, value and core.decode_worker_status(key, value, WorkerStatus))
+                self._put(self.worker_statuses, parsed.subject, value and records.decode_worker_status(key, value, WorkerStatus))
 
     def _skip(self, key: bytes, value: bytes | None) -> None:
         if value is not None:
@@ -90,7 +90,7 @@ class QueueState:
         else:
             where[key] = value
 
-    def _settle(self, parsed: core.Key, key: bytes, value: bytes | None) -> None:
+    def _settle(self, parsed: records.Key, key: bytes, value: bytes | None) -> None:
         """A chunk only grows, but for a restored archive or a reset: those are rare, so start the register anew."""
         fresh = self.settlements(parsed.subject, parsed.partition).load(key, value)
         if parsed.subject == self.watched.retry:

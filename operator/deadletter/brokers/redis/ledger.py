@@ -10,7 +10,7 @@ from deadletter.brokers.redis import keys
 from deadletter.brokers.redis.client import Line, Word
 from deadletter.brokers.skipped_records import log_skipped
 from deadletter.core.heartbeats import WorkerStatus
-from deadletter.core.ledger.settlements import (
+from deadletter.core.ledger.records import (
     LedgerError,
     UnknownRecord,
     decode_progress,

@@ -20,7 +20,7 @@ from deadletter.brokers.redis.packed_selection import packed
 from deadletter.brokers.redis.publish import Guard, Parcel, publish, unmark
 from deadletter.brokers.redis.scripts import LIST_IDS, SETTLE
 from deadletter.brokers.types import CommitBatch
-from deadletter.core.ledger.settlements import encode_progress, progress_key
+from deadletter.core.ledger.records import encode_progress, progress_key
 from deadletter.core.letters import Place
 from deadletter.core.replay_progress import PartitionProgress, SettledAs
 

@@ -17,7 +17,7 @@ from deadletter.brokers.redis.leases import LEASE, Hands
 from deadletter.brokers.redis.scripts import NOTE, TAKE_DUE
 from deadletter.brokers.types import Claim, Settlement, SubscriptionSpec
 from deadletter.core.heartbeats import WorkerStatus
-from deadletter.core.ledger.settlements import worker_key
+from deadletter.core.ledger.records import worker_key
 from deadletter.core.letters import SEQUENCE_BITS, Place
 
 _BLOCK = 1_000

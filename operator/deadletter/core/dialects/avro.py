@@ -111,6 +111,14 @@ def _restore_bakdata(_: Message) -> Message:
     raise DialectError("the dead letter holds its input as a description, not as the original bytes")
 
 
-KSTREAMPLIFY = Dialect(name="kstreamplify", read_value=_read_kstreamplify, restore=_restore_kstreamplify)
-BAKDATA_AVRO = Dialect(name="bakdata-avro", read_value=_read_bakdata, restore=_restore_bakdata)
+KSTREAMPLIFY = Dialect(
+    name="kstreamplify",
+    read_value=_read_kstreamplify,
+    restore=_restore_kstreamplify,
+    derives_topic=True,
+    derives_offset=True,
+)
+BAKDATA_AVRO = Dialect(
+    name="bakdata-avro", read_value=_read_bakdata, restore=_restore_bakdata, derives_topic=True, derives_offset=True
+)
 DIALECTS = (KSTREAMPLIFY, BAKDATA_AVRO)

@@ -8,6 +8,7 @@ from deadletter.core.header_values import parse_number, parse_position, parse_ti
 from deadletter.core.letters import Confidence, Envelope, Failure, Message, Origin, Place
 from deadletter.core.truncate import truncate
 
+AUTO = "Auto"  # detect the dialect
 Names = tuple[str, ...]
 _TEXT_BYTES = 4 * MAX_STACK_CHARS
 
@@ -93,9 +94,21 @@ class Dialect:
     id: Names = ()
     strip_names: Names = ()
     is_exclusive: bool = True
+    derives_topic: bool = False  # the topic comes from a key, a value or the stream's name, not from a header
+    derives_offset: bool = False
     post_process: Callable[[HeaderFields, Envelope], None] | None = None  # what a table of names cannot say
     read_value: Callable[[HeaderFields], Envelope | None] | None = None  # reads key or value; None: not this dialect
     restore: Callable[[Message], Message] | None = None  # the message as it was before it failed
+
+    @property
+    def names_topic(self) -> bool:
+        """True if its letters may name the topic they came from."""
+        return bool(self.topic) or self.derives_topic
+
+    @property
+    def names_offset(self) -> bool:
+        """True if its letters may name the offset they came from."""
+        return bool(self.offset) or self.derives_offset
 
     def matches(self, fields: HeaderFields) -> bool:
         """Does this letter speak the dialect? Asked only when a marker is there."""

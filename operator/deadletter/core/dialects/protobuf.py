@@ -86,6 +86,8 @@ def _restore_pipestream(message: Message) -> Message:
     return replace(message, value=stream)
 
 
-UBER = Dialect(name="uber-protobuf-key", read_value=_read_uber, restore=_restore_uber)
-PIPESTREAM = Dialect(name="pipestream", read_value=_read_pipestream, restore=_restore_pipestream)
+UBER = Dialect(
+    name="uber-protobuf-key", read_value=_read_uber, restore=_restore_uber, derives_topic=True, derives_offset=True
+)
+PIPESTREAM = Dialect(name="pipestream", read_value=_read_pipestream, restore=_restore_pipestream, derives_topic=True)
 DIALECTS = (UBER, PIPESTREAM)

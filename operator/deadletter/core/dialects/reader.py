@@ -8,24 +8,11 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from deadletter.core import headers
-from deadletter.core.dialects.base import Dialect, DialectError, HeaderFields
-from deadletter.core.dialects.registry import BY_NAME, DIALECT_NAMES, GENERIC_RANK, MARKED, NONE, TABLE, VALUE_DIALECTS
+from deadletter.core.dialects.base import AUTO, Dialect, HeaderFields
+from deadletter.core.dialects.registry import BY_NAME, GENERIC_RANK, MARKED, NONE, TABLE, VALUE_DIALECTS
 from deadletter.core.dialects.strip_headers import strip_headers
 from deadletter.core.letters import Confidence, Envelope, Letter, Message, Place
 
-__all__ = [
-    "DIALECT_NAMES",
-    "DialectError",
-    "is_pointer",
-    "read_envelope",
-    "read_letter",
-    "read_letter_summary",
-    "restore_message",
-    "restore_payload",
-    "strip_headers",
-]
-
-AUTO = "Auto"
 OUR_MARKERS = frozenset(headers.DETECTION_HEADERS)  # the first of the table, and it claims nothing more
 EnvelopeReader = Callable[[Dialect, HeaderFields], Envelope]
 

@@ -1,8 +1,18 @@
 """The one table of dialects, from the most specific to the last resort; a new one is a file and a line here."""
 
 from deadletter.core import headers
-from deadletter.core.dialects import avro, documents, frameworks, generic, kafka, protobuf, spring
-from deadletter.core.dialects.base import Dialect, HeaderFields
+from deadletter.core.dialects import (
+    avro,
+    frameworks,
+    generic,
+    json_envelope,
+    kafka,
+    knative,
+    protobuf,
+    redis_streams,
+    spring,
+)
+from deadletter.core.dialects.base import AUTO, Dialect, HeaderFields
 from deadletter.core.letters import Confidence, Envelope
 
 
@@ -10,7 +20,14 @@ def _read_ours(fields: HeaderFields) -> Envelope | None:
     return headers.read_headers(fields.last)
 
 
-OURS = Dialect(name="ours", markers=headers.DETECTION_HEADERS, strip_names=headers.OUR_HEADERS, read_value=_read_ours)
+OURS = Dialect(
+    name="ours",
+    markers=headers.DETECTION_HEADERS,
+    strip_names=headers.OUR_HEADERS,
+    read_value=_read_ours,
+    derives_topic=True,
+    derives_offset=True,
+)
 NONE = Dialect(name="none", confidence=Confidence.Unknown)
 TABLE: tuple[Dialect, ...] = (
     OURS,
@@ -18,7 +35,9 @@ TABLE: tuple[Dialect, ...] = (
     *spring.DIALECTS,
     *frameworks.DIALECTS,
     *generic.DIALECTS,
-    *documents.DIALECTS,
+    knative.KNATIVE,
+    json_envelope.JSON_ENVELOPE,
+    redis_streams.REDIS_STREAMS,
     *protobuf.DIALECTS,
     *avro.DIALECTS,
     generic.GENERIC,
@@ -26,7 +45,7 @@ TABLE: tuple[Dialect, ...] = (
 )
 BY_NAME = {dialect.name: dialect for dialect in TABLE}
 DIALECT_NAMES: tuple[str, ...] = tuple(BY_NAME)
-VALUE_DIALECTS = (*protobuf.DIALECTS, *avro.DIALECTS, documents.KNATIVE, documents.JSON_ENVELOPE)
+VALUE_DIALECTS = (*protobuf.DIALECTS, *avro.DIALECTS, knative.KNATIVE, json_envelope.JSON_ENVELOPE)
 _RANKS = {dialect.name: rank for rank, dialect in enumerate(TABLE)}
 
 
@@ -40,3 +59,13 @@ def _marked() -> dict[str, tuple[int, ...]]:
 
 MARKED = _marked()
 GENERIC_RANK = _RANKS[generic.GENERIC.name]
+
+
+def names_topic(dialect: str) -> bool:
+    """True if letters of this dialect may name the topic they came from; with `Auto` any dialect may be found."""
+    return dialect == AUTO or BY_NAME[dialect].names_topic
+
+
+def names_offset(dialect: str) -> bool:
+    """True if letters of this dialect may name the offset they came from, so that one that fails again is recognised."""
+    return dialect == AUTO or BY_NAME[dialect].names_offset

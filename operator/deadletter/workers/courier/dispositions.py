@@ -19,19 +19,18 @@ from deadletter import logs
 from deadletter.api.assignments import CourierAssignment
 from deadletter.brokers.contract import Subscription
 from deadletter.brokers.types import Buried, Claim, Delivered, Discarded, Parked
+from deadletter.core.cel import Predicate
 from deadletter.core.circuit_breaker import ServiceHealth
 from deadletter.core.letters import Category, Failure, Letter
-from deadletter.core.policy import decide
+from deadletter.core.policy import Bury, Discard, Retry, decide
 from deadletter.core.reasons import Reason
-from deadletter.core.selection import Predicate
-from deadletter.core.verdicts import Bury, Discard, Retry
 from deadletter.workers import metrics
 from deadletter.workers.courier import letters
 from deadletter.workers.courier.gate import Gate, Permit
 from deadletter.workers.courier.in_flight import InFlightClaims
-from deadletter.workers.courier.inline_retries import PendingRetry, InlineRetries
+from deadletter.workers.courier.inline_retries import InlineRetries, PendingRetry
 from deadletter.workers.courier.key_ordering import KeyOrderedQueue
-from deadletter.workers.courier.settle import Settler, PlannedSettlement, has_come
+from deadletter.workers.courier.settle import PlannedSettlement, Settler, has_come
 from deadletter.workers.courier.unreached_messages import UnreachedMessages
 from deadletter.workers.delivery.outcome import DeliveryOutcome
 

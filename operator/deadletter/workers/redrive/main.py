@@ -4,10 +4,11 @@ import asyncio
 
 from deadletter import logs
 from deadletter.api.assignments import RedriveAssignment
-from deadletter.brokers.connect import mounted_secrets, open_broker
+from deadletter.brokers.connect import open_broker
+from deadletter.net.secrets import mounted_secrets
 from deadletter.brokers.errors import BrokerError
 from deadletter.clock import now_ms
-from deadletter.core.selection import PredicateError
+from deadletter.core.cel import PredicateError
 from deadletter.workers import process
 from deadletter.workers.environment import AssignmentError, WorkerEnvironment
 from deadletter.workers.exit_status import NEEDS_INTERVENTION, ExitStatus, status_of_broker_error

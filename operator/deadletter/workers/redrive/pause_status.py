@@ -1,7 +1,7 @@
 """Why a redriver waits: said to the ledger, from where the sweep takes it to the status, and to Prometheus."""
 
 from deadletter import logs
-from deadletter.api.boxes import Boxes
+from deadletter.api.assignments import Boxes
 from deadletter.brokers.contract import Broker
 from deadletter.brokers.errors import BrokerError
 from deadletter.core.heartbeats import WorkerStatus

@@ -18,13 +18,12 @@ from deadletter.api.replays import ReplaySpec
 from deadletter.brokers.contract import Broker, PartitionWriter
 from deadletter.brokers.errors import BrokerError, Fenced, TooLarge
 from deadletter.brokers.types import CommitBatch
+from deadletter.core.cel import Predicate
 from deadletter.core.dialects.reader import read_letter
-from deadletter.core.letters import Letter
-from deadletter.core.policy import decide
+from deadletter.core.letters import Letter, failure_time
+from deadletter.core.policy import Retry, decide
 from deadletter.core.reasons import Reason
 from deadletter.core.replay_progress import PartitionProgress, SettledAs, Span
-from deadletter.core.selection import Predicate, failure_time
-from deadletter.core.verdicts import Retry
 from deadletter.workers import metrics
 from deadletter.workers.exit_status import STOPPED, ExitStatus, status_of_broker_error
 from deadletter.workers.redrive.feedback_guard import FeedbackGuard

@@ -12,7 +12,7 @@ from pyroaring import BitMap64
 from deadletter.brokers.kafka import hanging_transactions, reads, record_batches
 from deadletter.brokers.kafka.client import EARLIEST, KafkaClient
 from deadletter.brokers.kafka.errors import translated
-from deadletter.brokers.kafka.ledger import pack_ledger_records, ledger_partition, read_ledger
+from deadletter.brokers.kafka.ledger import ledger_partition, pack_ledger_records, read_ledger
 from deadletter.brokers.kafka.subscription import letters, membership
 from deadletter.brokers.kafka.subscription.committer import PartitionCommitter, PendingSettlement
 from deadletter.brokers.kafka.subscription.offset_metadata import Attempts
@@ -34,13 +34,13 @@ class RetryPartition:
 
     def __init__(
         self,
-        line: KafkaClient,
+        kafka: KafkaClient,
         consumer: AIOKafkaConsumer,
         spec: SubscriptionSpec,
         tp: TopicPartition,
         count_lost: Callable[[int], None],
     ) -> None:
-        self._line, self._consumer, self._spec, self.tp, self._count_lost = line, consumer, spec, tp, count_lost
+        self._kafka, self._consumer, self._spec, self.tp, self._count_lost = kafka, consumer, spec, tp, count_lost
         self._room: TransactionalProducer | None = None
         self._settled = Settlements(tp.topic, tp.partition)
         self._waiting: list[tuple[int, int, int]] = []  # due time, offset, size
@@ -61,7 +61,7 @@ class RetryPartition:
     async def open(self) -> int:
         """Where to read from."""
         await self.recover()
-        start = (await self._line.offsets_at(self.tp.topic, [self.tp.partition], EARLIEST))[self.tp.partition]
+        start = (await self._kafka.offsets_at(self.tp.topic, [self.tp.partition], EARLIEST))[self.tp.partition]
         while start in self._settled:
             start += 1
         self.position = start
@@ -71,18 +71,18 @@ class RetryPartition:
         """What is durable, after everything of ours that was under way is fenced."""
         await self._close_room()
         await membership.confirm_assignment(self._consumer, self.tp)
-        self._room = await TransactionalProducer.open(self._line, f"dlq.{self.tp.topic}.{self.tp.partition}")
+        self._room = await TransactionalProducer.open(self._kafka, f"dlq.{self.tp.topic}.{self.tp.partition}")
         ledger = TopicPartition(self._spec.ledger, ledger_partition(self.tp.partition))
-        await self._line.partition_counts([ledger.topic])
-        places = await hanging_transactions.default_targets(self._line, self._spec, self.tp.partition)
-        await hanging_transactions.complete_hanging(self._line, self._room, [*places, ledger])
-        await hanging_transactions.complete_hanging_in_ledger(self._line, self._room, ledger)
+        await self._kafka.partition_counts([ledger.topic])
+        places = await hanging_transactions.default_targets(self._kafka, self._spec, self.tp.partition)
+        await hanging_transactions.complete_hanging(self._kafka, self._room, [*places, ledger])
+        await hanging_transactions.complete_hanging_in_ledger(self._kafka, self._room, ledger)
         self._settled = await self._read_settled()
         for offset in [offset for offset in self._held if offset in self._settled]:
             self._let_go_of(offset)
 
     async def _read_settled(self) -> Settlements:
-        kept = await read_ledger(self._line, self._spec.ledger, self._concerns, [ledger_partition(self.tp.partition)])
+        kept = await read_ledger(self._kafka, self._spec.ledger, self._concerns, [ledger_partition(self.tp.partition)])
         settled = Settlements(self.tp.topic, self.tp.partition)
         with translated(self._spec.ledger):
             for key, (_, value) in kept.items():
@@ -163,7 +163,7 @@ class RetryPartition:
         """Read from the box; what lies between two of them is read along where that costs no more than a fetch."""
         found: dict[int, Message] = {}
         apart = 2 + FETCH_BYTES * len(sizes) // max(1, sum(sizes.values()))  # a marker may lie between neighbours
-        consumer = await self._line.start_consumer(max_partition_fetch_bytes=FETCH_BYTES)
+        consumer = await self._kafka.start_consumer(max_partition_fetch_bytes=FETCH_BYTES)
         try:
             for span in _spans(sorted(sizes), apart):
                 async for records in reads.read_records(consumer, {self.tp: span}):
@@ -196,7 +196,7 @@ class RetryPartition:
         names = letters.targets_of(verdicts, self._spec)
         counts = {name: target.partitions for name, target in (await self._room.topic_limits.look_up(names)).items()}
         packed = await record_batches.pack_publications(letters.publications(verdicts, self._spec, counts), self._room.topic_limits)
-        await hanging_transactions.complete_hanging(self._line, self._room, (parcel.topic_partition for parcel in packed))
+        await hanging_transactions.complete_hanging(self._kafka, self._room, (parcel.topic_partition for parcel in packed))
         for verdict in verdicts:
             self._settled.add(_why(verdict), [verdict.offset])
         packed.append(
@@ -228,7 +228,7 @@ class RetryPartition:
         if now - self._trimmed < TRIM_AFTER:
             return
         self._trimmed = now
-        admin = await self._line.admin_client()
+        admin = await self._kafka.admin_client()
         lowest = self._open.min() if self._open else self.position
         with translated(self.tp.topic):
             await admin.delete_records({self.tp: RecordsToDelete(lowest)})

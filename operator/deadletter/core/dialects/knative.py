@@ -1,0 +1,57 @@
+"""Read Knative envelopes: error attributes of a CloudEvent, in headers or in a structured JSON value."""
+
+from base64 import b64decode
+from contextlib import suppress
+from dataclasses import replace
+
+import msgspec
+
+from deadletter.core.dialects.base import Dialect, HeaderFields
+from deadletter.core.dialects.json_envelope import as_headers, decode_object
+from deadletter.core.failures import MAX_MESSAGE_CHARS, classify_status
+from deadletter.core.letters import Envelope, Message
+from deadletter.core.truncate import truncate
+
+_KNATIVE = ("knativeerrordest", "knativeerrorcode", "knativeerrordata")
+
+
+def _sniff_knative(fields: HeaderFields) -> Envelope | None:
+    document = decode_object(fields.message.value)
+    if "specversion" not in document or not any(name in document for name in _KNATIVE):
+        return None
+    return KNATIVE.read(HeaderFields(Message(None, None, as_headers(document, "ce_")), fields.place))
+
+
+def _decode_answer(_: HeaderFields, envelope: Envelope) -> None:
+    failure = envelope.failure
+    with suppress(ValueError):  # an older broker wrote it plainly
+        failure.message = truncate(
+            b64decode(failure.message, validate=True).decode("utf-8", "replace"), MAX_MESSAGE_CHARS
+        )
+    if failure.status is not None:
+        failure.type = f"Http{failure.status}"
+        failure.category = classify_status(failure.status)
+
+
+def _restore_knative(message: Message) -> Message:
+    """In structured mode the extensions leave the JSON value; every other member keeps its bytes."""
+    document = decode_object(message.value)
+    gone = [name for name in document if name in _KNATIVE or name.startswith("kne-")]
+    if "specversion" not in document or not gone:
+        return message
+    kept = (msgspec.json.encode(name) + b":" + bytes(raw) for name, raw in document.items() if name not in gone)
+    return replace(message, value=b"{" + b",".join(kept) + b"}")
+
+
+KNATIVE = Dialect(
+    name="knative",
+    markers=tuple(f"ce_{name}" for name in _KNATIVE),
+    group=("ce_knativeerrordest",),
+    status=("ce_knativeerrorcode",),
+    text=("ce_knativeerrordata",),
+    id=("ce_id",),
+    strip_names=("ce_knativeerror*", "ce_kne-*"),
+    post_process=_decode_answer,
+    read_value=_sniff_knative,
+    restore=_restore_knative,
+)
