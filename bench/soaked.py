@@ -17,7 +17,7 @@ from deadletter.brokers.contract import Broker
 from deadletter.brokers.types import MonitoredBox
 from deadletter.core.box_stats import BoxStats
 from deadletter.workers import process
-from deadletter.workers.replay.setup import run_replay
+from deadletter.workers.replay.main import run_replay
 
 ANYWHERE = ("0.0.0.0/0", "::/0")
 IDLE = 50  # queues a broker

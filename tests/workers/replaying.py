@@ -13,7 +13,7 @@ from deadletter.core.box_spec import BoxSpec
 from deadletter.core.letters import Category, Envelope, Failure, Message, Origin, Place
 from deadletter.core.replay_progress import PartitionProgress
 from deadletter.workers.exit_status import ExitStatus
-from deadletter.workers.replay.setup import run_replay
+from deadletter.workers.replay.main import run_replay
 
 CALLS = itertools.count()
 KAFKA = {"kafka": {"bootstrapServers": ["kafka.test:9092"]}}

@@ -64,7 +64,7 @@ async def test_a_letter_goes_back_after_its_backoff_and_not_before(scene):
     assert await stage.after(5) == 0
     with capture_logs() as said:
         assert await stage.after(6) == 1
-    assert [(line["event"], line["letters"], line["round"]) for line in said] == [("letters went back", 1, 1)]
+    assert [(line["event"], line["letters"], line["round"]) for line in said] == [("letters sent back", 1, 1)]
     assert await scene.numbers() == [1]
     assert await scene.open_letters() == []
     assert await stage.after(60) == 0

@@ -145,7 +145,7 @@ async def test_as_many_partitions_are_worked_on_at_once_as_asked(server, paralle
         await scene.bury(*(letter(number) for number in range(3)), partition=partition)
     crowd = Crowd()
     told = scene.assignment(target={"kind": "Queue", "box": "orders"}, parallelism=parallelism)
-    assert (await scene.run(told, carrier=crowd)).code == 0
+    assert (await scene.run(told, sink=crowd)).code == 0
     assert crowd.most == parallelism
     assert sum(tally.replayed for tally in await scene.tallies()) == 15
 
@@ -154,7 +154,7 @@ async def test_no_more_letters_are_in_flight_than_the_rate_allows_now(scene):
     await scene.bury(*(letter(number) for number in range(20)))
     carrier = Recorder()
     assignment = scene.assignment(target={"kind": "Queue", "box": "orders"}, parallelism=2)
-    ending = await scene.run(assignment, carrier=carrier, rate=lambda: Rate(max_in_flight=6))
+    ending = await scene.run(assignment, sink=carrier, rate=lambda: Rate(max_in_flight=6))
     assert ending.code == 0
     assert max(carrier.loads) == 3
     assert sum(carrier.loads) == 20
@@ -166,7 +166,7 @@ async def test_fewer_letters_in_flight_than_partitions_at_once(server):
         await scene.bury(*(letter(number) for number in range(3)), partition=partition)
     crowd = Crowd()
     told = scene.assignment(target={"kind": "Queue", "box": "orders"}, parallelism=5)
-    assert (await scene.run(told, carrier=crowd, rate=lambda: Rate(max_in_flight=2))).code == 0
+    assert (await scene.run(told, sink=crowd, rate=lambda: Rate(max_in_flight=2))).code == 0
     assert crowd.most == 2
     assert sum(tally.replayed for tally in await scene.tallies()) == 15
 

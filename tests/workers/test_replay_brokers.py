@@ -143,7 +143,7 @@ async def test_to_the_retry_box_letters_are_parked_due_now(scene):
             reading = (await registers.sweep([watched], now_ms()))[scene.boxes.dead]
     await registers.close()
     assert (reading.depth, reading.parked) == (0, 5)
-    assert [tally.replayed for tally in reading.tallies["uid-1"]] == [5]
+    assert [tally.replayed for tally in reading.progress["uid-1"]] == [5]
 
 
 class Pod:
@@ -310,7 +310,7 @@ async def test_what_crossed_before_it_was_settled_crosses_again_under_the_same_i
     near, far = await build(here, request, stack), await build(there, request, stack)
     await bury(near, 5)
     told = near.assignment(target={"kind": "Queue", "box": far.name})
-    ending = await near.run(told, carrier=Torn(far.broker, told.uid))
+    ending = await near.run(told, sink=Torn(far.broker, told.uid))
     assert ending.reason == "AllReplayed"
     ids = [read_headers(dict(message.headers)).id for message in await far.messages()]
     assert sorted(ids) == sorted([*set(ids)] * (1 if there == "redis" else 2))
@@ -324,6 +324,6 @@ async def test_letters_at_the_places_of_earlier_ones_cross_too(request, stack):
     await bury(near, 3)
     for uid in ("uid-1", "uid-2"):
         told = near.assignment(uid, target={"kind": "Queue", "box": far.name})
-        assert (await near.run(told, carrier=BrokerCarrier(far.broker, uid))).reason == "AllReplayed"
+        assert (await near.run(told, sink=BrokerCarrier(far.broker, uid))).reason == "AllReplayed"
         await near.broker.reset_ledger(near.boxes.dead, near.boxes.ledger)
     assert await far.numbers() == [0, 1, 2, 0, 1, 2]

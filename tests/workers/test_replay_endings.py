@@ -93,8 +93,8 @@ async def test_a_broker_that_comes_back_is_waited_for(scene, server, monkeypatch
             server.refuse.clear()
             server.down = None
 
-    for module in ("course", "replay"):
-        monkeypatch.setattr(f"deadletter.workers.replay.{module}.rest", come_back)
+    for module in ("run", "main"):
+        monkeypatch.setattr(f"deadletter.workers.replay.{module}.wait_for_event", come_back)
     await scene.bury(letter(1))
     server.down = AWAY if down else None
     server.refuse["orders"] = AWAY
@@ -151,7 +151,7 @@ async def test_a_stop_leaves_whole_tallies_and_the_next_pod_goes_on(scene, monke
             if len(turns) == 3:
                 stop.set()
 
-    ending = await scene.run(scene.assignment(), stop=stop, carrier=Stopping())
+    ending = await scene.run(scene.assignment(), stop=stop, sink=Stopping())
     assert ending.code == exit_status.STOPPED
     (tally,) = await scene.tallies()
     assert (tally.replayed, tally.next, tally.phase) == (30, 30, "Running")

@@ -166,14 +166,14 @@ async def test_letters_that_fail_in_another_queue_are_found_in_its_dead_box(scen
     await scene.bury(*(letter(number) for number in range(4)))
     target = {"kind": "Queue", "box": "bills", "watched": [other.boxes.dead]}
     told = scene.assignment(target=target, verify=VERIFY)
-    ending = await scene.run(told, carrier=BrokerCarrier(other.broker, told.uid) if abroad else None)
+    ending = await scene.run(told, sink=BrokerCarrier(other.broker, told.uid) if abroad else None)
     assert ending.reason == "AllReplayed"
     tallies = await scene.tallies()
     assert sum(tally.failed_again for tally in tallies) == 2
     assert await scene.open_letters() == []
     await scene.bury(*(letter(number) for number in (1, 3)))
     told = scene.assignment("uid-2", target=target, canary=CANARY)
-    ending = await scene.run(told, carrier=BrokerCarrier(other.broker, told.uid) if abroad else None)
+    ending = await scene.run(told, sink=BrokerCarrier(other.broker, told.uid) if abroad else None)
     assert (ending.code, ending.reason) == (exit_status.FAILED, "FailureShareExceeded")
     assert len(await scene.open_letters()) == 1
 

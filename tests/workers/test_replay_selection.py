@@ -137,7 +137,7 @@ async def test_a_limit_takes_the_same_letters_whenever_it_was_interrupted(server
     code = exit_status.STOPPED
     while code == exit_status.STOPPED:
         stop = asyncio.Event()
-        code = (await scene.run(told, stop=stop, carrier=Interrupted())).code
+        code = (await scene.run(told, stop=stop, sink=Interrupted())).code
     assert code == exit_status.FINISHED
     assert arrived == [0, 1, 2, 3, 10, 11]
     assert sum(tally.matched for tally in await scene.tallies()) == 6

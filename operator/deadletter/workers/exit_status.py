@@ -35,7 +35,7 @@ class ExitStatus:
     code: int
     reason: str
     message: str = ""
-    total_counts: dict[str, object] = field(default_factory=dict)
+    counts: dict[str, object] = field(default_factory=dict)
 
 
 def status_of_broker_error(error: BrokerError) -> ExitStatus:

@@ -1,8 +1,8 @@
-"""The redriver: a standing replayer that sends retryable letters of an adopted queue back by its policy.
+"""The redrive worker keeps sending retryable letters of an adopted queue back to their origin, by its retry policy.
 
-main     the life of the pod
-standing one turn after the other: tail the box, send what is due
-rounds   how often a letter was sent already, even when the application drops our headers
-pauses   why it waits, where others see it
-tides    when it is better to wait: the budget is spent, or letters return faster than they leave
+main            entry point of the pod
+redriver        the loop: read new letters, keep them until they are due, send what is due, report pauses
+sender          sends due letters of one round in bounded batches
+rounds          how often a letter was sent back, even if the application drops our headers
+feedback_guard  pauses when letters return faster than they leave or the error budget is spent
 """

@@ -1,4 +1,4 @@
-"""When to wait: more letters return than leave, or the policy's error budget is spent."""
+"""Pause a redrive while more letters return than leave, or while the error budget of the policy is spent."""
 
 from collections import deque
 
@@ -11,40 +11,41 @@ MIN_RETURNED = 20
 
 
 class FeedbackGuard:
-    """Counts what leaves and what returns in the last minute."""
+    """Counts letters sent and letters returned in the last minute."""
 
     def __init__(self, budget: BudgetSettings | None) -> None:
         self._budget = ErrorBudget(budget)
-        self._left: deque[tuple[int, int]] = deque()
+        self._sent: deque[tuple[int, int]] = deque()
         self._returned: deque[tuple[int, int]] = deque()
 
     def record_failure(self, at: int) -> None:
-        """A letter died then."""
+        """Spend the error budget for a letter that failed at this time."""
         self._budget.spend(at)
 
     def record_sent(self, letters: int, now: int) -> None:
-        """So many were sent back."""
-        _note(self._left, letters, now)
+        """Count letters that were sent back."""
+        _record(self._sent, letters, now)
 
     def record_returned(self, letters: int, now: int) -> None:
-        """So many came again."""
-        _note(self._returned, letters, now)
+        """Count letters that failed again after they were sent back."""
+        _record(self._returned, letters, now)
 
     def pause_reason(self, now: int) -> str:
-        """The reason to wait, or nothing."""
+        """Return the Reason to pause for, empty if there is none."""
         if self._budget.is_spent(now):
             return Reason.ErrorBudgetSpent
-        returned = _recent(self._returned, now)
-        return Reason.FailureShareExceeded if returned >= MIN_RETURNED and returned > _recent(self._left, now) else ""
+        returned = _count_recent(self._returned, now)
+        is_feedback = returned >= MIN_RETURNED and returned > _count_recent(self._sent, now)
+        return Reason.FailureShareExceeded if is_feedback else ""
 
 
-def _note(flow: deque[tuple[int, int]], letters: int, now: int) -> None:
-    """One entry a moment: a box full of returns, read after a restart, takes no room."""
-    before = flow.pop()[1] if flow and flow[-1][0] == now else 0
-    flow.append((now, before + letters))
+def _record(events: deque[tuple[int, int]], letters: int, now: int) -> None:
+    """Keep one entry for each time: after a restart a box full of returned letters is read at once."""
+    before = events.pop()[1] if events and events[-1][0] == now else 0
+    events.append((now, before + letters))
 
 
-def _recent(flow: deque[tuple[int, int]], now: int) -> int:
-    while flow and flow[0][0] <= now - WINDOW_MS:
-        flow.popleft()
-    return sum(letters for _, letters in flow)
+def _count_recent(events: deque[tuple[int, int]], now: int) -> int:
+    while events and events[0][0] <= now - WINDOW_MS:
+        events.popleft()
+    return sum(letters for _, letters in events)

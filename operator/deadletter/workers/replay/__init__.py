@@ -1,8 +1,13 @@
-"""The replayer: brings letters of one dead box back, once, and says exactly what it did.
+"""The replay worker sends selected letters of one dead box back, each once, and counts exactly what it did.
 
-main     reads the assignment, runs the course, leaves the last word
-course   freeze all windows -> canary steps -> walk every partition -> verify -> finish
-walk     one partition: read, choose, draft, commit
-drafts   a letter becomes a publication (targets) or a reason why not
-returns  which letters failed again
+main          entry point: reads the assignment, opens the broker and the sink, starts the run
+run           freezes all windows, sends canaries, replays the partitions, verifies, finishes
+partition     replays one partition: read, select, build, commit
+session       access to one partition: its writer and its progress
+context       what all partitions share, and what a batch commits
+batch         results of letters, gathered between two commits
+publication   turns a letter into a publication for the target
+sinks         targets that the writer cannot reach: another broker, a service
+explicit_ids  replays of explicit letters
+failed_again  counts letters that failed again
 """

@@ -1,26 +1,32 @@
-"""What every partition's walk of one Replay shares."""
+"""What all partitions of one Replay share: its assignment, broker, selection, limits, and what a batch commits."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from deadletter.api.assignments import ReplayAssignment
 from deadletter.api.replays import Rate
 from deadletter.brokers.contract import Broker
+from deadletter.brokers.types import CommitBatch, Publication
 from deadletter.core.replay_progress import PartitionProgress, SettledAs
 from deadletter.core.selection import Selection
 from deadletter.workers.rate_limit import InFlightLimit, TokenBucket
+from deadletter.workers.replay.batch import LetterResult, ReplayBatch, add_expired, add_results
 from deadletter.workers.replay.explicit_ids import ExplicitOffsets
 from deadletter.workers.replay.publication import PublicationBuilder
 from deadletter.workers.replay.session import PartitionSession
 from deadletter.workers.replay.sinks import Carrier
 
-VERBS = {"Republish": ("replayed", SettledAs.Replayed), "Archive": ("archived", SettledAs.Archived)}
-LAST = ("discarded", SettledAs.Discarded)
+# Action of the spec: the field of the progress that counts taken letters, and how they are settled.
+COUNTER_AND_SETTLEMENT = {
+    "Republish": ("replayed", SettledAs.Replayed),
+    "Archive": ("archived", SettledAs.Archived),
+    "Discard": ("discarded", SettledAs.Discarded),
+}
 
 
 def build_selection(assignment: ReplayAssignment) -> Selection:
-    """The selection of the spec; a preview brings its own and is not judged again."""
+    """Return the selection of the spec; after a preview select all, because the preview's letters are fixed."""
     select = assignment.spec.select
     if assignment.preview_uid is not None:
         return Selection()
@@ -29,7 +35,7 @@ def build_selection(assignment: ReplayAssignment) -> Selection:
 
 @dataclass(slots=True)
 class MatchQuota:
-    """How much may still be matched (`limit`) and sent (a canary's `step`), over all partitions."""
+    """How many letters may still match (`limit`) and be sent (`canary_step`), counted over all partitions."""
 
     sessions: Sequence[PartitionSession]
     limit: int | None = None
@@ -37,28 +43,28 @@ class MatchQuota:
 
     @property
     def progress(self) -> list[PartitionProgress]:
-        """What is durable, by partition."""
-        return [seat.progress for seat in self.sessions if seat.progress is not None]
+        """Durable progress of each partition that has begun."""
+        return [session.progress for session in self.sessions if session.progress is not None]
 
     @property
     def sent(self) -> int:
         """Letters sent so far."""
-        return sum(tally.replayed for tally in self.progress)
+        return sum(one.replayed for one in self.progress)
 
     @property
     def matches_left(self) -> int | None:
-        """Letters that may still match; None: any number."""
-        return None if self.limit is None else max(0, self.limit - sum(tally.matched for tally in self.progress))
+        """Letters that may still match; None without a limit."""
+        return None if self.limit is None else max(0, self.limit - sum(one.matched for one in self.progress))
 
     @property
     def sends_left(self) -> int | None:
-        """Letters that may still be sent before the next wait; None: any number."""
+        """Letters that may still be sent in this canary step; None outside a canary."""
         return None if self.canary_step is None else max(0, self.canary_step - self.sent)
 
 
 @dataclass(slots=True)
 class ReplayContext:
-    """One Replay under way."""
+    """One running Replay; `is_halted` tells all partitions to stop because another one failed."""
 
     assignment: ReplayAssignment
     broker: Broker
@@ -67,34 +73,50 @@ class ReplayContext:
     tokens: TokenBucket
     in_flight_limit: InFlightLimit
     current_rate: Callable[[], Rate | None]
-    carrier: Carrier | None
+    sink: Carrier | None
     quota: MatchQuota
     explicit_offsets: ExplicitOffsets | None
     clock: Callable[[], int]
     stop: asyncio.Event
-    is_halted: bool = field(default=False)  # another partition failed: end after the step
+    is_halted: bool = field(default=False)
 
     @property
     def is_stopping(self) -> bool:
-        """Should the walks end after their step?"""
+        """True if partitions should end after the batch that they work on."""
         return self.is_halted or self.stop.is_set()
 
     @property
     def reads_archive(self) -> bool:
-        """Does it take archived letters?"""
+        """True if the Replay takes archived letters."""
         return self.assignment.spec.select.state == "Archived"
 
     @property
     def is_dry_run(self) -> bool:
-        """Does it only tell what would happen?"""
+        """True if the Replay only counts and selects letters."""
         return self.assignment.spec.mode == "DryRun"
 
     @property
     def publishes(self) -> bool:
-        """Does it send anything?"""
+        """True if the Replay sends letters."""
         return not self.is_dry_run and self.assignment.spec.action == "Republish"
 
-    @property
-    def verb(self) -> tuple[str, SettledAs]:
-        """What a taken letter counts as, and why it is settled."""
-        return VERBS.get(self.assignment.spec.action, LAST)
+    def build_commit(self, progress: PartitionProgress, batch: ReplayBatch, next_offset: int) -> CommitBatch:
+        """Return the one commit that publishes, settles and counts everything in the batch."""
+        counter, settled_as = COUNTER_AND_SETTLEMENT[self.assignment.spec.action]
+        after = add_results(
+            progress, batch.results, batch.scanned, next_offset, "" if self.is_dry_run else counter, self.clock()
+        )
+        if batch.expired:
+            after = add_expired(after, batch.expired)
+        selected = [result.offset for result in batch.results if result.skip is None] if self.is_dry_run else []
+        return CommitBatch(after, self._publications(batch.results), self._settled(batch.results, settled_as), selected)
+
+    def _publications(self, results: Sequence[LetterResult]) -> list[Publication]:
+        """Return what the writer publishes; a sink has sent its letters before the commit."""
+        if self.is_dry_run or self.sink is not None:
+            return []
+        return [result.publication for result in results if result.publication is not None]
+
+    def _settled(self, results: Sequence[LetterResult], settled_as: SettledAs) -> Mapping[SettledAs, Sequence[int]]:
+        offsets = [result.offset for result in results if result.skip is None and not result.is_refused]
+        return {settled_as: offsets} if offsets and not self.is_dry_run else {}

@@ -1,4 +1,7 @@
-"""Letters asked for by name: the ids of a selection, or what a preview selected. Each is accounted for."""
+"""Replays of explicit letters: ids listed in the selection, or letters that a preview selected.
+
+Every such letter gets a result, also one that is settled already or no longer exists.
+"""
 
 from array import array
 from bisect import bisect_left
@@ -9,74 +12,77 @@ from deadletter.api.assignments import ReplayAssignment
 from deadletter.brokers.contract import Broker
 from deadletter.core.letters import SEQUENCE_MASK, Place
 
-ExplicitOffsets = Mapping[int, Sequence[int]]
+ExplicitOffsets = Mapping[int, Sequence[int]]  # partition -> sorted offsets
 
 
 class PreviewNotFound(Exception):
-    """What the preview selected is not in the ledger any more; to take anything else would be wrong."""
+    """The ledger no longer holds the letters that the preview selected; replaying others would be wrong."""
 
 
-def parse_ids(ids: Iterable[str], partitions: Iterable[int], entries: bool) -> ExplicitOffsets:
-    """Offsets per partition; ids of a partition that does not exist are asked of the first one and never found."""
-    asked: dict[int, set[int]] = {partition: set() for partition in partitions}
-    first = min(asked, default=0)
-    for one in ids:
-        if entries:
-            asked[first].add(Place.from_entry_id("", one).offset)
+def parse_ids(ids: Iterable[str], partitions: Iterable[int], are_entries: bool) -> ExplicitOffsets:
+    """Return the offsets of each partition; `are_entries` if the ids are entry ids of a stream.
+
+    The id of a partition that does not exist becomes an offset of the first partition that is never found.
+    """
+    offsets: dict[int, set[int]] = {partition: set() for partition in partitions}
+    first = min(offsets, default=0)
+    for id_ in ids:
+        if are_entries:
+            offsets[first].add(Place.from_entry_id("", id_).offset)
             continue
-        partition, _, offset = one.partition("-")
-        known = int(partition) in asked
-        asked[int(partition) if known else first].add(int(offset) if known else SEQUENCE_MASK - int(offset))
-    return {partition: sorted(offsets) for partition, offsets in asked.items()}
+        partition, _, offset = id_.partition("-")
+        exists = int(partition) in offsets
+        offsets[int(partition) if exists else first].add(int(offset) if exists else SEQUENCE_MASK - int(offset))
+    return {partition: sorted(found) for partition, found in offsets.items()}
 
 
-def _packed(offsets: Iterable[int]) -> Sequence[int]:
-    """Eight bytes an offset of Kafka instead of forty: a preview may have selected millions. Redis packs its own."""
+def _pack(offsets: Iterable[int]) -> Sequence[int]:
+    """Store Kafka offsets in 8 bytes each instead of 40, as a preview may select millions; Redis packs its own."""
     return offsets if isinstance(offsets, Sequence) else array("Q", offsets)
 
 
 async def explicit_offsets(
     assignment: ReplayAssignment, broker: Broker, partitions: list[int]
 ) -> ExplicitOffsets | None:
-    """What this Replay asks for by name, per partition; None: it chooses by its selection alone."""
+    """Return the explicit letters of this Replay by partition; None if only its selection chooses letters."""
     if assignment.preview_uid is not None:
         ledger, preview = assignment.boxes.ledger, assignment.preview_uid
         selected = await broker.selected_offsets(ledger, preview)
         if not selected and preview not in await broker.replay_progress(ledger):
-            sentence = "it was deleted, or made while the queue only observed"
             raise PreviewNotFound(
-                f"The ledger does not hold what the preview selected ({sentence}): create both again."
+                "The ledger does not hold the letters that the preview selected: the preview was deleted, "
+                "or it ran while the queue was only observed. Create the preview and this Replay again."
             )
-        return {partition: _packed(selected.get(partition, ())) for partition in partitions}
+        return {partition: _pack(selected.get(partition, ())) for partition in partitions}
     ids = assignment.spec.select.ids
     return parse_ids(ids, partitions, assignment.broker.redis is not None) if ids else None
 
 
 @dataclass(slots=True)
 class OffsetCursor:
-    """The roll of one partition: called in order, so that those who do not answer are known."""
+    """A position in the sorted explicit offsets of one partition; it moves forward with the letters read."""
 
     offsets: Sequence[int]
     index: int = field(default=0)
 
     @classmethod
     def starting_at(cls, offsets: Sequence[int], start: int) -> "OffsetCursor":
-        """The roll from `start` on; those before were called already."""
+        """Return a cursor that skips offsets below `start`, which have their results already."""
         return cls(offsets, bisect_left(offsets, start))
 
     @property
     def bounds(self) -> tuple[int, int]:
-        """First and end of what is still called; nothing left: an empty range."""
+        """First offset ahead and the end after the last one; an empty range if none is left."""
         return (self.offsets[self.index], self.offsets[-1] + 1) if self.index < len(self.offsets) else (0, 0)
 
     def take_missing(self, offset: int) -> Sequence[int]:
-        """Those before `offset` who did not answer."""
+        """Move on to `offset` and return the offsets passed over: letters that do not exist."""
         end = bisect_left(self.offsets, offset, self.index)
-        gone, self.index = self.offsets[self.index : end], end
-        return gone
+        missing, self.index = self.offsets[self.index : end], end
+        return missing
 
     def match(self, offset: int) -> bool:
-        """Is this one called? Then it has answered."""
+        """Move past `offset` and return True if it is the next explicit offset."""
         if self.index < len(self.offsets) and self.offsets[self.index] == offset:
             self.index += 1
             return True

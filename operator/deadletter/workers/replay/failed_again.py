@@ -1,4 +1,4 @@
-"""Which letters failed again: those in the dead box beyond the window that this Replay had sent."""
+"""Count letters that failed again: those beyond the frozen window of a dead box that this Replay had sent."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -12,12 +12,12 @@ from deadletter.core.replay_progress import Span
 
 
 def was_sent_by(envelope: Envelope, uid: str, produced: PublishedPositions) -> bool:
-    """Did the Replay `uid` send it? By its header, or, where the application drops headers, by where it published."""
+    """True if the Replay `uid` sent the letter: by its header, or, if the application drops headers, by its place."""
     return envelope.replay == uid or was_produced(envelope, produced)
 
 
 def was_produced(envelope: Envelope, produced: PublishedPositions) -> bool:
-    """Was the letter published there: where it was last consumed from, or, passed on since then, first came from?"""
+    """True if the letter was published where it was last consumed, or, if passed on since then, at its origin."""
     return any(
         produced.holds(place.topic, place.partition or 0, place.offset)
         for place in (envelope.hop, envelope.origin)
@@ -26,51 +26,55 @@ def was_produced(envelope: Envelope, produced: PublishedPositions) -> bool:
 
 
 class FailedAgainCounter:
-    """Counts returns by partition, each letter once; `starts`: where the frozen windows of the dead box end.
+    """Counts letters that failed again, each once, by partition of the box that they are in.
 
-    Letters that routes lead elsewhere, or that were sent to another queue, die in other boxes, written by us; what
-    crossed to the broker `there` is looked for there.
+    Letters sent to another queue, or led elsewhere by a route, fail into other dead boxes; these are read too.
+    `window_ends` are the ends of the frozen windows, `target_broker` is the broker of the target if it is another one.
     """
 
     def __init__(
-        self, broker: Broker, assignment: ReplayAssignment, starts: Mapping[int, int], there: Broker | None = None
+        self,
+        broker: Broker,
+        assignment: ReplayAssignment,
+        window_ends: Mapping[int, int],
+        target_broker: Broker | None = None,
     ) -> None:
-        self._broker, self._there = broker, there or broker
+        self._broker, self._target_broker = broker, target_broker or broker
         self._ledger, self._uid = assignment.boxes.ledger, assignment.uid
         self._boxes = assignment.target.watched or (assignment.boxes.dead,)
-        self._own = assignment.boxes.dead if there is None else None
+        self._own_box = assignment.boxes.dead if target_broker is None else None
         self._dialect = (assignment.dialect, assignment.read_values, assignment.origin)
-        self._next = {(self._own, partition): start for partition, start in starts.items()}
+        self._next = {(self._own_box, partition): end for partition, end in window_ends.items()}
         self._counts: dict[int, int] = {}
 
     async def count(self) -> dict[int, int]:
-        """How many came back so far, by partition."""
+        """Read what is new and return how many letters failed again so far, by partition."""
         for box in self._boxes:
-            spans = await self._fresh(box)
-            found = await self._read(box, spans) if spans else {}
+            spans = await self._unread_spans(box)
+            found = await self._count_spans(box, spans) if spans else {}
             for partition, letters in found.items():
                 self._counts[partition] = self._counts.get(partition, 0) + letters
             self._next |= {(box, span.partition): span.end for span in spans}
         return self._counts
 
-    async def _fresh(self, box: str) -> list[Span]:
+    async def _unread_spans(self, box: str) -> list[Span]:
         try:
-            window = await self._there.window(box)
+            window = await self._target_broker.window(box)
         except BoxMissing:
-            if box == self._own:
+            if box == self._own_box:
                 raise
-            return []  # nothing can have ended there
-        fresh = (replace(one, start=max(self._next.get((box, one.partition), 0), one.start)) for one in window)
-        return [span for span in fresh if span.start < span.end]
+            return []  # no letter can have failed into a box that does not exist
+        unread = (replace(span, start=max(self._next.get((box, span.partition), 0), span.start)) for span in window)
+        return [span for span in unread if span.start < span.end]
 
-    async def _read(self, box: str, spans: list[Span]) -> dict[int, int]:
-        # After the window's end is known: what returned by then was noted as produced before.
+    async def _count_spans(self, box: str, spans: list[Span]) -> dict[int, int]:
+        # Read after the window: the place of every letter in it was recorded as produced before the letter failed.
         produced = await self._broker.published_positions(self._ledger, self._uid)
-        dialect = self._dialect if box == self._own else ("Auto", False, None)
+        dialect = self._dialect if box == self._own_box else ("Auto", False, None)
         found: dict[int, int] = {}
-        async for batch in self._there.read(box, spans):
-            for taken in batch:
-                letter = read_letter(taken.message, taken.place, *dialect)
+        async for batch in self._target_broker.read(box, spans):
+            for stored in batch:
+                letter = read_letter(stored.message, stored.place, *dialect)
                 if was_sent_by(letter.envelope, self._uid, produced):
-                    found[taken.place.partition] = found.get(taken.place.partition, 0) + 1
+                    found[stored.place.partition] = found.get(stored.place.partition, 0) + 1
         return found

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from deadletter.api.assignments import ReplayAssignment
-from deadletter.api.transform import Patch
+from deadletter.api.transform import JsonPatchOperation
 from deadletter.brokers.contract import Broker
 from deadletter.brokers.errors import NotAuthorised
 from deadletter.brokers.types import Publication
@@ -31,7 +31,7 @@ OPERATIONS_WITH_VALUE = ("add", "replace", "test")
 SERVICE_NAME = "service"  # the target's name in the progress
 
 
-def _json_patch_operation(patch: Patch) -> dict[str, object]:
+def _json_patch_operation(patch: JsonPatchOperation) -> dict[str, object]:
     operation: dict[str, object] = {"op": patch.op, "path": patch.path}
     if patch.from_ is not None:
         operation["from"] = patch.from_

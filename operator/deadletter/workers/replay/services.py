@@ -5,8 +5,9 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
 from deadletter.api.delivery import HttpDelivery, HttpHeader
-from deadletter.brokers.connect import Secrets, secret
+from deadletter.brokers.credentials import read_secret as secret
 from deadletter.net import tls
+from deadletter.net.secrets import Secrets
 from deadletter.workers.delivery.http.client import HttpClient
 from deadletter.workers.delivery.http.request import RequestRenderer
 from deadletter.workers.delivery.http.resolver import Guard
@@ -24,10 +25,10 @@ def _value(header: HttpHeader, secrets: Secrets) -> str:
 def _trust(http: HttpDelivery, secrets: Secrets) -> ssl.SSLContext:
     asked = http.tls
     if asked is None:
-        return tls.context()
+        return tls.client_context()
     ca, client = asked.ca_secret_ref, asked.client_secret_ref
     pair = [secret(secrets, client.name, key) for key in ("tls.crt", "tls.key")] if client else [None, None]
-    return tls.context(secret(secrets, ca.name, ca.key) if ca else None, pair[0], pair[1])
+    return tls.client_context(secret(secrets, ca.name, ca.key) if ca else None, pair[0], pair[1])
 
 
 @asynccontextmanager

@@ -1,78 +1,117 @@
-"""The seat of one partition: its mover, taken when needed, and taken anew after an error."""
+"""Sessions give a Replay access to one partition of the dead box and hold its progress there.
 
+A WritingSession owns the only writer of its partition; it opens the writer when needed, and again after an error.
+A ReadOnlySession is for boxes that are only observed: it keeps the progress in memory.
+"""
+
+from collections.abc import Callable
 from contextlib import AsyncExitStack
 from typing import Protocol
 
+from deadletter.api.assignments import ReplayAssignment
 from deadletter.brokers.contract import Broker, Offsets, PartitionWriter
 from deadletter.brokers.types import CommitBatch
 from deadletter.core.replay_progress import PartitionProgress
-from deadletter.workers.replay.meter import Meter
+from deadletter.workers import metrics
+
+ProgressRecorder = Callable[[PartitionProgress | None, PartitionProgress], None]
+
+
+def _counts_by_result(progress: PartitionProgress | None) -> dict[str, int]:
+    if progress is None:
+        return {}
+    return {
+        "replayed": progress.replayed,
+        "archived": progress.archived,
+        "discarded": progress.discarded,
+        "skipped": sum(progress.skipped.values()),
+        "failedAgain": progress.failed_again,
+    }
+
+
+def metrics_recorder(assignment: ReplayAssignment) -> ProgressRecorder:
+    """Return a function that adds the difference between two durable states of the progress to the metrics."""
+    labels = (assignment.namespace, assignment.name, assignment.queue)
+
+    def record(before: PartitionProgress | None, after: PartitionProgress) -> None:
+        known = _counts_by_result(before)
+        for result, letters in _counts_by_result(after).items():
+            metrics.REPLAY_LETTERS.labels(*labels, result).inc(max(0, letters - known.get(result, 0)))
+
+    return record
 
 
 class PartitionSession(Protocol):
-    """Where one partition is worked on; `tally` is what is durable, None before the window is frozen."""
+    """Access to one partition; `progress` is the durable progress, None before the window is frozen."""
 
     partition: int
     progress: PartitionProgress | None
 
     async def open(self) -> None:
-        """Be ready to commit, with the tally as the ledger has it."""
+        """Prepare for commits and load the progress from the ledger."""
 
     def is_takeable(self, offset: int) -> bool:
-        """May the letter be taken?"""
+        """True if the letter at this offset may be replayed."""
 
-    async def commit(self, step: CommitBatch) -> None:
-        """All of it or nothing; after an error the seat must be opened again."""
+    async def commit(self, batch: CommitBatch) -> None:
+        """Commit the whole batch or nothing; after an error the session must be opened again."""
 
     async def close(self) -> None:
-        """Let go."""
+        """Release the partition."""
 
 
 class WritingSession:
-    """A seat that settles: it holds the one mover of its partition."""
+    """A session that publishes and settles letters through the partition's writer."""
 
     def __init__(
-        self, broker: Broker, box: str, ledger: str, partition: int, uid: str, archived: bool, meter: Meter
+        self,
+        broker: Broker,
+        box: str,
+        ledger: str,
+        partition: int,
+        uid: str,
+        reads_archive: bool,
+        record: ProgressRecorder,
     ) -> None:
         self.partition = partition
-        self._meter = meter
         self.progress: PartitionProgress | None = None
+        self._record = record
         self._broker = broker
-        self._asked = (box, ledger, partition, uid, archived)
+        self._writer_arguments = (box, ledger, partition, uid, reads_archive)
         self._stack = AsyncExitStack()
-        self._mover: PartitionWriter | None = None
+        self._writer: PartitionWriter | None = None
 
     async def open(self) -> None:
-        """Take the mover, unless it is held; what it has counted is the truth."""
-        if self._mover is None:
-            self._mover = await self._stack.enter_async_context(self._broker.partition_writer(*self._asked))
-            self.progress = self._mover.progress
+        """Open the writer unless it is open; its progress replaces ours."""
+        if self._writer is None:
+            self._writer = await self._stack.enter_async_context(self._broker.partition_writer(*self._writer_arguments))
+            self.progress = self._writer.progress
 
     def is_takeable(self, offset: int) -> bool:
-        """Not settled yet, or archived when that is asked for."""
-        return self._mover is not None and self._mover.is_open(offset)
+        """True if the letter is not settled, or is archived when the Replay restores archived letters."""
+        return self._writer is not None and self._writer.is_open(offset)
 
-    async def commit(self, step: CommitBatch) -> None:
-        """Commit; on any error the mover is given up."""
+    async def commit(self, batch: CommitBatch) -> None:
+        """Commit the batch; on any error close the writer, which is unusable afterwards."""
         await self.open()
-        if self._mover is None:
+        if self._writer is None:
             return
         try:
-            await self._mover.commit(step)
+            await self._writer.commit(batch)
         except BaseException:
             await self.close()
             raise
-        self._meter(self.progress, step.progress)
-        self.progress = step.progress
+        self._record(self.progress, batch.progress)
+        self.progress = batch.progress
 
     async def close(self) -> None:
-        """Give up the mover."""
-        self._mover = None
+        """Close the writer."""
+        self._writer = None
         await self._stack.aclose()
 
 
 class ReadOnlySession:
-    """A seat without any right to write: what it counts is only in memory."""
+    """A session that writes nothing; the progress is kept in memory and lost with the pod."""
 
     def __init__(self, partition: int, settled: Offsets | None) -> None:
         self.partition = partition
@@ -80,15 +119,15 @@ class ReadOnlySession:
         self._settled = settled
 
     async def open(self) -> None:
-        """Nothing to take."""
+        """Do nothing: there is no writer."""
 
     def is_takeable(self, offset: int) -> bool:
-        """Not settled, as the ledger said at the beginning."""
+        """True if the letter was not settled when the Replay began."""
         return self._settled is None or offset not in self._settled
 
-    async def commit(self, step: CommitBatch) -> None:
-        """Remember the tally."""
-        self.progress = step.progress
+    async def commit(self, batch: CommitBatch) -> None:
+        """Remember the progress."""
+        self.progress = batch.progress
 
     async def close(self) -> None:
-        """Nothing to give up."""
+        """Do nothing: there is no writer."""

@@ -12,8 +12,8 @@ from deadletter.core import headers
 from deadletter.core.letters import Message, Place
 from deadletter.workers.delivery.http.client import HttpClient
 from deadletter.workers.delivery.http.errors import HttpError
-from deadletter.workers.delivery.http.request import RequestRenderer, DeliveryMetadata
-from deadletter.workers.replay.letter_results import LetterResult
+from deadletter.workers.delivery.http.request import DeliveryMetadata, RequestRenderer
+from deadletter.workers.replay.batch import LetterResult
 
 ATTEMPTS = 5
 FIRST_WAIT_S = 0.5
@@ -70,7 +70,9 @@ def _waybill(outcome: LetterResult, publication: Publication, attempt: int) -> D
 class ServiceCarrier:
     """Straight to one subscriber."""
 
-    def __init__(self, client: HttpClient, http: HttpDelivery, requests: RequestRenderer, in_flight: int = IN_FLIGHT) -> None:
+    def __init__(
+        self, client: HttpClient, http: HttpDelivery, requests: RequestRenderer, in_flight: int = IN_FLIGHT
+    ) -> None:
         self._client = client
         self._http = http
         self._requests = requests
