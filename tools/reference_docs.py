@@ -7,7 +7,7 @@ from typing import Any
 
 import yaml
 
-from deadletter.api.kinds import API_VERSION, Kind
+from deadletter.api.kinds import API_VERSION, CustomResource
 from deadletter.core.reasons import Reason
 from tools.crds import KINDS, Node, crd, write
 
@@ -105,7 +105,7 @@ def rules_of(node: Any) -> Iterator[str]:
             yield from rules_of(value)
 
 
-def examples_of(kind: type[Kind], examples: Path) -> str:
+def examples_of(kind: type[CustomResource], examples: Path) -> str:
     """The example files that hold this kind, with the comment that says when to use them."""
     lines = []
     for path in sorted(examples.glob("*.yaml")):
@@ -116,7 +116,7 @@ def examples_of(kind: type[Kind], examples: Path) -> str:
     return "\n".join(lines) + "\n"
 
 
-def page(kind: type[Kind], examples: Path) -> str:
+def page(kind: type[CustomResource], examples: Path) -> str:
     """The page of a kind."""
     version = crd(kind)["spec"]["versions"][0]
     schema = version["schema"]["openAPIV3Schema"]

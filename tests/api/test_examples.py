@@ -39,7 +39,7 @@ def test_the_expressions_of_an_example_compile(path):
     for body in _ours(path):
         spec = MODELS[body["kind"]].from_body(body).spec
         if body["kind"] == "RetryPolicy":
-            spec.policy()
+            spec.to_policy()
         if body["kind"] == "DeadLetterQueue":
             for source in (*(route.match for route in spec.routes), spec.redrive.where):
                 assert source is None or Predicate(source)

@@ -70,7 +70,7 @@ def _queue(spec, name="orders"):
 
 
 def test_an_empty_policy_is_the_built_in_one():
-    assert RetryPolicySpec().policy() == DEFAULT_POLICY
+    assert RetryPolicySpec().to_policy() == DEFAULT_POLICY
     assert RetryPolicy.from_body({"metadata": {"name": "a"}}).spec == RetryPolicySpec()
 
 
@@ -84,7 +84,7 @@ def test_a_policy_becomes_milliseconds():
             "errorBudget": {"letters": 100, "per": "10m"},
         }
     )
-    policy = spec.policy()
+    policy = spec.to_policy()
     assert (policy.max_age, policy.budget.per, policy.rules[0].backoff.initial) == (86_400_000, 600_000, 5_000)
     assert policy.rules[0].category == "Resource"
 
@@ -108,15 +108,15 @@ def test_the_boxes_of_a_queue_are_named_by_the_broker():
 
 def test_names_that_only_redis_takes_are_told():
     queue = _queue(merged(DELIVERED, {"source": {"name": "a:b"}}))
-    assert queue.illegal_names(redis=True) == ()
-    assert queue.illegal_names(redis=False) == ("source.name", "dead.name")
+    assert queue.invalid_name_fields(redis=True) == ()
+    assert queue.invalid_name_fields(redis=False) == ("source.name", "dead.name")
 
 
 def test_the_target_of_a_delivery_is_an_address():
     http = HttpDelivery.model_validate({"serviceRef": {"name": "billing", "port": 8080, "path": "/orders"}})
-    assert http.target("shop") == "http://billing.shop.svc:8080/orders"
-    assert http.model_copy(update={"tls": {}}).target("shop").startswith("https://")
-    assert HttpDelivery.model_validate({"url": "https://a/b"}).target("shop") == "https://a/b"
+    assert http.request_url("shop") == "http://billing.shop.svc:8080/orders"
+    assert http.model_copy(update={"tls": {}}).request_url("shop").startswith("https://")
+    assert HttpDelivery.model_validate({"url": "https://a/b"}).request_url("shop") == "https://a/b"
 
 
 def test_success_is_a_set_of_statuses():

@@ -238,7 +238,7 @@ class BrokerContract(DeskContract, GroupContract):
                 await mover.commit(CommitBatch(tally_of(letters, discarded=3), settled={SettledAs.Discarded: offsets}))
             reading = await self.reading(registers, boxes, depth=4)
             assert sum(group.letters for group in reading.groups) == 4
-            assert [tally.discarded for tally in reading.tallies["uid-1"]] == [3]
+            assert [tally.discarded for tally in reading.progress["uid-1"]] == [3]
             missing = MonitoredBox(fresh("nowhere"), fresh("nowhere"))
             found = await registers.sweep([missing, boxes.watched], now())
             assert isinstance(found[missing.dead], BrokerError)

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deadletter.core.circuit_breaker import PROBES, CircuitBreaker, ErrorBudget, ServiceHealth
+from deadletter.core.circuit_breaker import MAX_PROBES, CircuitBreaker, ErrorBudget, ServiceHealth
 from deadletter.core.policy import BreakerSettings, BudgetSettings
 
 Up, Failed, Down = ServiceHealth.Up, ServiceHealth.Failed, ServiceHealth.Down
@@ -31,7 +31,7 @@ def probed(breaker: CircuitBreaker, now: int, *, is_fresh: bool = True) -> int:
     count = 0
     while breaker.may_probe(now, is_fresh=is_fresh):
         count += 1
-        assert count <= PROBES
+        assert count <= MAX_PROBES
     return count
 
 
@@ -39,7 +39,7 @@ def test_five_messages_in_a_row_that_do_not_reach_the_service_open_it():
     breaker = fed(CircuitBreaker(BreakerSettings()), *[Down] * 4)
     assert (breaker.state, breaker.may_deliver(), breaker.may_probe(0, is_fresh=True)) == ("Closed", True, False)
     fed(breaker, Down, is_first=False, start=4)
-    assert (breaker.state, breaker.may_deliver(), breaker.opens_until) == ("Open", False, 30_000)
+    assert (breaker.state, breaker.may_deliver(), breaker.open_until) == ("Open", False, 30_000)
 
 
 def test_the_same_message_counts_once_however_often_it_does_not_reach_the_service():
@@ -86,18 +86,18 @@ def test_it_opens_when_the_last_attempts_of_any_kind_had_no_success(share: int):
 def test_up_to_five_probes_go_out_after_the_pause_and_one_success_closes_it():
     breaker = opened()
     assert probed(breaker, 29_999) == 0
-    assert probed(breaker, 30_000, is_fresh=False) == PROBES
+    assert probed(breaker, 30_000, is_fresh=False) == MAX_PROBES
     assert (breaker.state, breaker.may_deliver()) == ("HalfOpen", False)
     for sign in (Down, Failed, Up):
         assert not breaker.may_deliver()
         breaker.record_probe(sign, 30_100, is_fresh=False)
         assert probed(breaker, 30_100) == 0
-    assert (breaker.state, breaker.may_deliver(), breaker.opens_until) == ("Closed", True, 0)
+    assert (breaker.state, breaker.may_deliver(), breaker.open_until) == ("Closed", True, 0)
     breaker.record_probe(Down, 30_200, is_fresh=False)
     assert fed(breaker, *[Down] * 4).state == "Closed"
 
 
-@pytest.mark.parametrize("sent", [1, 3, PROBES])
+@pytest.mark.parametrize("sent", [1, 3, MAX_PROBES])
 def test_when_all_probes_failed_it_opens_again(sent: int):
     breaker = opened()
     assert all(breaker.may_probe(30_000, is_fresh=True) for _ in range(sent))
@@ -105,14 +105,14 @@ def test_when_all_probes_failed_it_opens_again(sent: int):
         assert breaker.state == "HalfOpen"
         breaker.record_probe(Failed, 31_000 + number, is_fresh=True)
         assert probed(breaker, 31_000) == 0  # no more of them once one has failed
-    assert (breaker.state, breaker.opens_until) == ("Open", 61_000 + sent - 1)
+    assert (breaker.state, breaker.open_until) == ("Open", 61_000 + sent - 1)
 
 
 def test_lost_probes_are_sent_again_and_a_late_success_still_closes_it():
     breaker = opened()
-    assert probed(breaker, 30_000) == PROBES
-    assert probed(breaker, 60_000) == PROBES
-    for _ in range(PROBES):
+    assert probed(breaker, 30_000) == MAX_PROBES
+    assert probed(breaker, 60_000) == MAX_PROBES
+    for _ in range(MAX_PROBES):
         breaker.record_probe(Down, 60_001, is_fresh=True)
     assert breaker.state == "Open"
     breaker.record_probe(Up, 60_002, is_fresh=True)
@@ -122,7 +122,7 @@ def test_lost_probes_are_sent_again_and_a_late_success_still_closes_it():
 def test_what_was_under_way_when_it_opened_does_not_count():
     breaker = fed(opened(), Up, now=1)
     fed(breaker, *[Down] * 10, now=20_000)
-    assert (breaker.state, breaker.opens_until) == ("Open", 30_000)
+    assert (breaker.state, breaker.open_until) == ("Open", 30_000)
 
 
 def opened_by_retries() -> CircuitBreaker:
@@ -132,7 +132,7 @@ def opened_by_retries() -> CircuitBreaker:
 def test_where_only_retries_fail_a_fresh_message_is_a_probe_at_once():
     breaker = opened_by_retries()
     assert probed(breaker, 1, is_fresh=False) == 0
-    assert probed(breaker, 1) == PROBES
+    assert probed(breaker, 1) == MAX_PROBES
     breaker.record_probe(Failed, 2, is_fresh=True)
     assert probed(breaker, 2) == 1
     breaker.record_probe(Up, 3, is_fresh=True)
@@ -149,7 +149,7 @@ def test_as_many_fresh_messages_as_the_window_are_tried_before_the_pause_is_over
     while breaker.may_probe(1, is_fresh=True):
         breaker.record_probe(Failed, 1, is_fresh=True)
         tried += 1
-    assert (tried, breaker.state, breaker.opens_until) == (20, "Open", 30_000)
+    assert (tried, breaker.state, breaker.open_until) == (20, "Open", 30_000)
 
 
 def test_fresh_messages_wait_when_one_did_not_reach_the_service():
@@ -161,10 +161,10 @@ def test_fresh_messages_wait_when_one_did_not_reach_the_service():
 
 def test_probes_with_retries_leave_fresh_messages_their_turn():
     breaker = opened_by_retries()
-    assert probed(breaker, 30_000, is_fresh=False) == PROBES
-    for _ in range(PROBES):
+    assert probed(breaker, 30_000, is_fresh=False) == MAX_PROBES
+    for _ in range(MAX_PROBES):
         breaker.record_probe(Failed, 30_001, is_fresh=False)
-    assert (breaker.state, probed(breaker, 30_002, is_fresh=False), probed(breaker, 30_002)) == ("Open", 0, PROBES)
+    assert (breaker.state, probed(breaker, 30_002, is_fresh=False), probed(breaker, 30_002)) == ("Open", 0, MAX_PROBES)
 
 
 def test_switched_off_it_stays_closed():

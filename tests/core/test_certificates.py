@@ -21,12 +21,12 @@ def untrusted(code: int) -> ssl.SSLCertVerificationError:
 
 @pytest.mark.parametrize(("error", "said"), [
     (untrusted(10), "has expired: renew it"),
-    (untrusted(9), "look at the clocks"),
+    (untrusted(9), "check the clocks"),
     (untrusted(62), "another name"),
     (untrusted(19), "caSecretRef"),
     (alert("SSLV3_ALERT_CERTIFICATE_EXPIRED"), "our certificate, it has expired"),
-    (alert("TLSV1_ALERT_UNKNOWN_CA"), "does not know its authority"),
-    (alert("TLSV13_ALERT_CERTIFICATE_REQUIRED"), "wants a certificate of us"),
+    (alert("TLSV1_ALERT_UNKNOWN_CA"), "does not trust its authority"),
+    (alert("TLSV13_ALERT_CERTIFICATE_REQUIRED"), "requires a client certificate"),
 ])  # fmt: skip
 def test_each_objection_has_its_remedy(error: Exception, said: str) -> None:
     assert said in certificate_problem(error)

@@ -9,7 +9,7 @@ import pytest
 
 from deadletter.core.dialects.base import DialectError, HeaderFields
 from deadletter.core.dialects.reader import is_pointer, read_envelope, read_letter, read_letter_summary, restore_message
-from deadletter.core.dialects.registry import DIALECT_NAMES, TABLE, VALUE_DIALECTS
+from deadletter.core.dialects.registry import DIALECT_NAMES, DIALECTS, VALUE_DIALECTS
 from deadletter.core.fingerprint import fingerprint
 from deadletter.core.letters import Confidence, Message, Place
 from tests.core.fixtures import SAMPLES
@@ -64,7 +64,7 @@ def _claimers(sample: Sample) -> list[str]:
     fields = HeaderFields(sample.message, sample.place)
     marked = [
         dialect.name
-        for dialect in TABLE
+        for dialect in DIALECTS
         if any(marker in fields.last for marker in dialect.markers) and dialect.matches(fields)
     ]
     return marked + [

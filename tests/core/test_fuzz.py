@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from deadletter.core.dialects.base import DialectError
 from deadletter.core.dialects.reader import read_envelope, restore_message
-from deadletter.core.dialects.registry import DIALECT_NAMES, MARKED
+from deadletter.core.dialects.registry import DIALECT_NAMES, RANKS_BY_MARKER
 from deadletter.core.fingerprint import fingerprint
 from deadletter.core.headers import OUR_HEADERS, add_headers, rename_spoofed
 from deadletter.core.letters import Letter, Message, Place
@@ -16,7 +16,7 @@ from deadletter.core.policy import DEFAULT_POLICY, decide
 from deadletter.core.times import render
 from tests.core.fixtures import SAMPLES
 
-KNOWN = sorted({*MARKED, *OUR_HEADERS, *(name for sample in SAMPLES for name, _ in sample.headers)})
+KNOWN = sorted({*RANKS_BY_MARKER, *OUR_HEADERS, *(name for sample in SAMPLES for name, _ in sample.headers)})
 REAL = sorted({value for sample in SAMPLES for _, value in sample.headers if value is not None})
 VALUES = st.none() | st.binary(max_size=24) | st.sampled_from(REAL) | st.integers().map(lambda n: str(n).encode())
 BODIES = st.none() | st.binary(max_size=64) | st.sampled_from([sample.value or b"" for sample in SAMPLES])

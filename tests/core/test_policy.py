@@ -16,7 +16,7 @@ from deadletter.core.policy import (
     Retry,
     RetryAfter,
     decide,
-    schedule,
+    retry_schedule,
 )
 from tests.core.making import NOW, letter
 
@@ -33,14 +33,14 @@ BACKOFFS = st.builds(
 
 @given(BACKOFFS, st.integers(1, 2_000))
 def test_waits_never_shrink_and_never_pass_the_cap(backoff, failures):
-    wait, longer = backoff.wait(failures), backoff.wait(failures + 1)
+    wait, longer = backoff.delay_ms(failures), backoff.delay_ms(failures + 1)
     assert 0 <= wait <= longer
     assert backoff.strategy == "Schedule" or longer <= backoff.max
 
 
 @given(BACKOFFS, st.floats(0, 1, exclude_max=True))
 def test_jitter_stays_within_its_bound(backoff, chance):
-    assert 0 <= backoff.spread(chance) <= backoff.jitter
+    assert 0 <= backoff.jitter_ms(chance) <= backoff.jitter
 
 
 @given(BACKOFFS, st.integers(0, 10_000), st.floats(0, 1, exclude_max=True), st.integers(0, 10**7))
@@ -64,11 +64,11 @@ def test_a_retry_is_never_in_the_past(backoff, attempts, chance, asked):
     ],
 )
 def test_schedules(backoff, waits):
-    assert schedule(Policy(backoff=backoff), 4) == waits
+    assert retry_schedule(Policy(backoff=backoff), 4) == waits
 
 
 def test_an_endless_exponent_ends_at_the_cap():
-    assert Backoff().wait(10**6) == 30_000
+    assert Backoff().delay_ms(10**6) == 30_000
 
 
 @pytest.mark.parametrize(

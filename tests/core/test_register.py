@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from deadletter.core.box_stats import FailureGroup
-from deadletter.core.letter_index import OTHER, LetterIndex
+from deadletter.core.letter_index import OTHER_GROUP, LetterIndex
 from deadletter.core.times import clamp
 
 SMALL = st.integers(0, 200_000)
@@ -72,7 +72,7 @@ def test_more_groups_than_slots_are_counted_as_other():
     for offset, name in enumerate("aabcd"):
         register.add(offset, name, name, "Transient", offset)
     counts = [(group.fingerprint, group.letters) for group in register.groups()]
-    assert counts == [("a", 2), ("b", 1), (OTHER, 2)]
+    assert counts == [("a", 2), ("b", 1), (OTHER_GROUP, 2)]
 
 
 def test_an_empty_group_frees_its_slot():

@@ -16,7 +16,7 @@ from deadletter.core.policy import (
     PolicyRule,
     Retry,
     decide,
-    schedule,
+    retry_schedule,
 )
 from tests.core.fixtures.base import texts
 from tests.core.fixtures.wires import proto
@@ -50,11 +50,11 @@ class TestSeed001:
 
     def test_linear_waits_five_minutes_more_each_time(self):
         policy = Policy(backoff=Backoff("Linear", 5 * MINUTE, max=10_000 * MINUTE))
-        assert schedule(policy, 6) == [5 * MINUTE * (retries + 1) for retries in range(6)]
+        assert retry_schedule(policy, 6) == [5 * MINUTE * (retries + 1) for retries in range(6)]
 
     def test_exponential_is_capped_at_sixty_minutes(self):
         policy = Policy(backoff=Backoff("Exponential", MINUTE, 2.0, 60 * MINUTE))
-        assert schedule(policy, 9) == [min(2**retries, 60) * MINUTE for retries in range(9)]
+        assert retry_schedule(policy, 9) == [min(2**retries, 60) * MINUTE for retries in range(9)]
 
     def test_immediate_does_not_wait_and_never_does_not_retry(self):
         assert decide(letter(1), Policy(backoff=Backoff("Immediate")), NOW, 0.9) == Retry(NOW)
@@ -91,7 +91,7 @@ class TestSeed002:
     POLICY = Policy(max_attempts=20, backoff=Backoff("Exponential", 1_000, 2.0, 30_000, 200))
 
     def test_the_schedule(self):
-        assert schedule(self.POLICY, 7) == [1_000, 2_000, 4_000, 8_000, 16_000, 30_000, 30_000]
+        assert retry_schedule(self.POLICY, 7) == [1_000, 2_000, 4_000, 8_000, 16_000, 30_000, 30_000]
 
     @pytest.mark.parametrize(("chance", "jitter"), [(0.0, 0), (0.5, 100), (0.9999999, 200)])
     def test_jitter_is_added_after_the_cap(self, chance, jitter):
@@ -143,7 +143,7 @@ class TestSeed004:
     POLICY = Policy(max_attempts=5, backoff=BACKOFF, rules=(EXCLUDED, INCLUDED))
 
     def test_the_visibility_backoff(self):
-        waits = schedule(Policy(max_attempts=100, backoff=self.BACKOFF), 20)
+        waits = retry_schedule(Policy(max_attempts=100, backoff=self.BACKOFF), 20)
         assert waits == [min(60 * count, 900) * 1_000 for count in range(1, 21)]
 
     def test_the_fifth_delivery_is_the_last(self):

@@ -113,9 +113,9 @@ def test_a_wrong_expression_says_where(source, position, sentence):
 
 
 def test_an_objection_without_a_position_is_still_a_sentence():
-    from deadletter.core.cel import _objection
+    from deadletter.core.cel import _error_from_compiler
 
-    assert str(_objection("odd")) == "1:1: the expression cannot be compiled"
+    assert str(_error_from_compiler("odd")) == "1:1: the expression cannot be compiled"
 
 
 def test_the_same_text_is_compiled_once():

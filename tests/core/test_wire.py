@@ -11,7 +11,7 @@ from deadletter.core.dialects.binary import (
     ByteReader,
     read_protobuf,
     to_signed,
-    utf8,
+    decode_utf8,
 )
 from deadletter.core.dialects.reader import read_envelope
 from deadletter.core.letters import Message, Place
@@ -22,20 +22,20 @@ PLACE = Place("d", 0, 0)
 
 @pytest.mark.parametrize("value", [0, 1, 127, 128, 300, 2**63 - 1, -1, -(2**63)])
 def test_numbers_survive_their_encoding(value):
-    assert to_signed(ByteReader(varint(value)).varint()) == value
-    assert ByteReader(long(value)).zigzag() == value
+    assert to_signed(ByteReader(varint(value)).read_varint()) == value
+    assert ByteReader(long(value)).read_zigzag() == value
 
 
 @pytest.mark.parametrize(
     "read",
     [
-        lambda: ByteReader(b"\xff" * 11).varint(),
-        lambda: ByteReader(b"\xff").varint(),
+        lambda: ByteReader(b"\xff" * 11).read_varint(),
+        lambda: ByteReader(b"\xff").read_varint(),
         lambda: ByteReader(b"ab").take(3),
-        lambda: ByteReader(long(-1)).chunk(),
-        lambda: ByteReader(long(2)).is_some(),
-        lambda: ByteReader(text(b"\xff")).text(),
-        lambda: utf8(b"\xff"),
+        lambda: ByteReader(long(-1)).read_bytes(),
+        lambda: ByteReader(long(2)).read_is_set(),
+        lambda: ByteReader(text(b"\xff")).read_text(),
+        lambda: decode_utf8(b"\xff"),
         lambda: read_protobuf(proto(f9=1), {1: VARINT}),
         lambda: read_protobuf(proto(f1=1), {1: LENGTH}),
         lambda: read_protobuf(b"\x0b", {1: VARINT}),

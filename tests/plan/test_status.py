@@ -9,12 +9,13 @@ import yaml
 
 from deadletter.api.dead_letter_queues import DeadLetterQueue
 from deadletter.core.box_stats import FailureGroup
+from deadletter.core.condition_types import BOXES_READY
 from deadletter.core.heartbeats import WorkerStatus
 from deadletter.core.reasons import Reason
 from deadletter.plan.conditions import changed_conditions
 from deadletter.plan.degraded import queue_pause_reason, retention_warning_ms
 from deadletter.plan.facts import ParkedLetterLoss, QueueFacts
-from deadletter.plan.findings import BOXES, Finding
+from deadletter.plan.findings import Finding
 from deadletter.plan.queue_status import parse_conditions, queue_status
 from tests.plan.things import NOW, connection, delivered, plain, reading
 
@@ -40,7 +41,7 @@ def test_a_plain_queue_that_is_well() -> None:
 
 
 def test_a_broker_that_is_away() -> None:
-    status = said(queue_status(plain(), SEEN, Finding(Reason.BrokerUnreachable, "away", True, BOXES)))
+    status = said(queue_status(plain(), SEEN, Finding(Reason.BrokerUnreachable, "away", True, BOXES_READY)))
     assert status["Ready"] == status["BoxesReady"] == ("False", "BrokerUnreachable")
     assert status["ReferencesResolved"] == ("True", "AllFound")
     assert (status["Reconciling"][0], status["Stalled"][0]) == ("True", "False")
@@ -83,7 +84,7 @@ def test_a_clock_moves_only_when_its_status_turns() -> None:
     queue = plain().model_copy(update={"status": type(plain().status).model_validate(first)})
     later = queue_status(queue, replace(SEEN, now=NOW + HOUR), None)
     assert later == first
-    worse = queue_status(queue, replace(SEEN, now=NOW + HOUR), Finding(Reason.BrokerUnreachable, "away", True, BOXES))
+    worse = queue_status(queue, replace(SEEN, now=NOW + HOUR), Finding(Reason.BrokerUnreachable, "away", True, BOXES_READY))
     news = {one.type for one in changed_conditions(parse_conditions(first), parse_conditions(worse))}
     assert news == {"Ready", "BoxesReady", "Reconciling"}
     clocks = {one["type"]: one["lastTransitionTime"] for one in worse["conditions"]}

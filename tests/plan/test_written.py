@@ -7,7 +7,7 @@ import pytest
 
 from deadletter.api.broker_connections import BrokerConnection
 from deadletter.api.dead_letter_queues import DeadLetterQueue
-from deadletter.api.kinds import Kind
+from deadletter.api.kinds import CustomResource
 from deadletter.api.queue_status import OwnedBox
 from deadletter.api.replays import Replay
 from deadletter.api.retry_policies import RetryPolicy
@@ -68,7 +68,7 @@ def _paths(node: Any, path: str = "status") -> set[str]:
     ("kind", "written"),
     [(BrokerConnection, _connection), (RetryPolicy, _policy), (DeadLetterQueue, _queue), (Replay, _replay)],
 )
-def test_every_field_of_a_status_is_written(kind: type[Kind], written: Any) -> None:
+def test_every_field_of_a_status_is_written(kind: type[CustomResource], written: Any) -> None:
     status = crd(kind)["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["status"]
     promised = {path for path, _, _ in rows(status, "status")}
     assert promised - _paths(written()) == set()

@@ -40,8 +40,8 @@ async def test_an_outage_pauses_and_buries_nothing():
         async with bench.courier(told) as courier:
             await until(lambda: bench.words == ["CircuitOpen"])
             for _ in range(3):  # a few probes
-                before = courier.gate.breaker.opens_until
-                await until(lambda before=before: courier.gate.breaker.opens_until > before)
+                before = courier.gate.breaker.open_until
+                await until(lambda before=before: courier.gate.breaker.open_until > before)
             assert not bench.buried()
             assert (circuit(), paused("CircuitOpen")) == (1, 1)
             is_down = False
@@ -199,8 +199,8 @@ async def test_fresh_messages_go_out_while_an_open_circuit_holds_back_retries():
         for n in range(4):
             bench.send(*(message(f"good-{n}-{some}", f"{n}-{some}") for some in range(4)))
             bench.send(*(message(f"bad-{n}-{some}", f"{n}-{some}") for some in range(2)))
-            await until(lambda opened=opened: courier.gate.breaker.opened > opened)
-            opened = courier.gate.breaker.opened
+            await until(lambda opened=opened: courier.gate.breaker.times_opened > opened)
+            opened = courier.gate.breaker.times_opened
             bench.send(*(message(f"good-{n}-behind-{some}", f"{n}-{some}") for some in range(2)))
             await until(
                 lambda n=n: {f"good-{n}-behind-{some}".encode() for some in range(2)} <= set(service.bodies), 25

@@ -33,7 +33,7 @@ class Model(BaseModel):
     def check_rules(self) -> Self:
         """The first rule that does not hold is the error."""
         for rule in self.constraints:
-            if rule.holds is not None and not rule.holds(self):
+            if rule.is_met is not None and not rule.is_met(self):
                 raise ValueError(rule.message)
         return self
 
@@ -59,26 +59,26 @@ class BoundedText:
     The pattern is a CEL rule on the API server, because a schema's `pattern` cannot speak.
     """
 
-    longest: int
+    max_length: int
     pattern: str = ""
-    sentence: str = ""
-    shortest: int = 1
+    message: str = ""
+    min_length: int = 1
 
     def __get_pydantic_core_schema__(self, _source: Any, _handler: GetCoreSchemaHandler) -> CoreSchema:
-        plain = core_schema.str_schema(min_length=self.shortest, max_length=self.longest)
+        plain = core_schema.str_schema(min_length=self.min_length, max_length=self.max_length)
         return core_schema.no_info_after_validator_function(self.check, plain) if self.pattern else plain
 
     def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
         out = dict(handler(schema))
         if self.pattern:
-            rule = {"rule": f"self.matches({cel_literal(f'^(?:{self.pattern})$')})", "message": self.sentence}
+            rule = {"rule": f"self.matches({cel_literal(f'^(?:{self.pattern})$')})", "message": self.message}
             out["x-kubernetes-validations"] = [rule]
         return out
 
     def check(self, text: str) -> str:
         """The text itself, or the sentence."""
         if re.fullmatch(self.pattern, text) is None:
-            raise ValueError(self.sentence)
+            raise ValueError(self.message)
         return text
 
 

@@ -21,14 +21,14 @@ from deadletter.api.base import (
     secret_names,
 )
 from deadletter.api.cel_rules import CelRule, count_set
-from deadletter.api.kinds import AGE, Kind, PrinterColumn, Status, condition_column
+from deadletter.api.kinds import AGE, CustomResource, PrinterColumn, Status, condition_column
 
 __all__ = [
     "BoxDefaults",
     "BrokerConnection",
     "BrokerConnectionSpec",
     "BrokerConnectionStatus",
-    "Config",
+    "TopicConfig",
     "KafkaConnection",
     "NameRef",
     "RedisConnection",
@@ -45,8 +45,8 @@ SERVER = f"{HOST}:{PORT}"
 REDIS_URL = f"rediss?://{HOST}(?::{PORT})?(?:/[0-9]{{0,4}})?"
 CONFIG_KEY = r"[a-z][a-z0-9._-]{0,127}"
 
-Config = Annotated[
-    dict[str, Annotated[str, BoundedText(256, r"[ -~]*", "must be plain ASCII", shortest=0)]],
+TopicConfig = Annotated[
+    dict[str, Annotated[str, BoundedText(256, r"[ -~]*", "must be plain ASCII", min_length=0)]],
     Field(max_length=32, description="More topic configs, by Kafka's own names."),
 ]
 
@@ -88,7 +88,7 @@ class BoxDefaults(Model):
     replication_factor: Int | None = Field(
         None, ge=1, le=100, description="Copies of a new topic. Absent: the broker's default."
     )
-    config: Config = Field(default_factory=dict)
+    config: TopicConfig = Field(default_factory=dict)
 
 
 class KafkaConnection(Model):
@@ -228,7 +228,7 @@ class BrokerConnectionStatus(Status):
     queues: int | None = Field(None, description="Queues that use this connection.", ge=0)
 
 
-class BrokerConnection(Kind):
+class BrokerConnection(CustomResource):
     """Where a Kafka or a Redis is, and how to log in. Queues of the same namespace name it."""
 
     kind: ClassVar[str] = "BrokerConnection"

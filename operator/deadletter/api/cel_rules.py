@@ -14,7 +14,7 @@ class CelRule:
 
     cel: str
     message: str
-    holds: Callable[[Any], bool] | None = None
+    is_met: Callable[[Any], bool] | None = None
     field: str = ""
 
     def as_schema(self) -> dict[str, str]:

@@ -10,7 +10,7 @@ from deadletter.api.assignments import Boxes
 from deadletter.api.base import Bool, Model, NameRef
 from deadletter.api.cel_rules import CelRule, immutable
 from deadletter.api.delivery import Delivery, HttpDelivery, ServiceRef
-from deadletter.api.kinds import AGE, REASON_COLUMN, Kind, PrinterColumn, condition_column
+from deadletter.api.kinds import AGE, REASON_COLUMN, CustomResource, PrinterColumn, condition_column
 from deadletter.api.queue_spec import ANOTHER_QUEUE, Alerts, Capacity, DeadBox, Redaction, Redrive, Route, Source
 from deadletter.api.queue_status import DeadLetterQueueStatus
 from deadletter.core import names
@@ -34,7 +34,7 @@ __all__ = [
 ]
 
 Shape = Literal["Delivered", "Plain", "Adopted"]
-DERIVED_LONGEST = 242 - len("{}..dlq")
+MAX_DERIVED_NAME_CHARS = 242 - len("{}..dlq")
 
 
 def _routes_elsewhere(queue: "DeadLetterQueue") -> bool:
@@ -44,7 +44,7 @@ def _routes_elsewhere(queue: "DeadLetterQueue") -> bool:
 def _derived_fits(spec: "DeadLetterQueueSpec") -> bool:
     if spec.source is None or spec.dead.name is not None:
         return True
-    return len(spec.source.name) + len(spec.source.group) <= DERIVED_LONGEST
+    return len(spec.source.name) + len(spec.source.group) <= MAX_DERIVED_NAME_CHARS
 
 
 def _dead_is_apart(spec: "DeadLetterQueueSpec") -> bool:
@@ -78,7 +78,7 @@ class DeadLetterQueueSpec(Model):
         ),
         CelRule(
             "!has(self.source) || has(self.dead.name) || "
-            f"size(self.source.name) + size(self.source.group) <= {DERIVED_LONGEST}",
+            f"size(self.source.name) + size(self.source.group) <= {MAX_DERIVED_NAME_CHARS}",
             "dead.name is needed: <source>.<group>.dlq would be longer than 242 characters",
             _derived_fits,
             "dead",
@@ -126,7 +126,7 @@ class DeadLetterQueueSpec(Model):
     suspend: Bool = Field(False, description="Stop delivering and redriving until it is false again.")
 
 
-class DeadLetterQueue(Kind):
+class DeadLetterQueue(CustomResource):
     """Where the dead letters of a source lie, who delivers the source, and what is known of what lies there."""
 
     constraints: ClassVar = (
@@ -185,7 +185,7 @@ class DeadLetterQueue(Kind):
             ledger=names.ledger_name(dead),
         )
 
-    def illegal_names(self, redis: bool) -> tuple[str, ...]:
+    def invalid_name_fields(self, redis: bool) -> tuple[str, ...]:
         """Fields whose names this broker does not take; only the broker's kind tells, so no schema can."""
         if redis:
             return ()

@@ -23,7 +23,7 @@ from deadletter.core import durations
 
 HTTP_URL = rf"https?://{HOST}(?::{PORT})?(?:[/?][!-~]*)?"
 STATUSES = "[2-5][0-9]{2}(?:-[2-5][0-9]{2})?"
-OWN_HEADERS = ("host", "content-length", "transfer-encoding", "connection", "upgrade", "te", "trailer", "expect")
+RESERVED_HEADERS = ("host", "content-length", "transfer-encoding", "connection", "upgrade", "te", "trailer", "expect")
 
 UrlPath = Annotated[
     str, BoundedText(512, '/[!-"$-~]*', "must begin with '/' and be plain ASCII without spaces or '#'"), Field()
@@ -33,8 +33,14 @@ UrlPath = Annotated[
 class IntOrString:
     """An integer or a text, as Kubernetes writes quantities and ports."""
 
-    def __init__(self, pattern: str, sentence: str, least: int, most: int, longest: int = 32) -> None:
-        self.pattern, self.sentence, self.least, self.most, self.longest = pattern, sentence, least, most, longest
+    def __init__(self, pattern: str, message: str, minimum: int, maximum: int, max_length: int = 32) -> None:
+        self.pattern, self.message, self.minimum, self.maximum, self.max_length = (
+            pattern,
+            message,
+            minimum,
+            maximum,
+            max_length,
+        )
 
     def __get_pydantic_core_schema__(self, _source: Any, _handler: GetCoreSchemaHandler) -> CoreSchema:
         return core_schema.no_info_plain_validator_function(
@@ -42,21 +48,21 @@ class IntOrString:
         )
 
     def __get_pydantic_json_schema__(self, _schema: CoreSchema, _handler: GetJsonSchemaHandler) -> dict[str, Any]:
-        number = f"self >= {self.least} && self <= {self.most}"
+        number = f"self >= {self.minimum} && self <= {self.maximum}"
         text = f"string(self).matches({cel_literal(f'^(?:{self.pattern})$')})"
-        rule = {"rule": f"type(self) == int ? {number} : {text}", "message": self.sentence}
-        return {"x-kubernetes-int-or-string": True, "maxLength": self.longest, "x-kubernetes-validations": [rule]}
+        rule = {"rule": f"type(self) == int ? {number} : {text}", "message": self.message}
+        return {"x-kubernetes-int-or-string": True, "maxLength": self.max_length, "x-kubernetes-validations": [rule]}
 
     def check(self, value: object) -> int | str:
         """The value itself, or the sentence."""
-        if isinstance(value, int) and not isinstance(value, bool) and self.least <= value <= self.most:
+        if isinstance(value, int) and not isinstance(value, bool) and self.minimum <= value <= self.maximum:
             return value
-        if isinstance(value, str) and len(value) <= self.longest and re.fullmatch(self.pattern, value):
+        if isinstance(value, str) and len(value) <= self.max_length and re.fullmatch(self.pattern, value):
             return value
-        raise ValueError(self.sentence)
+        raise ValueError(self.message)
 
 
-Statuses = Annotated[
+StatusRange = Annotated[
     int | str, IntOrString(STATUSES, 'must be a status such as 204, or a range such as "200-299"', 200, 599, 7)
 ]
 Quantity = Annotated[
@@ -104,15 +110,15 @@ class HttpHeader(Model):
             lambda header: count_set(header, "value", "value_from") == 1,
         ),
         CelRule(
-            f"!(self.name.lowerAscii() in {list(OWN_HEADERS)})",
-            f"name must not be one that the courier sets itself: {', '.join(OWN_HEADERS)}",
-            lambda header: header.name.lower() not in OWN_HEADERS,
+            f"!(self.name.lowerAscii() in {list(RESERVED_HEADERS)})",
+            f"name must not be one that the courier sets itself: {', '.join(RESERVED_HEADERS)}",
+            lambda header: header.name.lower() not in RESERVED_HEADERS,
             "name",
         ),
     )
 
     name: Annotated[HeaderName, Field(description="Name of the header.")]
-    value: Annotated[str, BoundedText(1024, "[ -~]*", "must be plain ASCII on one line", shortest=0)] | None = Field(
+    value: Annotated[str, BoundedText(1024, "[ -~]*", "must be plain ASCII on one line", min_length=0)] | None = Field(
         None, description="Its value, for all to read; a secret one belongs into valueFrom."
     )
     value_from: ValueFrom | None = Field(None, description="Where its secret value comes from.")
@@ -151,7 +157,7 @@ class HttpDelivery(Model):
     url: Annotated[str, BoundedText(1024)] | None = Field(None, description="Or to any http:// or https:// address.")
     method: Literal["POST", "PUT", "PATCH"] = Field("POST", description="Method of the request.")
     headers: tuple[HttpHeader, ...] = Field((), max_length=16, description="Headers of every request.")
-    success: tuple[Statuses, ...] = Field(
+    success: tuple[StatusRange, ...] = Field(
         ("200-299",),
         min_length=1,
         max_length=16,
@@ -168,7 +174,7 @@ class HttpDelivery(Model):
     )
     tls: Tls | None = Field(None, description="How TLS is done; with serviceRef it also means https.")
 
-    def target(self, namespace: str) -> str:
+    def request_url(self, namespace: str) -> str:
         """The address the courier calls."""
         if self.service_ref is not None:
             return self.service_ref.url(namespace, self.tls is not None)

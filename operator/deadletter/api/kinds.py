@@ -84,7 +84,7 @@ class Status(StatusModel):
         return next((one for one in self.conditions if one.type == kind), None)
 
 
-class Kind(Model):
+class CustomResource(Model):
     """An object of ours as the API server hands it over."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")

@@ -16,7 +16,7 @@ from deadletter.api.base import (
     NameRef,
     ShortExpression,
 )
-from deadletter.api.broker_connections import Config, config_rule
+from deadletter.api.broker_connections import TopicConfig, config_rule
 from deadletter.api.cel_rules import CelRule, immutable, positive_duration
 from deadletter.core import durations
 from deadletter.core.dialects.registry import DIALECT_NAMES
@@ -99,7 +99,7 @@ class DeadBox(Model):
     retention: Duration = Field(
         "720h", description="How long letters are kept. An adopted box keeps its own retention."
     )
-    config: Config = Field(default_factory=dict)
+    config: TopicConfig = Field(default_factory=dict)
     compat_headers: tuple[CompatName, ...] = Field(
         (),
         max_length=2,

@@ -7,7 +7,7 @@ from pydantic import Field
 from deadletter.api.base import StatusModel
 from deadletter.api.kinds import Status
 
-TIME: dict[str, Any] = {"format": "date-time"}
+DATE_TIME: dict[str, Any] = {"format": "date-time"}
 
 
 class CauseStatus(StatusModel):
@@ -22,8 +22,8 @@ class CauseStatus(StatusModel):
 class GroupStatus(CauseStatus):
     """Letters of one cause that are still open."""
 
-    first_seen_time: str | None = Field(None, description="When the oldest of them died.", json_schema_extra=TIME)
-    last_seen_time: str | None = Field(None, description="When the newest of them died.", json_schema_extra=TIME)
+    first_seen_time: str | None = Field(None, description="When the oldest of them died.", json_schema_extra=DATE_TIME)
+    last_seen_time: str | None = Field(None, description="When the newest of them died.", json_schema_extra=DATE_TIME)
 
 
 class BoxesStatus(StatusModel):
@@ -64,7 +64,7 @@ class ConsumerGroupStatus(StatusModel):
 
     name: str = Field(description="The consumer group.", max_length=200)
     source: str = Field(description="The topic or stream that it reads.", max_length=255)
-    started_time: str = Field(description="When a courier was first seen at work.", json_schema_extra=TIME)
+    started_time: str = Field(description="When a courier was first seen at work.", json_schema_extra=DATE_TIME)
 
 
 class DeadLetterQueueStatus(Status):
@@ -73,10 +73,10 @@ class DeadLetterQueueStatus(Status):
     depth: int | None = Field(None, description="Open letters: dead and not yet dealt with.", ge=0)
     depth_is_upper_bound: bool | None = Field(None, description="On a compacted topic some of them may be gone.")
     oldest_letter_time: str | None = Field(
-        None, description="When the oldest open letter died.", json_schema_extra=TIME
+        None, description="When the oldest open letter died.", json_schema_extra=DATE_TIME
     )
     retention_loss_time: str | None = Field(
-        None, description="When retention will eat the oldest open letter.", json_schema_extra=TIME
+        None, description="When retention will eat the oldest open letter.", json_schema_extra=DATE_TIME
     )
     utilization: int | None = Field(None, description="Percent of capacity.maxLetters.", ge=0)
     groups: tuple[GroupStatus, ...] = Field((), max_length=10, description="The ten most frequent causes.")
@@ -84,7 +84,7 @@ class DeadLetterQueueStatus(Status):
         None, description="Letters that were deleted from the retry box before they were delivered, in all.", ge=0
     )
     lost_parked_letters_time: str | None = Field(
-        None, description="When such a loss was last found.", json_schema_extra=TIME
+        None, description="When such a loss was last found.", json_schema_extra=DATE_TIME
     )
     boxes: BoxesStatus | None = Field(None, description="The names of its boxes.")
     owned_boxes: tuple[OwnedBox, ...] = Field(

@@ -4,7 +4,7 @@ from pydantic import Field
 
 from deadletter.api.base import StatusModel
 from deadletter.api.kinds import Status
-from deadletter.api.queue_status import TIME, CauseStatus
+from deadletter.api.queue_status import DATE_TIME, CauseStatus
 
 
 class WindowStatus(StatusModel):
@@ -25,8 +25,8 @@ class TargetStatus(StatusModel):
 class ReplayStatus(Status):
     """What became of the letters."""
 
-    start_time: str | None = Field(None, description="When it began.", json_schema_extra=TIME)
-    completion_time: str | None = Field(None, description="When it ended.", json_schema_extra=TIME)
+    start_time: str | None = Field(None, description="When it began.", json_schema_extra=DATE_TIME)
+    completion_time: str | None = Field(None, description="When it ended.", json_schema_extra=DATE_TIME)
     window: tuple[WindowStatus, ...] = Field((), max_length=10000, description="The frozen part of the dead box.")
     matched: int | None = Field(None, description="Letters that the selection took.", ge=0)
     replayed: int | None = Field(None, description="Letters sent.", ge=0)
@@ -48,7 +48,7 @@ class ReplayStatus(Status):
     samples: tuple[str, ...] = Field((), max_length=10, description="Ids of some that matched.")
     letters_per_second: int | None = Field(None, description="How fast it goes, on average while it works.", ge=0)
     estimated_completion_time: str | None = Field(
-        None, description="When it will end at this pace.", json_schema_extra=TIME
+        None, description="When it will end at this pace.", json_schema_extra=DATE_TIME
     )
     estimated_duration: str | None = Field(
         None,

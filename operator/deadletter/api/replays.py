@@ -7,7 +7,7 @@ from pydantic import Field
 from deadletter.api.base import Bool, BoundedText, BoxName, Duration, Expression, Int, Model, NameRef, Time
 from deadletter.api.cel_rules import CelRule, immutable, positive_duration
 from deadletter.api.delivery import ServiceRef
-from deadletter.api.kinds import AGE, Kind, PrinterColumn, condition_column
+from deadletter.api.kinds import AGE, CustomResource, PrinterColumn, condition_column
 from deadletter.api.replay_status import ReplayStatus
 from deadletter.api.transform import TransformSpec
 from deadletter.core import durations, times
@@ -239,7 +239,7 @@ class ReplaySpec(Model):
         return None if self.active_deadline is None else durations.parse(self.active_deadline)
 
 
-class Replay(Kind):
+class Replay(CustomResource):
     """Dead letters go back: selected, previewed, rate-limited, exactly once."""
 
     kind: ClassVar[str] = "Replay"

@@ -6,7 +6,7 @@ from pydantic import Field
 
 from deadletter.api.base import Bool, BoundedText, Duration, Int, Model, ShortExpression
 from deadletter.api.cel_rules import CelRule, positive_duration
-from deadletter.api.kinds import AGE, Kind, PrinterColumn, Status, condition_column
+from deadletter.api.kinds import AGE, CustomResource, PrinterColumn, Status, condition_column
 from deadletter.core import durations, policy
 from deadletter.core.letters import Category
 
@@ -49,7 +49,7 @@ class BackoffSpec(Model):
         None, min_length=1, max_length=64, description="The waits one by one, with Schedule; the last repeats."
     )
 
-    def backoff(self) -> policy.Backoff:
+    def to_backoff(self) -> policy.Backoff:
         """The same in milliseconds."""
         return policy.Backoff(
             strategy=self.strategy,
@@ -88,7 +88,7 @@ class RuleSpec(Model):
     max_attempts: Int | None = Field(None, ge=1, le=1000, description="Instead of the policy's maxAttempts.")
     backoff: BackoffSpec | None = Field(None, description="Instead of the policy's backoff, as a whole.")
 
-    def rule(self) -> policy.PolicyRule:
+    def to_rule(self) -> policy.PolicyRule:
         """The same as core judges by."""
         return policy.PolicyRule(
             match=self.match,
@@ -96,7 +96,7 @@ class RuleSpec(Model):
             category=None if self.category is None else Category(self.category),
             action=self.action,
             max_attempts=self.max_attempts,
-            backoff=None if self.backoff is None else self.backoff.backoff(),
+            backoff=None if self.backoff is None else self.backoff.to_backoff(),
         )
 
 
@@ -131,7 +131,7 @@ class CircuitBreakerSpec(Model):
         "30s", description="How long the circuit stays open before up to five messages are sent as probes."
     )
 
-    def settings(self) -> policy.BreakerSettings:
+    def to_settings(self) -> policy.BreakerSettings:
         """The same as core judges by, in milliseconds."""
         share = policy.DEFAULT_POLICY.breaker.failure_share if self.failure_share is None else self.failure_share
         return policy.BreakerSettings(
@@ -191,17 +191,17 @@ class RetryPolicySpec(Model):
         None, description="Pause before more letters die than this. Absent: no budget."
     )
 
-    def policy(self) -> policy.Policy:
+    def to_policy(self) -> policy.Policy:
         """The same as core judges by, in milliseconds; PredicateError when a rule's match is no CEL."""
         budget = self.error_budget
         return policy.Policy(
             max_attempts=self.max_attempts,
             max_age=None if self.max_age is None else durations.parse(self.max_age),
             timeout=durations.parse(self.timeout),
-            backoff=self.backoff.backoff(),
+            backoff=self.backoff.to_backoff(),
             retry_after=policy.RetryAfter(self.retry_after.honour, durations.parse(self.retry_after.max)),
-            rules=tuple(rule.rule() for rule in self.rules),
-            breaker=self.circuit_breaker.settings(),
+            rules=tuple(rule.to_rule() for rule in self.rules),
+            breaker=self.circuit_breaker.to_settings(),
             on_exhausted=self.on_exhausted,
             budget=policy.BudgetSettings(budget.letters, durations.parse(budget.per)) if budget else None,
         )
@@ -213,7 +213,7 @@ class RetryPolicyStatus(Status):
     queues: int | None = Field(None, description="Queues that follow this policy.", ge=0)
 
 
-class RetryPolicy(Kind):
+class RetryPolicy(CustomResource):
     """How often, how soon and how long a message is tried again before it becomes a dead letter."""
 
     kind: ClassVar[str] = "RetryPolicy"

@@ -10,11 +10,11 @@ from pydantic_core import CoreSchema, core_schema
 from deadletter.api.base import BoundedText, Model, cel_literal
 from deadletter.api.cel_rules import CelRule
 
-VALUE_BYTES = 2048
+MAX_VALUE_BYTES = 2048
 HEADER = "[!-~]{1,128}"
 POINTER = r"(?:/(?:[ -.0-}]|~[01])*)*"
 
-Pointer = Annotated[str, BoundedText(256, POINTER, "must be a JSON pointer such as /currency", shortest=0)]
+Pointer = Annotated[str, BoundedText(256, POINTER, "must be a JSON pointer such as /currency", min_length=0)]
 MessageHeader = Annotated[str, BoundedText(128, HEADER, "must be a header name: ASCII without spaces")]
 
 
@@ -27,19 +27,19 @@ class AnyJson:
     def __get_pydantic_json_schema__(self, _schema: CoreSchema, _handler: GetJsonSchemaHandler) -> dict[str, Any]:
         return {
             "x-kubernetes-preserve-unknown-fields": True,
-            "maxLength": VALUE_BYTES,
+            "maxLength": MAX_VALUE_BYTES,
             "maxItems": 64,
             "maxProperties": 64,
         }
 
     def check(self, value: Any) -> Any:
         """The value itself, or the sentence."""
-        if len(orjson.dumps(value)) > VALUE_BYTES:
-            raise ValueError(f"value must not be longer than {VALUE_BYTES} bytes")
+        if len(orjson.dumps(value)) > MAX_VALUE_BYTES:
+            raise ValueError(f"value must not be longer than {MAX_VALUE_BYTES} bytes")
         return value
 
 
-class Patch(Model):
+class JsonPatchOperation(Model):
     """One operation of a JSON Patch (RFC 6902) on the message's value."""
 
     constraints: ClassVar = (
@@ -71,11 +71,11 @@ class TransformSpec(Model):
         ),
     )
 
-    set_headers: dict[str, Annotated[str, BoundedText(512, shortest=0)]] = Field(
+    set_headers: dict[str, Annotated[str, BoundedText(512, min_length=0)]] = Field(
         default_factory=dict, max_length=16, description="Headers to set, whatever they were."
     )
     remove_headers: tuple[MessageHeader, ...] = Field((), max_length=32, description="Headers to take away.")
-    json_patch: tuple[Patch, ...] = Field(
+    json_patch: tuple[JsonPatchOperation, ...] = Field(
         (),
         max_length=16,
         description="A JSON Patch (RFC 6902) on the value; other values are skipped as TransformError.",

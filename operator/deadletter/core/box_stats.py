@@ -29,7 +29,7 @@ class BoxStats:
     caught_up: bool = True  # False: the monitor has not read the whole box yet, so the numbers must not be exported
     upper_bound: bool = False  # True for a compacted topic: compaction may have removed counted letters
     parked: int = 0
-    tallies: Mapping[str, tuple[PartitionProgress, ...]] = field(
+    progress: Mapping[str, tuple[PartitionProgress, ...]] = field(
         default_factory=dict
     )  # Replay uid -> one per partition
     couriers: tuple[WorkerStatus, ...] = ()

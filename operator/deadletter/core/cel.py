@@ -98,7 +98,7 @@ class Predicate:
         try:
             self._expression = _ENV.compile(source)
         except RuntimeError as error:
-            raise _objection(str(error)) from None
+            raise _error_from_compiler(str(error)) from None
         kind = self._expression.return_type()
         if kind != _T.BOOL:
             raise PredicateError(f"the expression must be bool, not {kind.name()}", "1:1")
@@ -130,7 +130,7 @@ def _compiled(source: str) -> Predicate:
     return Predicate(source)
 
 
-def _objection(text: str) -> PredicateError:
+def _error_from_compiler(text: str) -> PredicateError:
     found = _POSITION.search(text)
     if not found:
         return PredicateError("the expression cannot be compiled", "1:1")

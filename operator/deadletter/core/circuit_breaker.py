@@ -6,7 +6,7 @@ from enum import Enum
 
 from deadletter.core.policy import BreakerSettings, BudgetSettings
 
-PROBES = 5
+MAX_PROBES = 5
 
 
 class ServiceHealth(Enum):
@@ -37,8 +37,8 @@ class CircuitBreaker:
     def __init__(self, settings: BreakerSettings) -> None:
         self.settings = settings
         self.state = "Closed"
-        self.opens_until = 0
-        self.opened = 0  # how often
+        self.open_until = 0
+        self.times_opened = 0  # how often
         self._firsts: deque[bool] = deque()  # the last `window` first attempts; True: it failed
         self._failed_firsts = 0
         self._row: set[Hashable] = set()
@@ -56,12 +56,12 @@ class CircuitBreaker:
         """Give leave for one probe now; its result must be recorded, or it is given up after `open_for`."""
         if self.state == "Closed":
             return False
-        if now >= self.opens_until:
+        if now >= self.open_until:
             self.state = "HalfOpen"
-            self.opens_until = now + self.settings.open_for
+            self.open_until = now + self.settings.open_for
             self._out = self._failed = 0
         in_round = self.state == "HalfOpen" and not self._failed
-        if self._out >= PROBES or not (in_round or (is_fresh and self._early > self._out)):
+        if self._out >= MAX_PROBES or not (in_round or (is_fresh and self._early > self._out)):
             return False
         self._out += 1
         return True
@@ -122,14 +122,14 @@ class CircuitBreaker:
 
     def _open(self, now: int, early: int = 0) -> None:
         self.state = "Open"
-        self.opened += 1
-        self.opens_until = now + self.settings.open_for
+        self.times_opened += 1
+        self.open_until = now + self.settings.open_for
         self._early = early
         self._out = self._failed = 0
 
     def _close(self) -> None:
         self.state = "Closed"
-        self.opens_until = 0
+        self.open_until = 0
         self._firsts.clear()
         self._failed_firsts = 0
         self._row.clear()

@@ -6,8 +6,8 @@ from struct import pack
 from deadletter.core.letters import Envelope, Headers
 from deadletter.core.truncate import truncate_bytes
 
-NAMES = ("KafkaConnect", "Spring")
-_LIMIT = 1_024
+COMPAT_NAMES = ("KafkaConnect", "Spring")
+_MAX_VALUE_BYTES = 1_024
 
 
 def compat_headers(names: Sequence[str], envelope: Envelope) -> Headers:
@@ -19,7 +19,7 @@ def compat_headers(names: Sequence[str], envelope: Envelope) -> Headers:
         elif name == "Spring":
             headers += _spring(envelope)
         else:
-            raise ValueError(f"compatHeaders knows {', '.join(NAMES)}")
+            raise ValueError(f"compatHeaders knows {', '.join(COMPAT_NAMES)}")
     return headers
 
 
@@ -36,7 +36,7 @@ def _connect(envelope: Envelope) -> Headers:
         "exception.stacktrace": failure.stack or None,
     }
     return tuple(
-        (f"__connect.errors.{name}", truncate_bytes(str(value), _LIMIT))
+        (f"__connect.errors.{name}", truncate_bytes(str(value), _MAX_VALUE_BYTES))
         for name, value in fields.items()
         if value is not None
     )
@@ -45,11 +45,11 @@ def _connect(envelope: Envelope) -> Headers:
 def _spring(envelope: Envelope) -> Headers:
     origin, failure = envelope.origin, envelope.failure
     headers: Headers = (
-        ("kafka_dlt-exception-fqcn", truncate_bytes(failure.type, _LIMIT)),
-        ("kafka_dlt-exception-message", truncate_bytes(failure.message, _LIMIT)),
+        ("kafka_dlt-exception-fqcn", truncate_bytes(failure.type, _MAX_VALUE_BYTES)),
+        ("kafka_dlt-exception-message", truncate_bytes(failure.message, _MAX_VALUE_BYTES)),
     )
     if origin.topic is not None:
-        headers += (("kafka_dlt-original-topic", truncate_bytes(origin.topic, _LIMIT)),)
+        headers += (("kafka_dlt-original-topic", truncate_bytes(origin.topic, _MAX_VALUE_BYTES)),)
     if origin.partition is not None and origin.partition < 1 << 31:
         headers += (("kafka_dlt-original-partition", pack(">i", origin.partition)),)
     if origin.offset is not None and origin.offset < 1 << 63:
@@ -60,5 +60,5 @@ def _spring(envelope: Envelope) -> Headers:
             ("kafka_dlt-original-timestamp-type", b"CreateTime"),
         )
     if envelope.group is not None:
-        headers += (("kafka_dlt-original-consumer-group", truncate_bytes(envelope.group, _LIMIT)),)
+        headers += (("kafka_dlt-original-consumer-group", truncate_bytes(envelope.group, _MAX_VALUE_BYTES)),)
     return headers

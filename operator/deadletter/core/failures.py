@@ -19,7 +19,7 @@ _STATUSES = {
     429: Category.Resource,
     507: Category.Resource,
 }
-_REFUSED = {400, 405, 406, 411, 412, 413, 414, 415, 416, 417, 422, 428, 431}
+_REJECTED_STATUSES = {400, 405, 406, 411, 412, 413, 414, 415, 416, 417, 422, 428, 431}
 _GRPC_CODES = (
     "OK",
     "CANCELLED",
@@ -89,7 +89,7 @@ def classify_status(status: int) -> Category:
         return _STATUSES[status]
     if status >= 500:
         return Category.Transient
-    return Category.Validation if status in _REFUSED else Category.Permanent
+    return Category.Validation if status in _REJECTED_STATUSES else Category.Permanent
 
 
 @lru_cache(maxsize=4_096)

@@ -21,7 +21,7 @@ _VARYING = re.compile(
 _JAVA_FRAME = re.compile(r"^\s*at\s+([^\s(]+)", re.MULTILINE)
 _PYTHON_FRAME = re.compile(r'^\s*File "([^"\n]*)", line [0-9]+, in (\S+)', re.MULTILINE)
 _DIGITS = re.compile(r"[0-9]+")
-_NOUGHTS = bytes.maketrans(b"123456789", b"000000000")
+_DIGITS_TO_ZERO = bytes.maketrans(b"123456789", b"000000000")
 
 
 def fingerprint(failure: Failure) -> str:
@@ -35,7 +35,7 @@ def normalise_message(message: bytes) -> bytes:
 
     So messages that differ in digits alone are looked at once.
     """
-    return message[: 4 * _MESSAGE_LIMIT].translate(_NOUGHTS)
+    return message[: 4 * _MESSAGE_LIMIT].translate(_DIGITS_TO_ZERO)
 
 
 @lru_cache(maxsize=2_048)

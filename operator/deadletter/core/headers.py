@@ -65,12 +65,12 @@ OUR_HEADERS = (
 )
 DETECTION_HEADERS = (ORIGIN_TOPIC, ERROR_CATEGORY)  # at least one is in every envelope we write, and nobody else's
 SPOOFED_PREFIX = "x-orig-"
-_LIMITS = {ID: 1_024, ORIGIN_TOPIC: 512, GROUP: 512, ERROR_TYPE: 512, ERROR_MESSAGE: 3_072, REASON: 256, REPLAY: 256}
-_LONGEST = max(_LIMITS.values())  # what is longer is not of our hand
+_MAX_BYTES = {ID: 1_024, ORIGIN_TOPIC: 512, GROUP: 512, ERROR_TYPE: 512, ERROR_MESSAGE: 3_072, REASON: 256, REPLAY: 256}
+_MAX_TEXT_BYTES = max(_MAX_BYTES.values())  # what is longer is not of our hand
 _ENTRY_ID = re.compile(rb"[0-9]{1,20}-[0-9]{1,20}")
 _OURS = frozenset(OUR_HEADERS)
 _CATEGORIES = {category.value: category for category in Category}
-_FORGEABLE = _OURS - set(REPLAY_HEADERS)
+_SPOOFABLE = _OURS - set(REPLAY_HEADERS)
 _SENT = frozenset((ID, *REPLAY_HEADERS))
 
 
@@ -104,7 +104,7 @@ def _written(envelope: Envelope) -> Headers:
         (REPLAYS, str(envelope.replays) if envelope.replays else None),
         (REPLAY, envelope.replay),
     )
-    return tuple((name, truncate_bytes(text, _LIMITS.get(name, 64))) for name, text in fields if text is not None)
+    return tuple((name, truncate_bytes(text, _MAX_BYTES.get(name, 64))) for name, text in fields if text is not None)
 
 
 def _digits(value: int | None) -> str | None:
@@ -164,7 +164,13 @@ def read_for_count(fields: dict[str, bytes | None], origin: str | None) -> Envel
     """
     topic, kind, count = fields.get(ORIGIN_TOPIC), fields.get(ERROR_TYPE), fields.get(REPLAYS)
     words = normalise_message(fields.get(ERROR_MESSAGE) or b"")
-    return _outlined(topic and topic[:_LONGEST], kind and kind[:_LONGEST], words, count and count[:_LONGEST], origin)
+    return _outlined(
+        topic and topic[:_MAX_TEXT_BYTES],
+        kind and kind[:_MAX_TEXT_BYTES],
+        words,
+        count and count[:_MAX_TEXT_BYTES],
+        origin,
+    )
 
 
 @lru_cache(maxsize=2_048)
@@ -194,7 +200,7 @@ def read_replays(fields: dict[str, bytes | None]) -> int:
 
 def _text(fields: dict[str, bytes | None], name: str) -> str | None:
     raw = fields.get(name)
-    return None if raw is None else raw[:_LONGEST].decode("utf-8", "replace")
+    return None if raw is None else raw[:_MAX_TEXT_BYTES].decode("utf-8", "replace")
 
 
 def _offset(fields: dict[str, bytes | None]) -> int | None:
@@ -214,9 +220,9 @@ def _time(fields: dict[str, bytes | None], name: str) -> int | None:
 
 def rename_spoofed(message: Message) -> Message:
     """The message with headers of our names moved to `x-orig-dlq-*`; the replay count of one that came back stays."""
-    if _FORGEABLE.isdisjoint(name for name, _ in message.headers):
+    if _SPOOFABLE.isdisjoint(name for name, _ in message.headers):
         return message
-    renamed = tuple((SPOOFED_PREFIX + name if name in _FORGEABLE else name, value) for name, value in message.headers)
+    renamed = tuple((SPOOFED_PREFIX + name if name in _SPOOFABLE else name, value) for name, value in message.headers)
     return replace(message, headers=renamed)
 
 
@@ -224,8 +230,8 @@ def add_replay_headers(message: Message, name: str, uid: str, replays: int) -> M
     """The message with its own name, the id of the Replay that sends it and how often it was sent."""
     kept = [header for header in message.headers if header[0] not in _SENT]
     sent = (
-        (ID, truncate_bytes(name, _LIMITS[ID])),
+        (ID, truncate_bytes(name, _MAX_BYTES[ID])),
         (REPLAYS, b"%d" % replays),
-        (REPLAY, truncate_bytes(uid, _LIMITS[REPLAY])),
+        (REPLAY, truncate_bytes(uid, _MAX_BYTES[REPLAY])),
     )
     return Message(message.key, message.value, (*kept, *sent), message.timestamp)

@@ -11,10 +11,10 @@ from deadletter.core.box_stats import FailureGroup
 from deadletter.core.ledger.records import CHUNK_BITS
 from deadletter.core.times import clamp
 
-OTHER = "other"
+OTHER_GROUP = "other"
 MAX_GROUPS = 100
-MAX_GROUPED = 1_000_000
-_BATCH = 8_192
+MAX_GROUPED_LETTERS = 1_000_000
+_BATCH_SIZE = 8_192
 
 
 @dataclass(slots=True)
@@ -26,7 +26,7 @@ class _Members:
     offsets: BitMap64 = field(default_factory=BitMap64)
 
 
-class _Times:
+class _FailureTimes:
     """When the letters of one chunk failed, in the order they came; four bytes a letter while they lie together."""
 
     __slots__ = ("base", "deltas", "offsets")
@@ -36,7 +36,7 @@ class _Times:
         self.offsets = BitMap64()
         self.deltas: array[int] = array("I")
 
-    def put(self, offset: int, when: int) -> None:
+    def add(self, offset: int, when: int) -> None:
         delta = when - self.base
         if not 0 <= delta < 1 << 32:
             delta = clamp(when) - self.base
@@ -51,18 +51,18 @@ class _Times:
         del self.deltas[:gone]
         return gone
 
-    def of(self, offset: int) -> int:
+    def time_of(self, offset: int) -> int:
         return self.base + self.deltas[self.offsets.rank(offset) - 1]
 
 
 class LetterIndex:
     """Letters of one box partition. Open letters = letters - settled; a group's = group & open."""
 
-    def __init__(self, max_groups: int = MAX_GROUPS, max_grouped: int = MAX_GROUPED) -> None:
+    def __init__(self, max_groups: int = MAX_GROUPS, max_grouped: int = MAX_GROUPED_LETTERS) -> None:
         self._letters = BitMap64()
         self._settled = BitMap64()
         self._groups: dict[str, _Members] = {}
-        self._times: dict[int, _Times] = {}
+        self._times: dict[int, _FailureTimes] = {}
         self._max_groups = max_groups
         self._max_grouped = max_grouped
         self._grouped = 0
@@ -74,8 +74,8 @@ class LetterIndex:
         self._letters.add(offset)
         chunk = offset >> CHUNK_BITS
         if chunk not in self._times:
-            self._times[chunk] = _Times(failed_at)
-        self._times[chunk].put(offset, failed_at)
+            self._times[chunk] = _FailureTimes(failed_at)
+        self._times[chunk].add(offset, failed_at)
         members = self._group(fingerprint, error_type, category, failed_at)
         members.offsets.add(offset)
         members.first_seen = min(members.first_seen, failed_at)
@@ -88,7 +88,7 @@ class LetterIndex:
         if fingerprint not in self._groups and len(self._groups) >= self._max_groups:
             self._free_slots()
         if fingerprint not in self._groups and len(self._groups) >= self._max_groups:
-            fingerprint, error_type, category = OTHER, "", ""
+            fingerprint, error_type, category = OTHER_GROUP, "", ""
         if fingerprint not in self._groups:
             self._groups[fingerprint] = _Members(error_type, category, now, now)
         return self._groups[fingerprint]
@@ -106,14 +106,14 @@ class LetterIndex:
         chunk = min(number for number, held in self._times.items() if len(held.deltas))
         held = self._times[chunk]
         self._grouped -= len(held.deltas)
-        self._times[chunk] = _Times(held.base + min(held.deltas))
+        self._times[chunk] = _FailureTimes(held.base + min(held.deltas))
         for members in self._groups.values():
             members.offsets.remove_range(chunk << CHUNK_BITS, (chunk + 1) << CHUNK_BITS)
 
     def settle(self, offsets: Iterable[int]) -> None:
         """These offsets are settled; they may be known before their letters are."""
         rest = iter(offsets)
-        while batch := list(islice(rest, _BATCH)):  # in batches: a bitmap takes a copy of what it is given
+        while batch := list(islice(rest, _BATCH_SIZE)):  # in batches: a bitmap takes a copy of what it is given
             self._settled.update(batch)
 
     def drop_below(self, start: int) -> None:
@@ -145,7 +145,7 @@ class LetterIndex:
         if offset is None:
             return None
         held = self._times[offset >> CHUNK_BITS]
-        return held.of(offset) if offset in held.offsets else held.base
+        return held.time_of(offset) if offset in held.offsets else held.base
 
     def groups(self) -> tuple[FailureGroup, ...]:
         """The groups that have open letters, the largest first, `other` last."""
@@ -154,7 +154,9 @@ class LetterIndex:
             for name, members in self._groups.items()
             if (letters := self._open_of(members))
         ]
-        return tuple(sorted(found, key=lambda group: (group.fingerprint == OTHER, -group.letters, group.fingerprint)))
+        return tuple(
+            sorted(found, key=lambda group: (group.fingerprint == OTHER_GROUP, -group.letters, group.fingerprint))
+        )
 
     def __contains__(self, offset: object) -> bool:
         return isinstance(offset, int) and offset in self._letters

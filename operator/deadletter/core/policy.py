@@ -7,7 +7,7 @@ from deadletter.core.cel import Predicate
 from deadletter.core.letters import Category, Letter
 from deadletter.core.reasons import Reason
 
-_REFUSED = frozenset({Category.Permission, Category.Validation, Category.Permanent})
+_NOT_RETRIED = frozenset({Category.Permission, Category.Validation, Category.Permanent})
 
 
 @dataclass(slots=True, frozen=True)
@@ -45,7 +45,7 @@ class Backoff:
     jitter: int = 0
     schedule: tuple[int, ...] = ()
 
-    def wait(self, failures: int) -> int | None:
+    def delay_ms(self, failures: int) -> int | None:
         """The wait after so many failures, without jitter; None: never again."""
         if self.strategy == "Never":
             return None
@@ -65,7 +65,7 @@ class Backoff:
         except OverflowError:
             return self.max
 
-    def spread(self, chance: float) -> int:
+    def jitter_ms(self, chance: float) -> int:
         """The jitter that `chance` in [0, 1) gives, 0 to `jitter` uniformly."""
         return int(chance * (self.jitter + 1))
 
@@ -154,17 +154,17 @@ def decide(
     category = rule.category if rule and rule.category else letter.envelope.failure.category
     if is_expired(letter, policy, now):
         return Bury(Reason.Expired)
-    if category in _REFUSED and not wish.startswith("Retry"):
+    if category in _NOT_RETRIED and not wish.startswith("Retry"):
         return Bury(Reason.Refused)
     attempts = max(letter.envelope.attempts, 1)
     backoff = select_backoff(policy, rule, category)
-    wait = backoff.wait(attempts)
+    wait = backoff.delay_ms(attempts)
     limit = rule.max_attempts if rule and rule.max_attempts else policy.max_attempts
     if wait is None or (attempts >= limit and wish != "RetryForever"):
         return Discard(Reason.AttemptsExhausted) if policy.on_exhausted == "Discard" else Bury(Reason.AttemptsExhausted)
     if retry_after is not None and policy.retry_after.honour:
         wait = max(wait, min(retry_after, policy.retry_after.max))
-    return Retry(now + wait + backoff.spread(chance))
+    return Retry(now + wait + backoff.jitter_ms(chance))
 
 
 def first_match(rules: Sequence[PolicyRule], letter: Letter, now: int) -> PolicyRule | None:
@@ -190,7 +190,7 @@ def select_backoff(policy: Policy, rule: PolicyRule | None, category: Category) 
     return policy.backoff
 
 
-def schedule(policy: Policy, attempts: int) -> list[int]:
+def retry_schedule(policy: Policy, attempts: int) -> list[int]:
     """The waits after failure 1 to `attempts`, without jitter; empty for a policy that never retries."""
-    waits = (policy.backoff.wait(failures) for failures in range(1, attempts + 1))
+    waits = (policy.backoff.delay_ms(failures) for failures in range(1, attempts + 1))
     return [wait for wait in waits if wait is not None]

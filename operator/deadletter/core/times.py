@@ -30,3 +30,8 @@ def render(ms: int) -> str:
     seconds, rest = divmod(clamp(ms), 1_000)
     moment = _NAIVE + timedelta(0, seconds, rest * 1_000)
     return moment.isoformat(timespec="milliseconds" if rest else "seconds") + "Z"
+
+
+def render_second(ms: int) -> str:
+    """Return a time as text, rounded down to its second, as Kubernetes writes times."""
+    return render(clamp(ms) // 1_000 * 1_000)

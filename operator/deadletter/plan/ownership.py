@@ -17,9 +17,10 @@ from dataclasses import dataclass
 
 from deadletter.api.dead_letter_queues import DeadLetterQueue
 from deadletter.api.queue_status import OwnedBox
+from deadletter.core.condition_types import BOXES_READY
 from deadletter.core.reasons import Reason
 from deadletter.plan.boxes import owned_boxes
-from deadletter.plan.findings import BOXES, Finding
+from deadletter.plan.findings import Finding
 
 TAKE_OVER_ANNOTATION = "deadletter.dev/take-over"  # the name of the dead box; its retry box and ledger are meant too
 CONFIRM_DELETE_ANNOTATION = "deadletter.dev/confirm-delete"
@@ -66,7 +67,7 @@ def judge_ownership(queue: DeadLetterQueue, redis: bool, ids: Mapping[str, str])
 
 def is_from_release_020(queue: DeadLetterQueue) -> bool:
     """True if 0.2.0, which kept no records, had this queue's boxes: it called them ready, or counted letters."""
-    ready = queue.status.condition(BOXES)
+    ready = queue.status.condition(BOXES_READY)
     was_ready = ready is not None and ready.status == "True"
     return not queue.status.owned_boxes and (was_ready or queue.status.depth is not None)
 
@@ -132,7 +133,7 @@ def conflict_finding(queue: DeadLetterQueue, redis: bool, judged: Ownership) -> 
             "it is neither configured nor deleted. Delete the new one to have the queue create its own."
         )
     sentences.append(f"To give what exists to this queue: {annotate_command(queue, TAKE_OVER_ANNOTATION, queue.boxes(redis).dead)}")
-    return Finding(Reason.BoxConflict, " ".join(sentences), False, BOXES)
+    return Finding(Reason.BoxConflict, " ".join(sentences), False, BOXES_READY)
 
 
 def _may_adopt(queue: DeadLetterQueue, judged: Ownership) -> bool:
@@ -157,5 +158,5 @@ def boxes_to_delete(queue: DeadLetterQueue, judged: Ownership, ids: Mapping[str,
             f"{_listed(found)}: deletionPolicy is Delete, but it is not recorded that the operator created it. "
             f"To delete it with all its letters: {annotate_command(queue, CONFIRM_DELETE_ANNOTATION, 'true')}"
         )
-        return Finding(Reason.DeletionBlocked, sentence, True, BOXES)
+        return Finding(Reason.DeletionBlocked, sentence, True, BOXES_READY)
     return tuple(one.name for one in judged.records)

@@ -1,4 +1,8 @@
-"""What all our pods share: restricted, read-only, without a token, told by one ConfigMap and Secret files."""
+"""Build the manifests that all workers share: pod, ConfigMap, ServiceAccount and NetworkPolicy.
+
+Pods pass the Pod Security Standard `restricted`, mount no API token, and read their configuration from one ConfigMap
+and from Secrets mounted as files.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -21,15 +25,17 @@ USER_ID = 10001
 
 @dataclass(frozen=True, slots=True)
 class WorkerImage:
-    """What workers run, as the operator's settings tell."""
+    """The container image that workers run."""
 
     name: str
     pull_policy: str = "IfNotPresent"
     pull_secrets: tuple[str, ...] = ()
 
 
-def child_manifest(kind: str, api_version: str, owner: DeadLetterQueue | Replay, name: str, labels: dict[str, str]) -> Manifest:
-    """The head of a child: named, labelled and owned."""
+def child_manifest(
+    kind: str, api_version: str, owner: DeadLetterQueue | Replay, name: str, labels: dict[str, str]
+) -> Manifest:
+    """Return a manifest with metadata only: name, labels and the owner reference."""
     return {
         "apiVersion": api_version,
         "kind": kind,
@@ -51,16 +57,18 @@ def child_manifest(kind: str, api_version: str, owner: DeadLetterQueue | Replay,
     }
 
 
-def assignment_config_map(owner: DeadLetterQueue | Replay, name: str, labels: dict[str, str], assignment: str, live: LiveConfig) -> Manifest:
-    """The ConfigMap that a worker reads."""
-    head = child_manifest("ConfigMap", "v1", owner, name, labels)
-    return head | {"data": {ASSIGNMENT_KEY: assignment, LIVE_KEY: to_json(live)}}
+def assignment_config_map(
+    owner: DeadLetterQueue | Replay, name: str, labels: dict[str, str], assignment: str, live: LiveConfig
+) -> Manifest:
+    """Return the ConfigMap that a worker reads: its assignment, and the configuration that may change while it runs."""
+    manifest = child_manifest("ConfigMap", "v1", owner, name, labels)
+    return manifest | {"data": {ASSIGNMENT_KEY: assignment, LIVE_KEY: to_json(live)}}
 
 
 def network_policy(
     owner: DeadLetterQueue | Replay, name: str, labels: dict[str, str], selected: dict[str, str]
 ) -> Manifest:
-    """Nothing but probes and metrics comes in."""
+    """Return the NetworkPolicy that admits only probes and metrics requests to the selected pods."""
     spec = {
         "podSelector": {"matchLabels": selected},
         "policyTypes": ["Ingress"],
@@ -70,27 +78,28 @@ def network_policy(
 
 
 def to_json(model: WorkerConfig) -> str:
-    """One JSON text, the same for the same model."""
+    """Render a model as JSON; equal models give equal text."""
     return model.model_dump_json(exclude_none=True)
 
 
 def assignment_hash(assignment: WorkerConfig) -> str:
-    """Return a digest that rolls the pods when it changes: of all fields but those that only a new pod needs."""
+    """Return a hash of all fields that running pods must be replaced for."""
     rolling = assignment.model_dump_json(exclude_none=True, exclude=set(assignment.not_rolling))
     return sha256(rolling.encode()).hexdigest()[:16]
 
 
 def service_account(owner: DeadLetterQueue | Replay, name: str, labels: dict[str, str]) -> Manifest:
-    """A ServiceAccount whose pods get no token."""
+    """Return a ServiceAccount whose pods get no API token."""
     return child_manifest("ServiceAccount", "v1", owner, name, labels) | {"automountServiceAccountToken": False}
 
 
 def pod_spec(
-    role: str, config: str, service_account: str, secrets: Sequence[str], image: WorkerImage, resources: Any = None
+    role: str, config: str, account: str, secrets: Sequence[str], image: WorkerImage, resources: Any = None
 ) -> Manifest:
-    """The spec of a worker's pod."""
+    """Return the pod spec of a worker. `config` and `account` are names of its ConfigMap and its
+    ServiceAccount; `secrets` are mounted as files."""
     return {
-        "serviceAccountName": service_account,
+        "serviceAccountName": account,
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
         "terminationGracePeriodSeconds": 45,
@@ -107,7 +116,10 @@ def pod_spec(
             {"name": "assignment", "configMap": {"name": config, "defaultMode": 0o440}},
             {"name": "tmp", "emptyDir": {"medium": "Memory", "sizeLimit": "16Mi"}},
             *(
-                {"name": secret_volume_name(name), "secret": {"secretName": name, "optional": True, "defaultMode": 0o440}}
+                {
+                    "name": secret_volume_name(name),
+                    "secret": {"secretName": name, "optional": True, "defaultMode": 0o440},
+                }
                 for name in secrets
             ),
         ],
@@ -115,7 +127,7 @@ def pod_spec(
 
 
 def secret_volume_name(secret: str) -> str:
-    """The name of a Secret's volume: no dots, at most 63 characters."""
+    """Return a volume name for a Secret: no dots, at most 63 characters."""
     return names.child_name("secret", secret)
 
 
@@ -142,17 +154,17 @@ def _container(role: str, secrets: Sequence[str], image: WorkerImage, resources:
         "terminationMessagePolicy": "File",
         "volumeMounts": [
             {"name": "assignment", "mountPath": "/etc/deadletter", "readOnly": True},
-            {"name": "tmp", "mountPath": "/tmp"},  # noqa: S108 - the pod's own, in memory
+            {"name": "tmp", "mountPath": "/tmp"},  # noqa: S108 - an emptyDir of this pod, in memory
             *({"name": secret_volume_name(name), "mountPath": f"/secrets/{name}", "readOnly": True} for name in secrets),
         ],
     }
 
 
-def _probe(path: str, every: int, failures: int) -> Manifest:
+def _probe(path: str, period_seconds: int, failures: int) -> Manifest:
     return {
         "httpGet": {"path": path, "port": "health"},
         "initialDelaySeconds": 1,
-        "periodSeconds": every,
+        "periodSeconds": period_seconds,
         "timeoutSeconds": 3,
         "failureThreshold": failures,
     }

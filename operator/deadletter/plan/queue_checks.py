@@ -81,7 +81,7 @@ def connection_exists(queue: DeadLetterQueue, facts: QueueFacts) -> Finding | No
 
 def names_are_legal(queue: DeadLetterQueue, facts: QueueFacts) -> Finding | None:
     """Require names that the broker accepts; Kafka accepts fewer than Redis."""
-    illegal = queue.illegal_names(facts.connection.spec.is_redis) if facts.connection else ()
+    illegal = queue.invalid_name_fields(facts.connection.spec.is_redis) if facts.connection else ()
     if illegal:
         fields = ", ".join(f"spec.{field}" for field in illegal)
         message = f"{fields}: not the name of a Kafka topic. Use letters, digits, '.', '_' and '-' only."

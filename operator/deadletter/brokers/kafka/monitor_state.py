@@ -18,7 +18,7 @@ from deadletter.core.fingerprint import fingerprint
 from deadletter.core.heartbeats import HeartbeatTracker, WorkerStatus
 from deadletter.core.ledger import records
 from deadletter.core.ledger.settlements import Settlements
-from deadletter.core.letter_index import OTHER, LetterIndex
+from deadletter.core.letter_index import OTHER_GROUP, LetterIndex
 from deadletter.core.replay_progress import PartitionProgress
 
 MAX_GROUPS = 100
@@ -181,7 +181,7 @@ class QueueState:
             caught_up=caught_up,
             upper_bound=self.compacted,
             parked=sum(len(bits) for bits in self.parked.values()),
-            tallies={uid: tuple(parts[p] for p in sorted(parts)) for uid, parts in self.tallies.items() if parts},
+            progress={uid: tuple(parts[p] for p in sorted(parts)) for uid, parts in self.tallies.items() if parts},
             couriers=self.heartbeats.alive([word for _, word in sorted(self.worker_statuses.items())], now),
             lost=lost,
             skipped=skipped,
@@ -197,5 +197,5 @@ def merge_groups(groups: Iterable[FailureGroup]) -> tuple[FailureGroup, ...]:
             group, letters=seen.letters + group.letters,
             first_seen=min(seen.first_seen, group.first_seen), last_seen=max(seen.last_seen, group.last_seen),
         )  # fmt: skip
-    ordered = sorted(merged.values(), key=lambda one: (one.fingerprint == OTHER, -one.letters, one.fingerprint))
+    ordered = sorted(merged.values(), key=lambda one: (one.fingerprint == OTHER_GROUP, -one.letters, one.fingerprint))
     return tuple(ordered[:MAX_GROUPS])

@@ -39,7 +39,7 @@ class MemoryMonitor:
             oldest=register.oldest,
             groups=register.groups(),
             parked=len(retry.waiting) if retry else 0,
-            tallies={uid: tuple(parts[p] for p in sorted(parts)) for uid, parts in ledger.tallies.items()},
+            progress={uid: tuple(parts[p] for p in sorted(parts)) for uid, parts in ledger.tallies.items()},
             couriers=self._hearings.setdefault(watched.dead, HeartbeatTracker()).alive(
                 [*ledger.couriers.values()], now
             ),

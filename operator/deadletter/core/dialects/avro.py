@@ -29,15 +29,15 @@ def _body(value: bytes | None) -> ByteReader:
 
 
 def _maybe_text(reader: ByteReader) -> str | None:
-    return reader.text() if reader.is_some() else None
+    return reader.read_text() if reader.read_is_set() else None
 
 
 def _maybe_bytes(reader: ByteReader) -> bytes | None:
-    return reader.chunk() if reader.is_some() else None
+    return reader.read_bytes() if reader.read_is_set() else None
 
 
 def _maybe_number(reader: ByteReader) -> int | None:
-    return reader.zigzag() if reader.is_some() else None
+    return reader.read_zigzag() if reader.read_is_set() else None
 
 
 def _end(reader: ByteReader) -> None:
@@ -49,7 +49,7 @@ def _kafka_error(value: bytes | None) -> _Found:
     reader = _body(value)
     cause, context, stack, _ = (_maybe_text(reader) for _ in range(4))
     raw = _maybe_bytes(reader)
-    offset, partition, topic = reader.zigzag(), reader.zigzag(), reader.text()
+    offset, partition, topic = reader.read_zigzag(), reader.read_zigzag(), reader.read_text()
     if not topic or partition < 0:
         raise BinaryFormatError("no origin")
     kind, _, text = (cause or "").partition(": ")
@@ -67,7 +67,7 @@ def _bakdata(value: bytes | None) -> _Found:
     reader = _body(value)
     _maybe_text(reader)
     topic, partition, offset = _maybe_text(reader), _maybe_number(reader), _maybe_number(reader)
-    description = reader.text()
+    description = reader.read_text()
     kind, text, stack = (_maybe_text(reader) for _ in range(3))
     if not reader.is_done:  # newer: input_timestamp
         _maybe_number(reader)

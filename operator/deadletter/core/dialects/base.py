@@ -9,7 +9,7 @@ from deadletter.core.letters import Confidence, Envelope, Failure, Message, Orig
 from deadletter.core.truncate import truncate
 
 AUTO = "Auto"  # detect the dialect
-Names = tuple[str, ...]
+HeaderNames = tuple[str, ...]
 _TEXT_BYTES = 4 * MAX_STACK_CHARS
 
 
@@ -30,20 +30,20 @@ class HeaderFields:
         self.repeated = len(self.last) != len(headers)
         self.first: dict[str, bytes | None] = dict(reversed(headers)) if self.repeated else self.last
 
-    def text(self, names: Names, limit: int = MAX_TYPE_CHARS) -> str | None:
+    def text(self, names: HeaderNames, limit: int = MAX_TYPE_CHARS) -> str | None:
         """The text of the first of these names that has one; `null` as a word is none."""
         return first_text(self.last, names, limit)
 
-    def number(self, names: Names) -> int | None:
+    def number(self, names: HeaderNames) -> int | None:
         """The number of the first of these names that has one."""
-        return _found(self.last, names, parse_number)
+        return first_value(self.last, names, parse_number)
 
-    def time(self, names: Names) -> int | None:
+    def time(self, names: HeaderNames) -> int | None:
         """The time of the first of these names that has one."""
-        return _found(self.last, names, parse_time)
+        return first_value(self.last, names, parse_time)
 
 
-def first_text(fields: dict[str, bytes | None], names: Names, limit: int = MAX_TYPE_CHARS) -> str | None:
+def first_text(fields: dict[str, bytes | None], names: HeaderNames, limit: int = MAX_TYPE_CHARS) -> str | None:
     """The text of the first of these names that has one; `null` as a word is none."""
     for name in names:
         raw = fields.get(name)
@@ -54,7 +54,9 @@ def first_text(fields: dict[str, bytes | None], names: Names, limit: int = MAX_T
     return None
 
 
-def _found(fields: dict[str, bytes | None], names: Names, read: Callable[[bytes | None], int | None]) -> int | None:
+def first_value(
+    fields: dict[str, bytes | None], names: HeaderNames, read: Callable[[bytes | None], int | None]
+) -> int | None:
     for name in names:
         value = read(fields.get(name))
         if value is not None:
@@ -72,27 +74,27 @@ class Dialect:
     """
 
     name: str
-    markers: Names = ()
-    required_names: Names = ()
+    markers: HeaderNames = ()
+    required_names: HeaderNames = ()
     detect: Callable[[HeaderFields], bool] | None = None
     confidence: Confidence = Confidence.Certain
-    topic: Names = ()
-    partition: Names = ()
-    offset: Names = ()
-    timestamp: Names = ()
-    group: Names = ()
-    attempts: Names = ()
-    first_failed_at: Names = ()
-    failed_at: Names = ()
-    type: Names = ()
-    cause: Names = ()  # the exception that tells the category, when the type is only a wrapper
-    text: Names = ()
-    stack: Names = ()
-    status: Names = ()
-    reason: Names = ()
-    replays: Names = ()
-    id: Names = ()
-    strip_names: Names = ()
+    topic: HeaderNames = ()
+    partition: HeaderNames = ()
+    offset: HeaderNames = ()
+    timestamp: HeaderNames = ()
+    group: HeaderNames = ()
+    attempts: HeaderNames = ()
+    first_failed_at: HeaderNames = ()
+    failed_at: HeaderNames = ()
+    type: HeaderNames = ()
+    cause: HeaderNames = ()  # the exception that tells the category, when the type is only a wrapper
+    text: HeaderNames = ()
+    stack: HeaderNames = ()
+    status: HeaderNames = ()
+    reason: HeaderNames = ()
+    replays: HeaderNames = ()
+    id: HeaderNames = ()
+    strip_names: HeaderNames = ()
     is_exclusive: bool = True
     derives_topic: bool = False  # the topic comes from a key, a value or the stream's name, not from a header
     derives_offset: bool = False
@@ -155,13 +157,13 @@ class Dialect:
     def _place(self, values: dict[str, bytes | None]) -> Origin:
         return Origin(
             first_text(values, self.topic) if self.topic else None,
-            _found(values, self.partition, parse_position) if self.partition else None,
-            _found(values, self.offset, parse_position) if self.offset else None,
+            first_value(values, self.partition, parse_position) if self.partition else None,
+            first_value(values, self.offset, parse_position) if self.offset else None,
         )
 
     def _origin(self, values: dict[str, bytes | None]) -> Origin:
         origin = self._place(values)
-        origin.timestamp = _found(values, self.timestamp, parse_time) if self.timestamp else None
+        origin.timestamp = first_value(values, self.timestamp, parse_time) if self.timestamp else None
         return origin
 
     def _failure(self, fields: HeaderFields) -> Failure:

@@ -30,7 +30,7 @@ class ByteReader:
         self.at += count
         return self.raw[self.at - count : self.at]
 
-    def varint(self) -> int:
+    def read_varint(self) -> int:
         """A base-128 number of at most ten bytes."""
         value = 0
         for shift in range(0, 70, 7):
@@ -40,28 +40,28 @@ class ByteReader:
                 return value
         raise BinaryFormatError("a number is too long")
 
-    def zigzag(self) -> int:
+    def read_zigzag(self) -> int:
         """An Avro int or long."""
-        value = self.varint()
+        value = self.read_varint()
         return (value >> 1) ^ -(value & 1)
 
-    def chunk(self) -> bytes:
+    def read_bytes(self) -> bytes:
         """Avro bytes."""
-        return self.take(self.zigzag())
+        return self.take(self.read_zigzag())
 
-    def text(self) -> str:
+    def read_text(self) -> str:
         """An Avro string."""
-        return utf8(self.chunk())
+        return decode_utf8(self.read_bytes())
 
-    def is_some(self) -> bool:
+    def read_is_set(self) -> bool:
         """The branch of an Avro union of null and something."""
-        branch = self.zigzag()
+        branch = self.read_zigzag()
         if branch not in {0, 1}:
             raise BinaryFormatError("no such branch")
         return branch == 1
 
 
-def utf8(raw: bytes) -> str:
+def decode_utf8(raw: bytes) -> str:
     """The text, or a WireError."""
     try:
         return raw.decode()
@@ -81,12 +81,12 @@ def read_protobuf(raw: bytes, kinds: dict[int, int]) -> dict[int, int | bytes]:
 
 def _fields(reader: ByteReader) -> Iterator[tuple[int, int, int | bytes]]:
     while not reader.is_done:
-        tag = reader.varint()
+        tag = reader.read_varint()
         field, kind = tag >> 3, tag & 7
         if kind == VARINT:
-            yield field, kind, reader.varint()
+            yield field, kind, reader.read_varint()
         elif kind == LENGTH:
-            yield field, kind, reader.take(reader.varint())
+            yield field, kind, reader.take(reader.read_varint())
         elif kind in _FIXED:
             yield field, kind, reader.take(_FIXED[kind])
         else:

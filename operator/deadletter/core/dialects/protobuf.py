@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from deadletter.core.dialects.base import Dialect, DialectError, HeaderFields, likely_envelope, truncated_failure
-from deadletter.core.dialects.binary import LENGTH, VARINT, BinaryFormatError, read_protobuf, to_signed, utf8
+from deadletter.core.dialects.binary import LENGTH, VARINT, BinaryFormatError, read_protobuf, to_signed, decode_utf8
 from deadletter.core.header_values import epoch_to_ms, time_in_range
 from deadletter.core.letters import Envelope, Failure, Message, Origin
 
@@ -13,7 +13,7 @@ _TIMESTAMP = {1: VARINT, 2: VARINT}
 
 
 def _text(value: int | bytes | None) -> str:
-    return utf8(value) if isinstance(value, bytes) else ""
+    return decode_utf8(value) if isinstance(value, bytes) else ""
 
 
 def _uber_key(key: bytes | None) -> dict[int, int | bytes]:

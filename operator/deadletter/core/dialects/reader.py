@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from deadletter.core import headers
 from deadletter.core.dialects.base import AUTO, Dialect, HeaderFields
-from deadletter.core.dialects.registry import BY_NAME, GENERIC_RANK, MARKED, NONE, TABLE, VALUE_DIALECTS
+from deadletter.core.dialects.registry import BY_NAME, GENERIC_RANK, RANKS_BY_MARKER, NONE, DIALECTS, VALUE_DIALECTS
 from deadletter.core.dialects.strip_headers import strip_headers
 from deadletter.core.letters import Confidence, Envelope, Letter, Message, Place
 
@@ -84,16 +84,16 @@ def _detected(fields: HeaderFields, read_values: bool, read: EnvelopeReader) -> 
         found = _sniffed(fields) if read_values else None
         if found is not None:
             return found
-    return read(TABLE[rank] if rank is not None else NONE, fields)
+    return read(DIALECTS[rank] if rank is not None else NONE, fields)
 
 
 def _marked_rank(fields: HeaderFields) -> int | None:
     """The most specific dialect whose marker is there and which claims the letter."""
     if not OUR_MARKERS.isdisjoint(fields.last):
         return 0
-    ranks = {rank for name in fields.last if name in MARKED for rank in MARKED[name]}
+    ranks = {rank for name in fields.last if name in RANKS_BY_MARKER for rank in RANKS_BY_MARKER[name]}
     for rank in sorted(ranks):
-        if TABLE[rank].matches(fields):
+        if DIALECTS[rank].matches(fields):
             return rank
     return None
 

@@ -29,7 +29,7 @@ OURS = Dialect(
     derives_offset=True,
 )
 NONE = Dialect(name="none", confidence=Confidence.Unknown)
-TABLE: tuple[Dialect, ...] = (
+DIALECTS: tuple[Dialect, ...] = (
     OURS,
     *kafka.DIALECTS,
     *spring.DIALECTS,
@@ -43,21 +43,21 @@ TABLE: tuple[Dialect, ...] = (
     generic.GENERIC,
     NONE,
 )
-BY_NAME = {dialect.name: dialect for dialect in TABLE}
+BY_NAME = {dialect.name: dialect for dialect in DIALECTS}
 DIALECT_NAMES: tuple[str, ...] = tuple(BY_NAME)
 VALUE_DIALECTS = (*protobuf.DIALECTS, *avro.DIALECTS, knative.KNATIVE, json_envelope.JSON_ENVELOPE)
-_RANKS = {dialect.name: rank for rank, dialect in enumerate(TABLE)}
+_RANKS = {dialect.name: rank for rank, dialect in enumerate(DIALECTS)}
 
 
 def _marked() -> dict[str, tuple[int, ...]]:
     ranks: dict[str, tuple[int, ...]] = {}
-    for rank, dialect in enumerate(TABLE):
+    for rank, dialect in enumerate(DIALECTS):
         for marker in dialect.markers:
             ranks[marker] = (*ranks.get(marker, ()), rank)
     return ranks
 
 
-MARKED = _marked()
+RANKS_BY_MARKER = _marked()
 GENERIC_RANK = _RANKS[generic.GENERIC.name]
 
 

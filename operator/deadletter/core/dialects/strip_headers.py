@@ -4,8 +4,8 @@ Foreign origin, error and counter headers go, else a library appends to an old o
 context, CloudEvents and user headers stay.
 """
 
-from deadletter.core.dialects.base import Names
-from deadletter.core.dialects.registry import BY_NAME, TABLE
+from deadletter.core.dialects.base import HeaderNames
+from deadletter.core.dialects.registry import BY_NAME, DIALECTS
 from deadletter.core.letters import Headers
 
 # Counters of systems we only meet in passing; kept, they would dead-letter the message at once.
@@ -19,12 +19,12 @@ COUNTERS = (
 )
 
 
-def _split(strips: Names) -> tuple[frozenset[str], tuple[str, ...]]:
+def _split(strips: HeaderNames) -> tuple[frozenset[str], tuple[str, ...]]:
     names = frozenset(name for name in strips if not name.endswith("*"))
     return names, tuple(sorted({name[:-1] for name in strips if name.endswith("*")}))
 
 
-_ALWAYS = (*COUNTERS, *(name for dialect in TABLE if dialect.is_exclusive for name in dialect.strip_names))
+_ALWAYS = (*COUNTERS, *(name for dialect in DIALECTS if dialect.is_exclusive for name in dialect.strip_names))
 _RULES = {name: _split((*_ALWAYS, *dialect.strip_names)) for name, dialect in BY_NAME.items()}
 
 

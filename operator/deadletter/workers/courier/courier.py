@@ -1,4 +1,4 @@
-"""The walk of a courier: claim, line up by key, deliver, meet the fate. One desk, one service."""
+"""The courier's loop: claim messages, order them by key, deliver them, carry out the outcomes."""
 
 import asyncio
 from collections.abc import Callable, Coroutine
@@ -10,195 +10,206 @@ from deadletter.brokers.contract import Subscription
 from deadletter.brokers.errors import BrokerError, Fenced, GroupOffsetsLost
 from deadletter.brokers.types import Claim
 from deadletter.clock import now_ms
-from deadletter.core.circuit_breaker import PROBES
+from deadletter.core.circuit_breaker import MAX_PROBES
 from deadletter.workers import metrics, process
+from deadletter.workers.backoff import wait_for_event
 from deadletter.workers.courier import letters
 from deadletter.workers.courier.dispositions import Dispositions
 from deadletter.workers.courier.gate import Gate, Permit
 from deadletter.workers.courier.in_flight import InFlightClaims
 from deadletter.workers.courier.key_ordering import RETRY_TURN_INTERVAL
-from deadletter.workers.delivery.http.delivery import HttpMessageDelivery
+from deadletter.workers.delivery.base import MessageDelivery
+from deadletter.workers.delivery.outcome import DeliveryOutcome, outcome_of_courier_error
 
 MAX_CLAIM_FAILURE_S = 60.0
+CLAIM_RETRY_DELAY_S = 1.0
 POLL_INTERVAL_S = 0.2
 SHUTDOWN_GRACE_S = 25.0
+MAX_ERROR_CHARS = 1024
+OUTCOME_LABELS = ("delivered", "failed", "fault")
 
 
 class Courier:
-    """Runs until told to stop; killed at any moment, what it did not settle is claimed again."""
+    """Delivers the messages of one subscription to one service until it is stopped.
+
+    It may be killed at any moment: what it did not settle is claimed again.
+    """
 
     def __init__(
         self,
         assignment: CourierAssignment,
-        desk: Subscription,
-        deliverer: HttpMessageDelivery,
-        paused: Callable[[], str] = str,
+        subscription: Subscription,
+        delivery: MessageDelivery,
+        operator_pause: Callable[[], str] = str,
         clock: Callable[[], int] = now_ms,
     ) -> None:
-        self._desk, self._deliverer, self._clock = desk, deliverer, clock
+        self._subscription, self._delivery, self._clock = subscription, delivery, clock
         self._slots = assignment.delivery.concurrency
-        self._in_flight = 0
-        self._opened = 0  # how often the circuit had opened when messages were last claimed to probe with
-        self._stopping = False
+        self._deliveries = 0
+        self._claimed_at_opening = 0  # `breaker.opened` when messages were last claimed for probes
+        self._is_stopping = False
         self._tasks: set[asyncio.Task[None]] = set()
         self._changed = asyncio.Event()
-        self._broken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._task_error: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._timer: asyncio.TimerHandle | None = None
         self._log = logs.get(__name__)
-        self.load = InFlightClaims(self._slots)
-        self.gate = Gate(assignment.policy.policy(), paused)
-        self._fates = Dispositions(assignment, desk, self.gate, self.load, clock, self._start, self._wake)
-        where = (assignment.namespace, assignment.queue)
-        self._duration = metrics.DELIVERY_DURATION.labels(*where)
-        self._outcomes = {word: metrics.DELIVERY_ATTEMPTS.labels(*where, word) for word in ("delivered", "failed", "fault")}
+        self.in_flight = InFlightClaims(self._slots)
+        self.gate = Gate(assignment.policy.policy(), operator_pause)
+        self._dispositions = Dispositions(
+            assignment, subscription, self.gate, self.in_flight, clock, self._start_task, self._on_available
+        )
+        labels = (assignment.namespace, assignment.queue)
+        self._duration = metrics.DELIVERY_DURATION.labels(*labels)
+        self._attempts = {outcome: metrics.DELIVERY_ATTEMPTS.labels(*labels, outcome) for outcome in OUTCOME_LABELS}
 
     @property
-    def in_flight(self) -> int:
-        """Deliveries under way."""
-        return self._in_flight
+    def deliveries_in_flight(self) -> int:
+        """How many deliveries have no outcome yet."""
+        return self._deliveries
 
     async def run(self, stop: asyncio.Event, grace: float = SHUTDOWN_GRACE_S) -> None:
-        """Work until told to stop, then finish what is on its way within `grace`; the rest is left unsettled.
+        """Work until `stop`, then finish the current deliveries within `grace` seconds; the rest stays unsettled.
 
-        What nobody expected is raised when the rest is finished: a claim without a task would stay ours for ever.
+        An unexpected error of a task is raised after the others have finished: its claim would never be settled here.
         """
         stopping = asyncio.ensure_future(stop.wait())
-        claiming = asyncio.ensure_future(self._claim_on())
+        claiming = asyncio.ensure_future(self._claim_until_stopped())
         try:
-            ends: set[asyncio.Future[Any]] = {stopping, claiming, self._broken}
+            ends: set[asyncio.Future[Any]] = {stopping, claiming, self._task_error}
             await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
             if claiming.done():
                 claiming.result()
             await self._finish(claiming, grace)
-            if self._broken.done():
-                self._broken.result()
+            if self._task_error.done():
+                self._task_error.result()
         finally:
-            await self._leave(stopping, claiming)
+            await self._cancel_all(stopping, claiming)
 
     async def _finish(self, claiming: "asyncio.Future[None]", grace: float) -> None:
-        self._stopping = True
-        self._fates.stopping.set()
-        self._fates.forget()
+        self._is_stopping = True
+        self._dispositions.stopping.set()
+        self._dispositions.abandon_waiting()
         self._changed.set()
-        end = asyncio.get_running_loop().time() + grace
-        while under_way := {task for task in (claiming, *self._tasks) if not task.done()}:
-            left = end - asyncio.get_running_loop().time()
+        deadline = asyncio.get_running_loop().time() + grace
+        while running := {task for task in (claiming, *self._tasks) if not task.done()}:
+            left = deadline - asyncio.get_running_loop().time()
             if left <= 0:
                 return
-            await asyncio.wait(under_way, timeout=left)
+            await asyncio.wait(running, timeout=left)
 
-    async def _leave(self, *others: "asyncio.Future[Any]") -> None:
-        self._stopping = True
-        self._fates.forget()
+    async def _cancel_all(self, *others: "asyncio.Future[Any]") -> None:
+        self._is_stopping = True
+        self._dispositions.abandon_waiting()
         if self._timer is not None:
             self._timer.cancel()
         await process.cancel_and_wait(*others, *self._tasks)
 
-    async def _claim_on(self) -> None:
-        since: float | None = None
-        while not self._stopping:
+    async def _claim_until_stopped(self) -> None:
+        failing_since: float | None = None
+        while not self._is_stopping:
             try:
                 await self._claim_once()
-                since = None
+                failing_since = None
             except BrokerError as error:
                 now = asyncio.get_running_loop().time()
-                since = since if since is not None else now
-                # A group that forms anew looks like a fence for a moment. One that lost its offsets waits for a person,
-                # and the operator reports it only while no courier is ready.
-                is_over = isinstance(error, GroupOffsetsLost) or now - since > MAX_CLAIM_FAILURE_S
-                if is_over or not (error.is_transient or isinstance(error, Fenced)):
+                failing_since = failing_since if failing_since is not None else now
+                # A group that is formed again looks like a fence for a moment. A group that lost its offsets waits for
+                # a person, and the operator reports it only while no courier is ready.
+                must_end = isinstance(error, GroupOffsetsLost) or now - failing_since > MAX_CLAIM_FAILURE_S
+                if must_end or not (error.is_transient or isinstance(error, Fenced)):
                     raise
-                reason, message = type(error).__name__, str(error)[:1024]
-                self._log.warning("claiming failed; it is tried again", reason=reason, message=message)
-                await asyncio.sleep(1.0)
+                reason, message = type(error).__name__, str(error)[:MAX_ERROR_CHARS]
+                self._log.warning("claiming failed, retrying", reason=reason, message=message)
+                await asyncio.sleep(CLAIM_RETRY_DELAY_S)
 
     async def _claim_once(self) -> None:
-        room, due = self._room()
-        if room <= 0:
-            await self._glance()
+        limit, due_limit = self._claim_limits()
+        if limit <= 0:
+            self._changed.clear()
+            await wait_for_event(self._changed, POLL_INTERVAL_S)
             return
-        for claim in await self._desk.claim(room, self.load.free_bytes, due):
-            self.load.take(claim)
+        for claim in await self._subscription.claim(limit, self.in_flight.free_bytes, due_limit):
+            self.in_flight.add(claim)
             if claim.unreadable:
-                self._fates.bury_unread(claim)
+                self._dispositions.bury_undecodable(claim)
             else:
-                self._fates.lanes.add(letters.restore_attempts(claim))
-        self._pump()
+                self._dispositions.queue.add(letters.restore_attempts(claim))
+        self._start_deliveries()
 
-    def _room(self) -> tuple[int, int]:
-        """How many claims to take now, and how many of them may be parked letters.
+    def _claim_limits(self) -> tuple[int, int]:
+        """Return how many claims to take now, and how many of them may be parked letters.
 
-        While only a probe can open the gate: fresh messages for it, some more each time the circuit opens (those that
-        are held may all be bad ones of one partition), and letters if there is nothing else to probe with.
+        While only a probe can open the gate, take fresh messages for it, some more each time the circuit opens (those
+        that are held may all be bad ones of one partition), and parked letters if there is nothing else to probe with.
         """
-        lanes, now = self._fates.lanes, self._clock()
-        if not self.gate.why(now)[0]:
-            room = self.load.room(lanes.behind)
-            return room, -(-room // RETRY_TURN_INTERVAL)
-        is_enough = lanes.fresh >= PROBES and self._opened == self.gate.breaker.opened
-        if is_enough or not self.gate.wants_probe(now):
+        queue, now = self._dispositions.queue, self._clock()
+        if not self.gate.pause_reason(now)[0]:
+            limit = self.in_flight.capacity(queue.blocked)
+            return limit, -(-limit // RETRY_TURN_INTERVAL)
+        has_enough = queue.fresh >= MAX_PROBES and self._claimed_at_opening == self.gate.breaker.opened
+        if has_enough or not self.gate.needs_probe(now):
             return 0, 0
-        self._opened = self.gate.breaker.opened
-        return min(self.load.spare, PROBES), max(PROBES - len(lanes) - self._in_flight, 0)
+        self._claimed_at_opening = self.gate.breaker.opened
+        return min(self.in_flight.spare_capacity, MAX_PROBES), max(MAX_PROBES - len(queue) - self._deliveries, 0)
 
-    async def _glance(self) -> None:
-        self._changed.clear()
-        try:
-            async with asyncio.timeout(POLL_INTERVAL_S):
-                await self._changed.wait()
-        except TimeoutError:
-            return
-
-    def _wake(self) -> None:
+    def _on_available(self) -> None:
         self._changed.set()
-        self._pump()
+        self._start_deliveries()
 
-    def _pump(self) -> None:
-        lanes, leave = self._fates.lanes, None
-        while len(lanes) and self._in_flight < self._slots and not self._stopping:
-            leave = leave or self.gate.ask(self._clock(), lanes)
-            if leave is None:
-                self._pump_later()
+    def _start_deliveries(self) -> None:
+        queue, permit = self._dispositions.queue, None
+        while len(queue) and self._deliveries < self._slots and not self._is_stopping:
+            permit = permit or self.gate.acquire(self._clock(), queue)
+            if permit is None:
+                self._start_deliveries_later()
                 return
-            claim, is_first = lanes.take_probe() if leave is Permit.Probe else lanes.take()
-            if self._desk.holds(claim):
-                self._in_flight += 1
-                self._start(self._attend(claim, leave, is_first))
-                leave = None
+            claim, is_first = queue.take_probe() if permit is Permit.Probe else queue.take_next()
+            if self._subscription.holds(claim):
+                self._deliveries += 1
+                self._start_task(self._deliver(claim, permit, is_first))
+                permit = None
             else:
-                self._fates.drop(claim)
+                self._dispositions.drop_lost_claim(claim)
 
-    def _pump_later(self) -> None:
+    def _start_deliveries_later(self) -> None:
         if self._timer is None:
-            self._timer = asyncio.get_running_loop().call_later(POLL_INTERVAL_S, self._pump_now)
+            self._timer = asyncio.get_running_loop().call_later(POLL_INTERVAL_S, self._on_timer)
 
-    def _pump_now(self) -> None:
+    def _on_timer(self) -> None:
         self._timer = None
-        self._pump()
+        self._start_deliveries()
 
-    async def _attend(self, claim: Claim, leave: Permit, is_first: bool) -> None:
+    async def _deliver(self, claim: Claim, permit: Permit, is_first: bool) -> None:
         loop = asyncio.get_running_loop()
         started = loop.time()
         try:
-            outcome = await self._deliverer.attempt(claim)
+            outcome = await self._attempt(claim)
         finally:
-            self._in_flight -= 1
+            self._deliveries -= 1
         self._duration.observe(loop.time() - started)
-        self._outcomes[outcome.word].inc()
-        self.load.moves += 1
-        is_taken = self._fates.meet(claim, outcome, leave, is_first=is_first)
-        self._wake()
-        if is_taken:
-            await self._fates.settle_delivered(claim)
+        self._attempts[outcome.metric_label].inc()
+        self.in_flight.progress_count += 1
+        is_delivered = self._dispositions.apply_outcome(claim, outcome, permit, is_first=is_first)
+        self._on_available()
+        if is_delivered:
+            await self._dispositions.settle_delivered(claim)
 
-    def _start(self, work: Coroutine[Any, Any, None]) -> None:
+    async def _attempt(self, claim: Claim) -> DeliveryOutcome:
+        try:
+            return await self._delivery.attempt(claim.message, letters.delivery_metadata(claim))
+        except Exception as error:  # noqa: BLE001 - one message must not stop the courier: the policy retries, then buries it
+            origin = logs.origin_of(error)
+            self._log.error("delivery failed with an unexpected error", error=origin)
+            return outcome_of_courier_error(origin)
+
+    def _start_task(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.ensure_future(work)
         self._tasks.add(task)
-        task.add_done_callback(self._ended)
+        task.add_done_callback(self._on_task_done)
 
-    def _ended(self, task: "asyncio.Task[None]") -> None:
+    def _on_task_done(self, task: "asyncio.Task[None]") -> None:
         self._tasks.discard(task)
         error = None if task.cancelled() else task.exception()
-        if error is not None and not self._broken.done():
-            self._broken.set_exception(error)
-            self._broken.exception()  # whoever runs us may be gone by now
+        if error is not None and not self._task_error.done():
+            self._task_error.set_exception(error)
+            self._task_error.exception()  # mark it as retrieved: `run` may have ended already
