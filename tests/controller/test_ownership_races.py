@@ -61,23 +61,23 @@ class Scene:
 
     def __init__(self) -> None:
         self.api, self.broker = Api(), Stale()
-        self.operation = OperatorContext(Settings(), self.api)  # type: ignore[arg-type]
+        self.context = OperatorContext(Settings(), self.api)  # type: ignore[arg-type]
         body = {"metadata": meta("broker", resourceVersion="1"), "spec": connection().spec.to_wire()}
-        self.operation.informers[CONNECTIONS].upsert(body)
+        self.context.informers[CONNECTIONS].upsert(body)
         line = PooledBroker(connection().spec, nullcontext(self.broker), self.broker, None)  # type: ignore[arg-type]
 
         async def known(_: Any) -> PooledBroker:
             return line
 
-        self.operation.pool = SimpleNamespace(line=known, identities=lambda _: frozenset())  # type: ignore[assignment]
+        self.context.pool = SimpleNamespace(line=known, identities=lambda _: frozenset())  # type: ignore[assignment]
 
     async def reconcile(self) -> Finding | None:
         """One pass, as far as boxes are concerned; the records are stored at its end."""
-        self.operation.surveys.clear()
-        self.operation.informers[QUEUES].upsert(self.api.body)
+        self.context.surveys.clear()
+        self.context.informers[QUEUES].upsert(self.api.body)
         queue = DeadLetterQueue.from_body(self.api.body)
-        found = await boxes.ensure_boxes(self.operation, queue, connection())
-        status = queue_status(queue, await gather_queue_facts(self.operation, queue), found)
+        found = await boxes.ensure_boxes(self.context, queue, connection())
+        status = queue_status(queue, await gather_queue_facts(self.context, queue), found)
         await self.api.patch(QUEUES, "shop", "orders", {"status": {"ownedBoxes": None, **status}})
         return found
 
@@ -127,16 +127,16 @@ async def test_a_box_created_before_a_lost_reply_is_ours(scene: Scene) -> None:
 async def test_a_queue_that_is_created_again_during_a_pass_does_not_inherit_its_records(scene: Scene) -> None:
     def create_again() -> None:
         new = {**scene.api.body, "metadata": meta("orders", uid="uid-2", resourceVersion="9"), "status": {}}
-        scene.operation.on_change(QUEUES, scene.api.body, new)
-        scene.operation.informers[QUEUES].upsert(new)
+        scene.context.on_change(QUEUES, scene.api.body, new)
+        scene.context.informers[QUEUES].upsert(new)
         scene.api.body = new
 
     scene.broker.after_ensure = create_again
     first = DeadLetterQueue.from_body(scene.api.body)
-    scene.operation.informers[QUEUES].upsert(scene.api.body)
-    assert await boxes.ensure_boxes(scene.operation, first, connection()) is None
+    scene.context.informers[QUEUES].upsert(scene.api.body)
+    assert await boxes.ensure_boxes(scene.context, first, connection()) is None
     second = DeadLetterQueue.from_body(scene.api.body)
-    found = await boxes.ensure_boxes(scene.operation, second, connection())
+    found = await boxes.ensure_boxes(scene.context, second, connection())
     assert found is not None
     assert found.reason is Reason.BoxConflict
-    assert "ownedBoxes" not in queue_status(second, await gather_queue_facts(scene.operation, second), found)
+    assert "ownedBoxes" not in queue_status(second, await gather_queue_facts(scene.context, second), found)

@@ -67,15 +67,15 @@ def test_an_older_sight_and_another_of_its_name_change_nothing() -> None:
 
 def test_a_selection_is_kept_while_a_replay_that_has_not_ended_takes_it() -> None:
     replays = Informer(InformerSpec(REPLAYS, "", REPLAY_INDEXES), lambda *_: None)
-    operation: Any = SimpleNamespace(snapshots={REPLAYS: replays})
+    context: Any = SimpleNamespace(snapshots={REPLAYS: replays})
     preview = body("dry", 1, queueRef={"name": "orders"})
     apply = body("back", 2, queueRef={"name": "orders"}, previewRef={"name": "dry"})
-    assert not garbage.is_preview_in_use(operation, preview)
+    assert not garbage.is_preview_in_use(context, preview)
     replays.upsert(apply)
-    assert garbage.is_preview_in_use(operation, preview)
+    assert garbage.is_preview_in_use(context, preview)
     ended = body("back", 3, queueRef={"name": "orders"}, previewRef={"name": "dry"})
     replays.upsert(ended | {"status": {"completionTime": "2026-11-16T00:00:00Z"}})
-    assert not garbage.is_preview_in_use(operation, preview)
+    assert not garbage.is_preview_in_use(context, preview)
 
 
 def test_a_bucket_that_is_shut_lets_nothing_through() -> None:
@@ -115,18 +115,18 @@ async def test_a_thing_that_is_woken_during_its_pass_is_looked_at_once_more() ->
 
 
 def test_the_probes_tell_what_is_stuck() -> None:
-    def operation(swept: float, judged: float, passed: float, waiting: int) -> Any:
+    def context(swept: float, judged: float, passed: float, waiting: int) -> Any:
         return SimpleNamespace(
             settings=SimpleNamespace(sweep_seconds=10, rejudge_seconds=300),
             pulse=SimpleNamespace(swept_at=swept, judged_at=judged, passed_at=passed),
             work=range(waiting),
         )
 
-    assert liveness_problem(operation(1000, 1000, 0, 0), 1000) == ""
-    assert liveness_problem(operation(1000, 1000, 990, 5), 1000) == ""
-    assert "no pass" in liveness_problem(operation(1000, 1000, 0, 5), 1000)
-    assert "no sweep" in liveness_problem(operation(0, 1000, 1000, 0), 1000)
-    assert "judged" in liveness_problem(operation(1000, 0, 1000, 0), 1000)
+    assert liveness_problem(context(1000, 1000, 0, 0), 1000) == ""
+    assert liveness_problem(context(1000, 1000, 990, 5), 1000) == ""
+    assert "no pass" in liveness_problem(context(1000, 1000, 0, 5), 1000)
+    assert "no sweep" in liveness_problem(context(0, 1000, 1000, 0), 1000)
+    assert "judged" in liveness_problem(context(1000, 0, 1000, 0), 1000)
 
 
 async def test_a_watch_that_ends_before_everything_is_listed_ends_the_operator(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -154,12 +154,12 @@ async def test_a_broker_that_does_not_answer_holds_back_no_other(monkeypatch: py
             await asyncio.Event().wait()
 
     monkeypatch.setattr(sweep, "sweep_line", sweep_line)
-    operation: Any = SimpleNamespace(
+    context: Any = SimpleNamespace(
         pool=SimpleNamespace(all=lambda: [("dumb", None), ("well", None)]),
         settings=SimpleNamespace(sweep_seconds=0.01),
         pulse=SimpleNamespace(swept_at=0.0),
     )
-    task = asyncio.create_task(sweep.sweep_forever(operation))
+    task = asyncio.create_task(sweep.sweep_forever(context))
     async with asyncio.timeout(60):
         while swept["well"] < 3:
             await asyncio.sleep(0.01)

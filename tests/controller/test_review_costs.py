@@ -17,12 +17,12 @@ def body(kind: str, name: str, spec: dict[str, Any]) -> dict[str, Any]:
 
 
 async def test_a_queue_with_as_many_and_as_long_routes_as_the_schema_takes_is_judged_at_once() -> None:
-    operation = OperatorContext(Settings(), None)  # type: ignore[arg-type]
+    context = OperatorContext(Settings(), None)  # type: ignore[arg-type]
     connection = {"kafka": {"bootstrapServers": ["kafka.infra.svc:9092"]}}
-    operation.informers[CONNECTIONS].upsert(body(CONNECTIONS.kind, "broker", connection))
+    context.informers[CONNECTIONS].upsert(body(CONNECTIONS.kind, "broker", connection))
     routes = [{"match": "true&&" * 160 + "true" + " " * at, "queueRef": {"name": "other"}} for at in range(16)]
     spec = {"brokerRef": {"name": "broker"}, "dead": {"name": "orders.dlq"}, "routes": routes}
     before = time.process_time()
-    found = await validate_queue(operation, body(QUEUES.kind, "orders", spec))
+    found = await validate_queue(context, body(QUEUES.kind, "orders", spec))
     assert time.process_time() - before < MOST_SECONDS
     assert [one.message for one in found] == ["DeadLetterQueue other does not exist; create it first."]

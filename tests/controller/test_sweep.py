@@ -34,12 +34,12 @@ DEAD = "orders.dead"
 
 def operating(**spec: Any) -> OperatorContext:
     """An operator that knows one queue, whose box was found and whose status says so."""
-    operation = OperatorContext(Settings(), SimpleNamespace())
+    context = OperatorContext(Settings(), SimpleNamespace())
     for resource, thing in ((CONNECTIONS, connection()), (QUEUES, plain(**spec))):
         body = {"metadata": meta(thing.name, resourceVersion="1"), "spec": thing.spec.to_wire()}
-        operation.informers[resource].upsert(body)
-    operation.surveys[KEY] = BoxSurvey((), {DEAD: BoxState(DEAD, 1)}, time.monotonic())
-    return operation
+        context.informers[resource].upsert(body)
+    context.surveys[KEY] = BoxSurvey((), {DEAD: BoxState(DEAD, 1)}, time.monotonic())
+    return context
 
 
 def line(answer: Callable[[], Mapping[str, Any]]) -> Any:
@@ -49,8 +49,8 @@ def line(answer: Callable[[], Mapping[str, Any]]) -> Any:
     return SimpleNamespace(registers=SimpleNamespace(sweep=answers), broker=SimpleNamespace(describe=answers))
 
 
-async def swept(operation: OperatorContext, answer: Any) -> None:
-    await sweep.sweep_broker(operation, ("shop", "broker"), line(lambda: {DEAD: answer}))
+async def swept(context: OperatorContext, answer: Any) -> None:
+    await sweep.sweep_broker(context, ("shop", "broker"), line(lambda: {DEAD: answer}))
 
 
 def shown() -> dict[str, float]:
@@ -70,88 +70,88 @@ def _nothing_is_shown() -> None:
 
 @pytest.mark.parametrize("answer", [BoxStats(3, NOW), errors.BrokerUnreachable("away"), errors.LedgerCorrupt("bad")])
 async def test_a_queue_that_went_during_a_sweep_leaves_nothing_behind(answer: Any) -> None:
-    operation = operating()
+    context = operating()
 
     def answers() -> Mapping[str, Any]:
-        operation.informers[QUEUES].remove({"metadata": meta("orders")})
+        context.informers[QUEUES].remove({"metadata": meta("orders")})
         return {DEAD: answer}
 
-    await sweep.sweep_broker(operation, ("shop", "broker"), line(answers))
+    await sweep.sweep_broker(context, ("shop", "broker"), line(answers))
     assert shown() == {}
-    assert (operation.box_stats, operation.box_errors) == ({}, {})
+    assert (context.box_stats, context.box_errors) == ({}, {})
 
 
 async def test_a_new_queue_of_an_old_name_begins_with_nothing() -> None:
-    operation = operating(capacity={"maxLetters": 3})
-    await swept(operation, BoxStats(3, NOW))
-    body = operation.informers[QUEUES].get(*KEY) or {}
-    operation.informers[QUEUES].upsert({**body, "metadata": meta("orders", resourceVersion="2", uid="another")})
-    assert (operation.box_stats, operation.surveys) == ({}, {})
+    context = operating(capacity={"maxLetters": 3})
+    await swept(context, BoxStats(3, NOW))
+    body = context.informers[QUEUES].get(*KEY) or {}
+    context.informers[QUEUES].upsert({**body, "metadata": meta("orders", resourceVersion="2", uid="another")})
+    assert (context.box_stats, context.surveys) == ({}, {})
 
 
 async def test_an_age_grows_while_nothing_happens(monkeypatch: pytest.MonkeyPatch) -> None:
-    operation = operating()
+    context = operating()
     for later in (1_000, 61_000):
         monkeypatch.setattr(sweep, "now_ms", lambda later=later: NOW + later)
-        await swept(operation, BoxStats(1, NOW))
+        await swept(context, BoxStats(1, NOW))
         assert shown()["dlq_oldest_letter_age_seconds"] == later / 1000
         assert shown()["dlq_oldest_letter_timestamp_seconds"] == NOW / 1000
 
 
 async def test_no_reading_is_not_nought() -> None:
-    operation = operating(
+    context = operating(
         source={"name": "orders", "group": "billing"}, delivery={"http": {"url": "http://billing.example/"}}
     )
     for circuit, is_open in (("Closed", 0), ("Open", 1), ("HalfOpen", 1)):
-        await swept(operation, BoxStats(2, NOW, couriers=(WorkerStatus("pod", circuit=circuit, at=NOW),)))
+        await swept(context, BoxStats(2, NOW, couriers=(WorkerStatus("pod", circuit=circuit, at=NOW),)))
         assert (shown()["dlq_letters"], shown()["dlq_queue_circuit_open"]) == (2, is_open)
-    await swept(operation, errors.BrokerUnreachable("away"))
+    await swept(context, errors.BrokerUnreachable("away"))
     assert shown() == {"dlq_sweeps_failed_total": 1}
 
 
 async def test_skipped_ledger_records_are_counted() -> None:
-    operation = operating()
+    context = operating()
     for skipped in (0, 2, 0, 3):
-        await swept(operation, BoxStats(1, NOW, skipped=skipped))
+        await swept(context, BoxStats(1, NOW, skipped=skipped))
     assert shown()["dlq_ledger_records_skipped_total"] == 5
     metrics.forget_queue(*KEY)
     assert shown() == {}
 
 
 async def test_letters_of_another_age_of_the_world_are_counted() -> None:
-    operation = operating()
-    await swept(operation, BoxStats(1, 2**64))
+    context = operating()
+    await swept(context, BoxStats(1, 2**64))
     assert shown()["dlq_letters"] == 1
-    status = queue_status(plain(), sweep.facts_from_stats(operation, plain(), BoxStats(1, 2**64)), None)
+    status = queue_status(plain(), sweep.facts_from_stats(context, plain(), BoxStats(1, 2**64)), None)
     assert status["oldestLetterTime"].startswith("9999-12-31")
 
 
 @pytest.mark.parametrize(("spec", "at_once"), [({}, False), ({"alerts": {"depth": 1}}, True)])
 async def test_numbers_wait_for_their_time_and_a_condition_does_not(spec: dict[str, Any], at_once: bool) -> None:
-    operation = operating(**spec)
-    told = queue_status(plain(**spec), sweep.facts_from_stats(operation, plain(**spec), BoxStats(0, None)), None)
-    body = operation.informers[QUEUES].get(*KEY) or {}
-    operation.informers[QUEUES].upsert({**body, "metadata": meta("orders", resourceVersion="2"), "status": told})
-    operation.box_stats[KEY] = BoxStats(0, None)
-    operation.workqueue = type(operation.workqueue)()
-    operation.status_written_at[ORDERS] = time.monotonic()
-    await swept(operation, BoxStats(2, NOW))
-    assert (len(operation.workqueue) == 1) is at_once
-    assert (ORDERS in operation.workqueue._timers) is not at_once
+    context = operating(**spec)
+    told = queue_status(plain(**spec), sweep.facts_from_stats(context, plain(**spec), BoxStats(0, None)), None)
+    body = context.informers[QUEUES].get(*KEY) or {}
+    context.informers[QUEUES].upsert({**body, "metadata": meta("orders", resourceVersion="2"), "status": told})
+    context.box_stats[KEY] = BoxStats(0, None)
+    context.workqueue = type(context.workqueue)()
+    context.status_written_at[ORDERS] = time.monotonic()
+    await swept(context, BoxStats(2, NOW))
+    assert (len(context.workqueue) == 1) is at_once
+    assert (ORDERS in context.workqueue._timers) is not at_once
 
 
 async def test_what_only_a_reading_shows_stands_until_a_reading_succeeds() -> None:
-    operation = operating()
-    await swept(operation, errors.BoxRecreated("orders.dead: partition 0 was made anew"))
-    found = boxes.sweep_finding(operation, plain())
+    context = operating()
+    await swept(context, errors.BoxRecreated("orders.dead: partition 0 was made anew"))
+    found = boxes.sweep_finding(context, plain())
     assert found is not None
-    assert (found.reason, found.is_transient, KEY in operation.surveys) == ("BoxRecreated", False, True)
-    operation.workqueue = type(operation.workqueue)()
-    await swept(operation, errors.BoxRecreated("orders.dead: partition 0 was made anew"))
-    assert len(operation.workqueue) == 0, "it was told already"
-    await swept(operation, BoxStats(0, None))
-    assert boxes.sweep_finding(operation, plain()) is None
-    assert len(operation.workqueue) == 1
+    assert (found.reason, found.is_transient, KEY in context.surveys) == ("BoxRecreated", False, True)
+    context.workqueue = type(context.workqueue)()
+    await swept(context, errors.BoxRecreated("orders.dead: partition 0 was made anew"))
+    assert len(context.workqueue) == 0, "it was told already"
+    await swept(context, BoxStats(0, None))
+    assert boxes.sweep_finding(context, plain()) is None
+    assert len(context.workqueue) == 1
 
 
 async def test_who_asks_for_a_box_hears_whatever_went_wrong() -> None:
@@ -181,53 +181,53 @@ async def test_a_box_that_we_may_not_describe_fails_only_those_who_asked_for_it(
 
 
 async def test_one_pass_meets_a_broker_and_no_other_waits_for_it() -> None:
-    operation, broker = operating(), connection()
-    operation.workqueue = type(operation.workqueue)()
-    opened, silent = await operation.pool.get_or_open(broker), asyncio.Event()
+    context, broker = operating(), connection()
+    context.workqueue = type(context.workqueue)()
+    opened, silent = await context.pool.get_or_open(broker), asyncio.Event()
     opened.broker = SimpleNamespace(server=silent.wait)
-    meeting = asyncio.create_task(operation.pool.ensure_identified(broker))
+    meeting = asyncio.create_task(context.pool.ensure_identified(broker))
     await asyncio.sleep(0)
     async with asyncio.timeout(10):
-        await loop.reconcile_one(operation, ORDERS)
-    assert ORDERS in operation.workqueue._timers, "it is looked at again soon"
-    assert KEY in operation.surveys, "nothing was said or forgotten"
+        await loop.reconcile_one(context, ORDERS)
+    assert ORDERS in context.workqueue._timers, "it is looked at again soon"
+    assert KEY in context.surveys, "nothing was said or forgotten"
     meeting.cancel()
-    await operation.pool.close_all()
+    await context.pool.close_all()
 
 
 async def test_queues_of_a_broker_that_is_away_do_not_wait_for_it() -> None:
     def asked() -> Mapping[str, Any]:
         raise AssertionError("the connection's own pass asks")
 
-    operation, broker = operating(), connection()
-    opened = await operation.pool.get_or_open(broker)
+    context, broker = operating(), connection()
+    opened = await context.pool.get_or_open(broker)
     opened.broker, opened.last_error = line(asked).broker, errors.BrokerUnreachable("away")
-    found = await boxes.ensure_boxes(operation, plain(), broker)
-    blocked = await boxes.drop_boxes(operation, plain(), broker)
+    found = await boxes.ensure_boxes(context, plain(), broker)
+    blocked = await boxes.drop_boxes(context, plain(), broker)
     assert found is not None
     assert blocked is not None
     assert (found.reason, blocked.reason) == ("BrokerUnreachable", "DeletionBlocked")
-    await operation.pool.close_all()
+    await context.pool.close_all()
 
 
 @pytest.mark.parametrize(("its", "taken"), [("one-cluster", True), ("another", False)])
 async def test_an_owner_whose_broker_was_not_met_yet_is_met_before_a_younger_is_judged(its: str, taken: bool) -> None:
     """An operator that starts knows no cluster's id: the first pass must not take a box for free because of that."""
-    operation = operating()
+    context = operating()
     for place, host, made in (("bank", "listener:9093", "2026-11-16"), ("shop", "k:9092", "2026-11-17")):
         head = {"namespace": place, "resourceVersion": "3", "creationTimestamp": f"{made}T00:00:00Z", "uid": place}
         broker = {"metadata": meta("broker", **head), "spec": {"kafka": {"bootstrapServers": [host]}}}
-        operation.informers[CONNECTIONS].upsert(broker)
-        operation.informers[QUEUES].upsert({"metadata": meta("orders", **head), "spec": plain().spec.to_wire()})
+        context.informers[CONNECTIONS].upsert(broker)
+        context.informers[QUEUES].upsert({"metadata": meta("orders", **head), "spec": plain().spec.to_wire()})
         cluster = its if place == "bank" else "one-cluster"
-        opened = await operation.pool.get_or_open(BrokerConnection.from_body(broker))
+        opened = await context.pool.get_or_open(BrokerConnection.from_body(broker))
         opened.broker = SimpleNamespace(server=partial(answers, ServerInfo("Kafka", "4", 1, True, cluster)))
-    younger = DeadLetterQueue.from_body(operation.informers[QUEUES].get(*KEY) or {})
-    _, found = await queue._validate(operation, younger, await gather_queue_facts(operation, younger))
+    younger = DeadLetterQueue.from_body(context.informers[QUEUES].get(*KEY) or {})
+    _, found = await queue._validate(context, younger, await gather_queue_facts(context, younger))
     assert (found.message if found else "") == (
         "orders.dead is already the dead box of a queue of another namespace." if taken else ""
     )
-    await operation.pool.close_all()
+    await context.pool.close_all()
 
 
 async def answers(value: Any) -> Any:
@@ -235,30 +235,30 @@ async def answers(value: Any) -> Any:
 
 
 async def test_an_operator_is_ready_when_everything_was_listed_lately(monkeypatch: pytest.MonkeyPatch) -> None:
-    operation, now = operating(), time.monotonic()
-    assert "not there yet" in health.readiness_problem(operation, now)
+    context, now = operating(), time.monotonic()
+    assert "not there yet" in health.readiness_problem(context, now)
     snapshots = SimpleNamespace(are_listed=True, oldest_list=0.0)
-    monkeypatch.setattr(operation, "snapshots", snapshots)
-    assert "not listed for too long" in health.readiness_problem(operation, now)
+    monkeypatch.setattr(context, "snapshots", snapshots)
+    assert "not listed for too long" in health.readiness_problem(context, now)
     snapshots.oldest_list = now  # the clock of the event loop is the same
-    assert health.readiness_problem(operation, now) == ""
-    operation.liveness.swept_at = now - 10_000
-    assert "no sweep" in health.readiness_problem(operation, now)
+    assert health.readiness_problem(context, now) == ""
+    context.liveness.swept_at = now - 10_000
+    assert "no sweep" in health.readiness_problem(context, now)
 
 
 async def test_lost_letters_add_up_over_restarts_and_are_told_at_once() -> None:
-    operation = operating(
+    context = operating(
         source={"name": "orders", "group": "billing"}, delivery={"http": {"url": "http://b.example/"}}
     )
-    operation.box_stats[KEY] = BoxStats(0, None)
+    context.box_stats[KEY] = BoxStats(0, None)
     status = {"lostParkedLetters": 4, "lostParkedLettersTime": "2026-11-15T00:00:00Z"}  # of another life
-    body = operation.informers[QUEUES].get(*KEY) or {}
-    operation.informers[QUEUES].upsert({**body, "metadata": meta("orders", resourceVersion="2"), "status": status})
-    await swept(operation, BoxStats(0, None))
+    body = context.informers[QUEUES].get(*KEY) or {}
+    context.informers[QUEUES].upsert({**body, "metadata": meta("orders", resourceVersion="2"), "status": status})
+    await swept(context, BoxStats(0, None))
     assert shown()["dlq_queue_parked_letters_lost"] == 4
-    operation.workqueue = type(operation.workqueue)()
-    await swept(operation, BoxStats(0, None, lost=3))
-    await swept(operation, BoxStats(0, None, lost=1))
-    assert (operation.losses[KEY].letters, len(operation.workqueue)) == (8, 1)
+    context.workqueue = type(context.workqueue)()
+    await swept(context, BoxStats(0, None, lost=3))
+    await swept(context, BoxStats(0, None, lost=1))
+    assert (context.losses[KEY].letters, len(context.workqueue)) == (8, 1)
     assert shown()["dlq_queue_parked_letters_lost"] == 8
-    assert shown()["dlq_queue_parked_letters_lost_timestamp_seconds"] == operation.losses[KEY].at / 1000
+    assert shown()["dlq_queue_parked_letters_lost_timestamp_seconds"] == context.losses[KEY].at / 1000

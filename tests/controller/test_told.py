@@ -17,16 +17,17 @@ from deadletter.controller.reconcile import status as statuses
 from deadletter.controller.state.broker_pool import PooledBroker
 from deadletter.controller.state.secret_cache import SecretCache
 from deadletter.controller.state.workqueue import WorkQueue
+from deadletter.core.condition_types import BOXES_READY
 from deadletter.core.reasons import Reason
 from deadletter.kube import CONNECTIONS, EVENTS, QUEUES, REPLAYS, ApiError, Body
 from deadletter.plan.facts import QueueFacts
-from deadletter.plan.findings import BOXES, Finding
+from deadletter.plan.findings import Finding
 from deadletter.plan.queue_status import queue_status
 from deadletter.settings import Settings
 from tests.plan.things import NOW, connection, delivered, meta, plain, reading
 
 ORDERS = ObjectKey(QUEUES, "shop", "orders")
-AWAY = Finding(Reason.BrokerUnreachable, "away", True, BOXES)
+AWAY = Finding(Reason.BrokerUnreachable, "away", True, BOXES_READY)
 
 
 class Server:
@@ -63,35 +64,35 @@ def told(depth: int, status: Body, found: Finding | None = None) -> Body:
 
 async def test_numbers_are_written_at_most_every_thirty_seconds() -> None:
     server: Any = Server()
-    operation = OperatorContext(Settings(), server)
+    context = OperatorContext(Settings(), server)
     first = told(0, {})
 
     async def write(old: Body, new: Body) -> int:
-        await statuses.write_status(operation, ORDERS, plain(), {"status": old}, new)
+        await statuses.write_status(context, ORDERS, plain(), {"status": old}, new)
         return len(server.statuses)
 
     assert await write({}, first) == 1
-    operation.workqueue = WorkQueue()  # the write woke it
+    context.workqueue = WorkQueue()  # the write woke it
     second = told(5, first)
     assert await write(first, second) == 1, "depth alone waits"
-    assert 29 < operation.workqueue._timers[ORDERS].when() - time.monotonic() <= 30
+    assert 29 < context.workqueue._timers[ORDERS].when() - time.monotonic() <= 30
     assert await write(second, told(5, second)) == 1, "nothing differs"
     worse = told(5, second, AWAY)
     assert await write(second, worse) == 2, "a condition does not wait"
     assert server.statuses[-1].keys() == {"conditions"}
-    operation.status_written_at[ORDERS] -= 31
+    context.status_written_at[ORDERS] -= 31
     assert await write(worse, told(6, worse, AWAY)) == 3
     assert server.statuses[-1] == {"depth": 6}
 
 
 async def test_an_event_tells_what_turned_and_nothing_else() -> None:
     server: Any = Server()
-    operation = OperatorContext(Settings(status_seconds=0), server)
+    context = OperatorContext(Settings(status_seconds=0), server)
     status: Body = {}
     heard: list[list[tuple[str, str]]] = []
     for depth, found in ((0, None), (5, None), (5, AWAY), (6, AWAY), (6, None)):
         old, status = status, told(depth, status, found)
-        await statuses.write_status(operation, ORDERS, plain(), {"status": old}, status)
+        await statuses.write_status(context, ORDERS, plain(), {"status": old}, status)
         heard.append(server.events.copy())
         server.events.clear()
     ready, away = [("Normal", "Reconciled")], [("Warning", "BrokerUnreachable")]
@@ -118,10 +119,10 @@ async def test_a_secret_is_read_again_after_its_time_and_sooner_when_it_is_missi
 
 
 async def test_a_secret_is_kept_as_long_as_a_line_needs_it() -> None:
-    operation = OperatorContext(Settings(), cast("Any", Server()))
+    context = OperatorContext(Settings(), cast("Any", Server()))
     spec = BrokerConnectionSpec.model_validate({"redis": {"url": "redis://r:6379/0", "secretRef": {"name": "login"}}})
-    operation.pool._brokers["shop", "broker"] = PooledBroker(spec, None, None, None)  # type: ignore[arg-type]
-    assert garbage.secret_users(operation).keys() == {("shop", "login")}
+    context.pool._brokers["shop", "broker"] = PooledBroker(spec, None, None, None)  # type: ignore[arg-type]
+    assert garbage.secret_users(context).keys() == {("shop", "login")}
 
 
 @pytest.mark.parametrize(
@@ -136,26 +137,26 @@ async def test_what_a_snapshot_will_tell_is_not_asked_for_again_and_again(
     queue: DeadLetterQueue, reason: str, asks_again: bool
 ) -> None:
     server: Any = Server()
-    operation = OperatorContext(Settings(), server)
+    context = OperatorContext(Settings(), server)
     broker = {"metadata": meta("broker", resourceVersion="1"), "spec": connection().spec.to_wire()}
-    operation.informers[CONNECTIONS].upsert(broker)
+    context.informers[CONNECTIONS].upsert(broker)
     body = {"metadata": meta("orders", resourceVersion="1"), "spec": queue.spec.to_wire()}
-    assert await queues.reconcile(operation, ORDERS, queue, body) is asks_again
+    assert await queues.reconcile(context, ORDERS, queue, body) is asks_again
     assert server.statuses[0]["conditions"][0]["reason"] == reason
 
 
 async def test_many_that_wait_ask_together_at_most_twenty_times_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
-    operation = OperatorContext(Settings(), cast("Any", Server()))
+    context = OperatorContext(Settings(), cast("Any", Server()))
     body = {"metadata": meta("orders", resourceVersion="1"), "spec": plain().spec.to_wire()}
-    operation.informers[QUEUES].upsert(body)
+    context.informers[QUEUES].upsert(body)
     monkeypatch.setattr(loop, "_judge", lambda *_: asyncio.sleep(0, result=True))
     for many, seconds in ((10, 15), (2_000, 100)):
-        operation.workqueue = WorkQueue()
+        context.workqueue = WorkQueue()
         for number in range(many - 1):
-            operation.workqueue._failures[ORDERS._replace(name=f"q-{number}")] = 1
-        operation.workqueue._failures[ORDERS] = 9
-        await loop.reconcile_one(operation, ORDERS)
-        assert operation.workqueue._timers[ORDERS].when() - time.monotonic() == pytest.approx(seconds, abs=1)
+            context.workqueue._failures[ORDERS._replace(name=f"q-{number}")] = 1
+        context.workqueue._failures[ORDERS] = 9
+        await loop.reconcile_one(context, ORDERS)
+        assert context.workqueue._timers[ORDERS].when() - time.monotonic() == pytest.approx(seconds, abs=1)
 
 
 def replay(uid: str = "uid-back") -> Body:
@@ -178,19 +179,19 @@ async def test_traces_of_a_replay_go_only_when_it_is_gone(
 ) -> None:
     server: Any = Server()
     server.there, server.refuses = there, refuses
-    operation = OperatorContext(Settings(), server)
+    context = OperatorContext(Settings(), server)
     queue = {"metadata": meta("orders", resourceVersion="1"), "spec": plain().spec.to_wire()}
-    operation.informers[QUEUES].upsert(queue)
+    context.informers[QUEUES].upsert(queue)
     forgot: list[str] = []
 
     async def forget(_: str, uid: str) -> None:
         forgot.append(uid)
 
     broker: Any = SimpleNamespace(delete_replay_records=forget)
-    operation.pool._brokers["shop", "broker"] = PooledBroker(connection().spec, None, broker, None)  # type: ignore[arg-type]
-    operation.informers[REPLAYS].upsert(replay() | {"metadata": meta("back", uid="uid-back", resourceVersion="2")})
-    operation.informers[REPLAYS].remove(replay())
-    gone, operation.deleted_replays = operation.deleted_replays, []
-    await garbage.clean_ledger(operation, gone[0])
+    context.pool._brokers["shop", "broker"] = PooledBroker(connection().spec, None, broker, None)  # type: ignore[arg-type]
+    context.informers[REPLAYS].upsert(replay() | {"metadata": meta("back", uid="uid-back", resourceVersion="2")})
+    context.informers[REPLAYS].remove(replay())
+    gone, context.deleted_replays = context.deleted_replays, []
+    await garbage.clean_ledger(context, gone[0])
     assert forgot == (["uid-back"] if forgotten else [])
-    assert operation.deleted_replays == (gone if kept else [])
+    assert context.deleted_replays == (gone if kept else [])

@@ -94,10 +94,10 @@ async def test_a_forged_header_cannot_write_to_the_ledger(kafka: str, wire: Wire
 
 def operation_with(*bodies: tuple[Resource, Body]) -> OperatorContext:
     """An operator that has seen these objects."""
-    operation = OperatorContext(Settings(), None)  # type: ignore[arg-type]
+    context = OperatorContext(Settings(), None)  # type: ignore[arg-type]
     for resource, body in bodies:
-        operation.informers[resource].upsert(body)
-    return operation
+        context.informers[resource].upsert(body)
+    return context
 
 
 def body(resource: Resource, namespace: str, name: str, spec: Body, made: str, **more: Any) -> Body:
@@ -132,14 +132,14 @@ async def test_a_queue_that_never_reached_its_broker_holds_no_box() -> None:
         "delivery": {"http": {"url": "http://orders.example/"}},
     }
     queue = body(QUEUES, "shop", "orders", owner, "2026-02-01")
-    operation = operation_with(
+    context = operation_with(
         (CONNECTIONS, body(CONNECTIONS, "tenant", "broker", BROKER, "2026-01-01", **FAILED)),
         (QUEUES, body(QUEUES, "tenant", "squatter", squatter, "2026-01-01", **FAILED)),
         (CONNECTIONS, body(CONNECTIONS, "shop", "broker", BROKER, "2026-02-01")),
         (QUEUES, queue),
     )
     judged = DeadLetterQueue.from_body(queue)
-    assert box_is_free(judged, await gather_queue_facts(operation, judged, confirm=False)) is None
+    assert box_is_free(judged, await gather_queue_facts(context, judged, confirm=False)) is None
 
 
 @known_fault("P-HOOK", "the webhook confirms that a queue of another namespace has a box of this name")

@@ -6,39 +6,39 @@ import time
 from aiohttp import web
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
-from deadletter.controller.context import Operation
+from deadletter.controller.context import OperatorContext
 
-STUCK_SECONDS = 300.0
+STUCK_AFTER_S = 300.0
 
 
-def not_live(operation: Operation, now: float) -> str:
+def liveness_problem(context: OperatorContext, now: float) -> str:
     """What is wrong so that a restart would help, or nothing."""
-    if now - operation.pulse.swept_at > STUCK_SECONDS + operation.settings.sweep_seconds:
+    if now - context.liveness.swept_at > STUCK_AFTER_S + context.settings.sweep_seconds:
         return "no sweep was finished for five minutes"
-    if len(operation.work) and now - operation.pulse.passed_at > STUCK_SECONDS:
+    if len(context.workqueue) and now - context.liveness.reconciled_at > STUCK_AFTER_S:
         return "objects wait and no pass was finished for five minutes"
-    if now - operation.pulse.judged_at > STUCK_SECONDS + operation.settings.rejudge_seconds:
+    if now - context.liveness.resynced_at > STUCK_AFTER_S + context.settings.rejudge_seconds:
         return "nothing was judged for longer than it should be"
     return ""
 
 
-def not_ready(operation: Operation, now: float) -> str:
+def readiness_problem(context: OperatorContext, now: float) -> str:
     """Why the operator does not see the cluster as it is, or nothing."""
-    if not operation.snapshots.are_listed:
+    if not context.informers.have_synced:
         return "the first list of every kind is not there yet"
-    if asyncio.get_running_loop().time() - operation.snapshots.oldest_list > 5 * operation.settings.relist_seconds:
+    if asyncio.get_running_loop().time() - context.informers.oldest_listed_at > 5 * context.settings.relist_seconds:
         return "the API server was not listed for too long"
-    return not_live(operation, now)
+    return liveness_problem(context, now)
 
 
-async def serve(operation: Operation, port: int) -> web.AppRunner:
+async def serve(context: OperatorContext, port: int) -> web.AppRunner:
     """Answer until the runner is cleaned up."""
 
     async def healthz(_: web.Request) -> web.Response:
-        return _answer(not_live(operation, time.monotonic()))
+        return _respond(liveness_problem(context, time.monotonic()))
 
     async def readyz(_: web.Request) -> web.Response:
-        return _answer(not_ready(operation, time.monotonic()))
+        return _respond(readiness_problem(context, time.monotonic()))
 
     async def show(_: web.Request) -> web.Response:
         return web.Response(body=generate_latest(), headers={"Content-Type": CONTENT_TYPE_LATEST})
@@ -51,5 +51,5 @@ async def serve(operation: Operation, port: int) -> web.AppRunner:
     return runner
 
 
-def _answer(wrong: str) -> web.Response:
+def _respond(wrong: str) -> web.Response:
     return web.Response(text=(wrong or "ok") + "\n", status=503 if wrong else 200)

@@ -1,18 +1,18 @@
-"""kopf's part: it watches our four kinds and hands what it sees to the snapshots; it writes nothing itself."""
+"""kopf's part: it watches our four kinds and hands what it sees to the informers; it writes nothing itself."""
 
 from typing import Any
 
 import kopf
 
-from deadletter.controller.context import Operation
+from deadletter.controller.context import OperatorContext
 from deadletter.kube import CONNECTIONS, POLICIES, QUEUES, REPLAYS, Resource
 
 GROUP, VERSION = "deadletter.dev", "v1alpha1"
 # A watch that is refused is tried again for ever: the couriers go on, and so must we.
-BACKOFFS = (1, 2, 3, 5, 8, 13, *(15,) * 5000)
+RETRY_DELAYS_S = (1, 2, 3, 5, 8, 13, *(15,) * 5000)
 
 
-def settle(settings: kopf.OperatorSettings) -> None:
+def configure(settings: kopf.OperatorSettings) -> None:
     """Own prefixes, patience, and no writes of kopf's own."""
     settings.posting.enabled = False
     settings.posting.loggers = False
@@ -20,7 +20,7 @@ def settle(settings: kopf.OperatorSettings) -> None:
     settings.scanning.disabled = True
     settings.networking.request_timeout = 30
     settings.networking.connect_timeout = 5
-    settings.networking.error_backoffs = BACKOFFS
+    settings.networking.error_backoffs = RETRY_DELAYS_S
     settings.watching.inactivity_timeout = 70
     settings.batching.worker_limit = None
     settings.batching.idle_timeout = 0.5
@@ -29,7 +29,7 @@ def settle(settings: kopf.OperatorSettings) -> None:
     settings.persistence.diffbase_storage = kopf.AnnotationsDiffBaseStorage(prefix=f"kopf.{GROUP}")
 
 
-def register(registry: kopf.OperatorRegistry, operation: Operation) -> None:
+def register(registry: kopf.OperatorRegistry, context: OperatorContext) -> None:
     """Who we are, and an event handler per kind."""
 
     @kopf.on.login(registry=registry)
@@ -37,15 +37,15 @@ def register(registry: kopf.OperatorRegistry, operation: Operation) -> None:
         return kopf.login_with_service_account(**said) or kopf.login_with_kubeconfig(**said)
 
     for resource in (CONNECTIONS, POLICIES, QUEUES, REPLAYS):
-        _listen(registry, operation, resource)
+        _register_watch(registry, context, resource)
 
 
-def _listen(registry: kopf.OperatorRegistry, operation: Operation, resource: Resource) -> None:
+def _register_watch(registry: kopf.OperatorRegistry, context: OperatorContext, resource: Resource) -> None:
     @kopf.on.event(GROUP, VERSION, resource.plural, registry=registry, id=resource.plural)
     async def hear(event: Any, **_: Any) -> None:
         body = dict(event["object"])
         body["metadata"] = dict(body["metadata"])
         if event["type"] == "DELETED":
-            operation.snapshots[resource].drop(body)
+            context.informers[resource].remove(body)
         else:
-            operation.snapshots[resource].take(body)
+            context.informers[resource].upsert(body)

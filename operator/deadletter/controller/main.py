@@ -12,18 +12,18 @@ import structlog
 
 from deadletter import metrics
 from deadletter.controller import admission, garbage, health, kopf_watch, logs, sweep, terminating_namespaces
-from deadletter.controller.context import KINDS, Operation, Thing
+from deadletter.controller.context import KINDS, ObjectKey, OperatorContext
 from deadletter.controller.reconcile import loop as passes
 from deadletter.kube import connect
 from deadletter.settings import Settings
 
 log = structlog.stdlib.get_logger("operator")
-FAREWELL_SECONDS = 20.0
-KOPF_SECONDS = 5.0
-GARBAGE = 10_000  # objects made before the youngest are looked through
+SHUTDOWN_TIMEOUT_S = 20.0
+KOPF_RESTART_DELAY_S = 5.0
+GC_THRESHOLD = 10_000  # objects made before the youngest are looked through
 
 
-def count(verb: str, path: str, code: int) -> None:
+def count_request(verb: str, path: str, code: int) -> None:
     """One request to the API server."""
     resource = next((part for part in reversed(path.split("/")) if part in PLURALS), "other")
     metrics.API_REQUESTS.labels(verb, resource, str(code)).inc()
@@ -35,82 +35,82 @@ PLURALS = frozenset(
 )
 
 
-def settle_memory() -> None:
+def tune_gc() -> None:
     """What is known stays for long: looked through once, else each look of the collector stops all for 100 ms."""
     gc.unfreeze()
     gc.collect()
     gc.freeze()
-    gc.set_threshold(GARBAGE)
+    gc.set_threshold(GC_THRESHOLD)
 
 
-async def rejudge(operation: Operation) -> None:
+async def resync(context: OperatorContext) -> None:
     """Everything is judged again slowly, spread over the interval: the last net under every missed event."""
     while True:
-        settle_memory()
-        things = [
-            Thing(resource, body["metadata"]["namespace"], body["metadata"]["name"])
+        tune_gc()
+        keys = [
+            ObjectKey(resource, body["metadata"]["namespace"], body["metadata"]["name"])
             for resource in KINDS
-            for body in operation.snapshots[resource].all()
+            for body in context.informers[resource].all()
         ]
-        pause = operation.settings.rejudge_seconds / max(1, len(things))
-        operation.pulse.judged_at = time.monotonic()
-        if not things:
+        pause = context.settings.rejudge_seconds / max(1, len(keys))
+        context.liveness.resynced_at = time.monotonic()
+        if not keys:
             await asyncio.sleep(pause)
-        for thing in things:
+        for key in keys:
             await asyncio.sleep(pause)
-            operation.work.wake(thing)
+            context.workqueue.add(key)
 
 
-async def _listed(operation: Operation) -> None:
-    while not operation.snapshots.are_listed:  # noqa: ASYNC110 - once, at the start
+async def _enqueue_when_synced(context: OperatorContext) -> None:
+    while not context.informers.have_synced:  # noqa: ASYNC110 - once, at the start
         await asyncio.sleep(0.05)
     for resource in KINDS:
-        for body in operation.snapshots[resource].all():
-            operation.work.wake(Thing(resource, body["metadata"]["namespace"], body["metadata"]["name"]))
+        for body in context.informers[resource].all():
+            context.workqueue.add(ObjectKey(resource, body["metadata"]["namespace"], body["metadata"]["name"]))
 
 
 async def run(settings: Settings, stop: asyncio.Event) -> None:
     """One operator, from its first list to its last word."""
-    async with connect(settings.api_rate, settings.api_burst, count) as cluster:
-        operation = Operation(settings, cluster)
-        runner = await health.serve(operation, settings.health_port)
-        tasks = operation.snapshots.follow(cluster, settings.relist_seconds)
-        leaving, listed = asyncio.create_task(stop.wait()), asyncio.create_task(_listed(operation))
+    async with connect(settings.api_rate, settings.api_burst, count_request) as kube:
+        context = OperatorContext(settings, kube)
+        runner = await health.serve(context, settings.health_port)
+        tasks = context.informers.start(kube, settings.relist_seconds)
+        leaving, listed = asyncio.create_task(stop.wait()), asyncio.create_task(_enqueue_when_synced(context))
         try:
             await asyncio.wait([*tasks, listed, leaving], return_when=asyncio.FIRST_COMPLETED)
             if listed.done() and not stop.is_set():
-                log.info("everything is listed", queues=len(operation.snapshots[KINDS[2]]))
-                tasks += _start(operation, stop)
-            await _until_told(tasks, leaving)
+                log.info("everything is listed", queues=len(context.informers[KINDS[2]]))
+                tasks += _start_tasks(context, stop)
+            await _wait_for_stop(tasks, leaving)
         finally:
-            await _end(operation, [*tasks, listed], runner)
+            await _shut_down(context, [*tasks, listed], runner)
 
 
-def _start(operation: Operation, stop: asyncio.Event) -> list[asyncio.Task[None]]:
-    workers = [operation.work.run(partial(passes.look, operation)) for _ in range(operation.settings.concurrency)]
-    others = [sweep.sweep_for_ever(operation), rejudge(operation)]
-    others += [garbage.clean_for_ever(operation), garbage.read_for_ever(operation)]
-    others += [terminating_namespaces.look_for_ever(operation)] if operation.settings.namespaces else []
-    return [asyncio.create_task(one) for one in [*workers, *others, _listen(operation, stop)]]
+def _start_tasks(context: OperatorContext, stop: asyncio.Event) -> list[asyncio.Task[None]]:
+    workers = [context.workqueue.run(partial(passes.reconcile_one, context)) for _ in range(context.settings.concurrency)]
+    others = [sweep.sweep_forever(context), resync(context)]
+    others += [garbage.collect_forever(context), garbage.read_for_ever(context)]
+    others += [terminating_namespaces.watch_forever(context)] if context.settings.namespaces else []
+    return [asyncio.create_task(one) for one in [*workers, *others, _run_kopf_forever(context, stop)]]
 
 
-async def _listen(operation: Operation, stop: asyncio.Event) -> None:
-    """The watches and webhooks of kopf; when it gives up it is begun anew: the snapshots go on without it."""
+async def _run_kopf_forever(context: OperatorContext, stop: asyncio.Event) -> None:
+    """The watches and webhooks of kopf; when it gives up it is begun anew: the informers go on without it."""
     while not stop.is_set():
         try:
-            await _kopf(operation, stop)
+            await _run_kopf(context, stop)
             stop.set()  # kopf takes the signals for itself
         except Exception as error:  # noqa: BLE001 - whatever it is, the couriers' queues must not wait for it
             log.warning("kopf ended and is begun anew", error=type(error).__name__)
-            await asyncio.sleep(KOPF_SECONDS)
+            await asyncio.sleep(KOPF_RESTART_DELAY_S)
 
 
-async def _kopf(operation: Operation, stop: asyncio.Event) -> None:
+async def _run_kopf(context: OperatorContext, stop: asyncio.Event) -> None:
     registry, settings = kopf.OperatorRegistry(), kopf.OperatorSettings()
-    kopf_watch.settle(settings)
-    kopf_watch.register(registry, operation)
-    admission.register(registry, settings, operation)
-    chosen = operation.settings.namespaces
+    kopf_watch.configure(settings)
+    kopf_watch.register(registry, context)
+    admission.register(registry, settings, context)
+    chosen = context.settings.namespaces
     await kopf.operator(
         registry=registry,
         settings=settings,
@@ -121,7 +121,7 @@ async def _kopf(operation: Operation, stop: asyncio.Event) -> None:
     )
 
 
-async def _until_told(tasks: list[asyncio.Task[None]], leaving: asyncio.Task[bool]) -> None:
+async def _wait_for_stop(tasks: list[asyncio.Task[None]], leaving: asyncio.Task[bool]) -> None:
     """A task of ours that ends before we are told to is a fault: end, and be started again."""
     done, _ = await asyncio.wait([*tasks, leaving], return_when=asyncio.FIRST_COMPLETED)
     for task in done:
@@ -129,14 +129,14 @@ async def _until_told(tasks: list[asyncio.Task[None]], leaving: asyncio.Task[boo
             raise RuntimeError(f"{task.get_name()} ended") from task.exception()
 
 
-async def _end(operation: Operation, tasks: list[asyncio.Task[None]], runner: object) -> None:
+async def _shut_down(context: OperatorContext, tasks: list[asyncio.Task[None]], runner: object) -> None:
     """Let go of everything, in bounded time."""
     for task in tasks:
         task.cancel()
     with suppress(TimeoutError):
-        async with asyncio.timeout(FAREWELL_SECONDS):
+        async with asyncio.timeout(SHUTDOWN_TIMEOUT_S):
             await asyncio.gather(*tasks, return_exceptions=True)
-            await operation.pool.close_all()
+            await context.pool.close_all()
             await runner.cleanup()  # type: ignore[attr-defined]
     log.info("stopped")
 

@@ -10,27 +10,27 @@ from deadletter.kube import QUEUES, ApiError, Cluster, connect
 from deadletter.settings import Settings
 
 
-async def release_all(cluster: Cluster, namespaces: tuple[str, ...]) -> int:
+async def release_all(kube: Cluster, namespaces: tuple[str, ...]) -> int:
     """Take our finalizer off every queue; gives how many carried it."""
     released = 0
     scopes: list[str | None] = [*namespaces] or [None]
     for scope in scopes:
-        bodies, _ = await cluster.list(QUEUES, scope)
+        bodies, _ = await kube.list(QUEUES, scope)
         for meta in (body["metadata"] for body in bodies):
             if FINALIZER in meta.get("finalizers", ()):
                 kept = [one for one in meta["finalizers"] if one != FINALIZER]
                 # The operator still runs: without the mark it would put the finalizer back.
                 mark = {RELEASED_ANNOTATION: str(now_ms())}
                 patch = {"metadata": {"uid": meta["uid"], "finalizers": kept, "annotations": mark}}
-                await cluster.patch(QUEUES, meta["namespace"], meta["name"], patch)
+                await kube.patch(QUEUES, meta["namespace"], meta["name"], patch)
                 released += 1
     return released
 
 
 async def _main(settings: Settings) -> int:
-    async with connect(settings.api_rate, settings.api_burst) as cluster:
+    async with connect(settings.api_rate, settings.api_burst) as kube:
         try:
-            released = await release_all(cluster, settings.namespaces)
+            released = await release_all(kube, settings.namespaces)
         except ApiError as error:
             if error.status == 404:  # the kinds are not installed: nothing to release
                 return 0

@@ -28,7 +28,7 @@ from deadletter.controller.state.broker_pool import ConnectionKey, PooledBroker
 from deadletter.controller.state.dependents import BY_BROKER, BY_QUEUE
 from deadletter.core.box_stats import BoxStats
 from deadletter.kube import CONNECTIONS, QUEUES, REPLAYS
-from deadletter.plan.consumer_group import consumer_group_status
+from deadletter.plan.queue_status import consumer_group_status
 from deadletter.plan.degraded import degraded_condition, queue_pause_reason, retention_loss_time, utilization_percent
 from deadletter.plan.facts import ParkedLetterLoss, QueueFacts
 from deadletter.plan.queue_status import NUMBER_FIELDS, letter_numbers
@@ -47,30 +47,30 @@ READ_ERRORS = (  # what only a reading shows
 log = structlog.stdlib.get_logger("sweep")
 
 
-async def sweep_forever(operation: OperatorContext) -> None:
+async def sweep_forever(context: OperatorContext) -> None:
     """Sweep, rest, sweep; one broker that does not answer holds back no other."""
     swept: dict[ConnectionKey, asyncio.Task[None]] = {}
     async with asyncio.TaskGroup() as group:
         while True:
-            lines = dict(operation.pool.items())
+            lines = dict(context.pool.items())
             swept = {key: task for key, task in swept.items() if key in lines and not task.done()}
             for key in lines.keys() - swept.keys():
-                swept[key] = group.create_task(sweep_broker(operation, key, lines[key]))
+                swept[key] = group.create_task(sweep_broker(context, key, lines[key]))
             if not lines:
-                operation.liveness.swept_at = time.monotonic()
-            await asyncio.sleep(operation.settings.sweep_seconds)
+                context.liveness.swept_at = time.monotonic()
+            await asyncio.sleep(context.settings.sweep_seconds)
 
 
-async def monitored_boxes(operation: OperatorContext, key: ConnectionKey) -> dict[str, tuple[DeadLetterQueue, MonitoredBox]]:
+async def monitored_boxes(context: OperatorContext, key: ConnectionKey) -> dict[str, tuple[DeadLetterQueue, MonitoredBox]]:
     """The dead boxes of one connection, by name: those that were found to be there, each with its owner."""
     namespace, name = key
-    connection = parse(BrokerConnection, operation.informers[CONNECTIONS].get(namespace, name))
+    connection = parse(BrokerConnection, context.informers[CONNECTIONS].get(namespace, name))
     if connection is None:
         return {}
     out = {}
-    for count, body in enumerate(operation.informers[QUEUES].by_index(BY_BROKER, namespace, name)):
+    for count, body in enumerate(context.informers[QUEUES].by_index(BY_BROKER, namespace, name)):
         await _yield_to_loop(count)
-        known = (namespace, body["metadata"]["name"]) in operation.surveys
+        known = (namespace, body["metadata"]["name"]) in context.surveys
         if known and (queue := parse(DeadLetterQueue, body)):
             boxes, dead = queue.boxes(connection.spec.is_redis), queue.spec.dead
             watched = MonitoredBox(boxes.dead, boxes.ledger, boxes.retry, dead.dialect, dead.read_values, dead.origin)
@@ -83,14 +83,14 @@ async def _yield_to_loop(count: int) -> None:
         await asyncio.sleep(0)
 
 
-async def sweep_broker(operation: OperatorContext, key: ConnectionKey, line: PooledBroker) -> None:
+async def sweep_broker(context: OperatorContext, key: ConnectionKey, pooled: PooledBroker) -> None:
     """Readings of all queues on one broker; whatever goes wrong with one concerns it alone."""
-    watched = await monitored_boxes(operation, key)
+    watched = await monitored_boxes(context, key)
     began = time.monotonic()
     answers: Mapping[str, BoxStats | BrokerError]
     try:
         async with asyncio.timeout(SWEEP_TIMEOUT_S):
-            answers = await line.monitor.sweep([one for _, one in watched.values()], now_ms())
+            answers = await pooled.monitor.sweep([one for _, one in watched.values()], now_ms())
     except BrokerError as error:
         answers = dict.fromkeys(watched, error)
     except TimeoutError:
@@ -102,71 +102,71 @@ async def sweep_broker(operation: OperatorContext, key: ConnectionKey, line: Poo
     for count, (dead, (queue, _)) in enumerate(watched.items()):
         await _yield_to_loop(count)
         # A sweep takes its time: nothing is kept or shown of a queue that was deleted meanwhile.
-        answer = answers.get(dead) if still_exists(operation, queue) else None
+        answer = answers.get(dead) if still_exists(context, queue) else None
         if isinstance(answer, BoxStats):
-            record_stats(operation, queue, answer)
+            record_stats(context, queue, answer)
         elif answer is not None:
-            record_failure(operation, queue, answer)
-    operation.liveness.swept_at = time.monotonic()
+            record_failure(context, queue, answer)
+    context.liveness.swept_at = time.monotonic()
 
 
-def record_failure(operation: OperatorContext, queue: DeadLetterQueue, error: BrokerError) -> None:
+def record_failure(context: OperatorContext, queue: DeadLetterQueue, error: BrokerError) -> None:
     """No reading is not nought: the gauges go, the failure counts, the queue looks at its broker again."""
     key = (queue.namespace, queue.name)
     metrics.forget_reading(*key)
     metrics.SWEEPS_FAILED.labels(*key).inc()
-    operation.box_stats.pop(key, None)
+    context.box_stats.pop(key, None)
     if isinstance(error, READ_ERRORS):
-        known, operation.box_errors[key] = operation.box_errors.get(key), error
+        known, context.box_errors[key] = context.box_errors.get(key), error
         news = type(known) is not type(error)
     else:
-        news = operation.surveys.pop(key, None) is not None
+        news = context.surveys.pop(key, None) is not None
     if news:
         log.warning("a reading failed", namespace=key[0], queue=key[1], reason=type(error).__name__)
-        operation.workqueue.add(ObjectKey(QUEUES, *key))
-        operation.workqueue.add(ObjectKey(CONNECTIONS, key[0], queue.spec.broker_ref.name))
+        context.workqueue.add(ObjectKey(QUEUES, *key))
+        context.workqueue.add(ObjectKey(CONNECTIONS, key[0], queue.spec.broker_ref.name))
 
 
-def record_stats(operation: OperatorContext, queue: DeadLetterQueue, reading: BoxStats) -> None:
+def record_stats(context: OperatorContext, queue: DeadLetterQueue, reading: BoxStats) -> None:
     """Show it, keep it, and wake whom it changes."""
     key = (queue.namespace, queue.name)
-    before = operation.box_stats.get(key)
-    operation.box_stats[key] = reading
+    before = context.box_stats.get(key)
+    context.box_stats[key] = reading
     if reading.lost:
-        _record_loss(operation, queue, reading.lost)
-    facts = facts_from_stats(operation, queue, reading)
+        _record_loss(context, queue, reading.lost)
+    facts = facts_from_stats(context, queue, reading)
     export_metrics(queue, facts, reading)
     if reading.skipped:
         metrics.LEDGER_SKIPPED.labels(*key).inc(reading.skipped)
-    thing = ObjectKey(QUEUES, *key)
+    object_key = ObjectKey(QUEUES, *key)
     turns = _changes_status(queue, facts, before) or _is_first_heartbeat(queue, facts)
-    if operation.box_errors.pop(key, None) or reading.lost or turns:
-        operation.workqueue.add(thing)
+    if context.box_errors.pop(key, None) or reading.lost or turns:
+        context.workqueue.add(object_key)
     elif _has_new_numbers(queue, facts):
-        operation.workqueue.add_after(thing, max(0.0, status.seconds_until_writable(operation, thing)))
-    if before is None or before.tallies != reading.tallies:
-        for body in operation.informers[REPLAYS].by_index(BY_QUEUE, queue.namespace, queue.name):
+        context.workqueue.add_after(object_key, max(0.0, status.seconds_until_writable(context, object_key)))
+    if before is None or before.progress != reading.progress:
+        for body in context.informers[REPLAYS].by_index(BY_QUEUE, queue.namespace, queue.name):
             if not (body.get("status") or {}).get("completionTime"):
-                operation.workqueue.add(ObjectKey(REPLAYS, queue.namespace, body["metadata"]["name"]))
+                context.workqueue.add(ObjectKey(REPLAYS, queue.namespace, body["metadata"]["name"]))
 
 
-def _record_loss(operation: OperatorContext, queue: DeadLetterQueue, letters: int) -> None:
-    before = known_loss(operation, queue)
+def _record_loss(context: OperatorContext, queue: DeadLetterQueue, letters: int) -> None:
+    before = known_loss(context, queue)
     loss = ParkedLetterLoss(letters + (before.letters if before else 0), now_ms())
-    operation.losses[queue.namespace, queue.name] = loss
+    context.losses[queue.namespace, queue.name] = loss
     log.error("parked letters lost", namespace=queue.namespace, queue=queue.name, letters=letters, total=loss.letters)
 
 
-def facts_from_stats(operation: OperatorContext, queue: DeadLetterQueue, reading: BoxStats) -> QueueFacts:
+def facts_from_stats(context: OperatorContext, queue: DeadLetterQueue, reading: BoxStats) -> QueueFacts:
     """As much as a reading needs to be told."""
-    survey = operation.surveys.get((queue.namespace, queue.name))
+    survey = context.surveys.get((queue.namespace, queue.name))
     dead = queue.status.boxes.dead if queue.status.boxes else None
     state = survey.states.get(dead) if survey and dead else None
     return QueueFacts(
         stats=reading,
         retention_ms=state.retention_ms if state else None,
-        loss=known_loss(operation, queue),
-        ledger_problem=ledger_lacks(operation, queue),
+        loss=known_loss(context, queue),
+        ledger_problem=ledger_lacks(context, queue),
         now=now_ms(),
     )
 

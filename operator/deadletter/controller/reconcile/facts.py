@@ -1,4 +1,4 @@
-"""Facts, gathered from the snapshots; what seems to be missing is confirmed by a GET."""
+"""Facts, gathered from the informers; what seems to be missing is confirmed by a GET."""
 
 from collections.abc import Iterable
 from typing import Any, TypeVar
@@ -7,7 +7,7 @@ from pydantic import ValidationError
 
 from deadletter.api.broker_connections import BrokerConnection
 from deadletter.api.dead_letter_queues import DeadLetterQueue
-from deadletter.api.kinds import Kind
+from deadletter.api.kinds import CustomResource
 from deadletter.api.replays import Replay
 from deadletter.api.retry_policies import RetryPolicy
 from deadletter.clock import now_ms
@@ -19,9 +19,9 @@ from deadletter.kube import CONNECTIONS, DEPLOYMENTS, POLICIES, QUEUES, REPLAYS,
 from deadletter.plan.facts import BoxOwner, ParkedLetterLoss, QueueFacts
 from deadletter.plan.worker_manifests import worker_role, worker_secret_names
 
-Model = TypeVar("Model", bound=Kind)
+Model = TypeVar("Model", bound=CustomResource)
 MAX_ROUTING_QUEUES = 5  # of many that route to a queue
-MODELS: dict[Resource, type[Kind]] = {
+MODELS: dict[Resource, type[CustomResource]] = {
     CONNECTIONS: BrokerConnection,
     POLICIES: RetryPolicy,
     QUEUES: DeadLetterQueue,
@@ -41,94 +41,94 @@ def parse(model: type[Model], body: Body | None) -> Model | None:
 
 
 async def find_object(
-    operation: OperatorContext, model: type[Model], resource: Resource, namespace: str, name: str, confirm: bool = True
+    context: OperatorContext, model: type[Model], resource: Resource, namespace: str, name: str, confirm: bool = True
 ) -> Model | None:
     """An object that another names."""
-    body = operation.informers[resource].get(namespace, name)
+    body = context.informers[resource].get(namespace, name)
     if body is None and confirm and name:
-        body = await operation.kube.get(resource, namespace, name)
+        body = await context.kube.get(resource, namespace, name)
     return parse(model, body)
 
 
-async def confirm_current(operation: OperatorContext, queue: DeadLetterQueue) -> Body:
+async def confirm_current(context: OperatorContext, queue: DeadLetterQueue) -> Body:
     """Nothing is destroyed by hearsay: is the queue still the one we judged? ApiError: it is not, look again."""
-    snapshot = operation.informers[QUEUES]
-    live = await operation.kube.get(QUEUES, queue.namespace, queue.name)
+    informer = context.informers[QUEUES]
+    live = await context.kube.get(QUEUES, queue.namespace, queue.name)
     if live is None:
-        snapshot.remove({"metadata": {"namespace": queue.namespace, "name": queue.name, "uid": queue.uid}})
+        informer.remove({"metadata": {"namespace": queue.namespace, "name": queue.name, "uid": queue.uid}})
         raise ApiError(404, "the queue is gone")
-    snapshot.upsert(live)
+    informer.upsert(live)
     if (live["metadata"]["uid"], live["metadata"]["generation"]) != (queue.uid, queue.generation):
         raise ApiError(409, "the queue is another one now")
     return live
 
 
-def still_exists(operation: OperatorContext, queue: DeadLetterQueue) -> bool:
+def still_exists(context: OperatorContext, queue: DeadLetterQueue) -> bool:
     """True if the queue was not deleted, or deleted and created again, while we looked elsewhere."""
-    body = operation.informers[QUEUES].get(queue.namespace, queue.name)
+    body = context.informers[QUEUES].get(queue.namespace, queue.name)
     return body is not None and body["metadata"]["uid"] == queue.uid
 
 
-async def gather_queue_facts(operation: OperatorContext, queue: DeadLetterQueue, confirm: bool = True) -> QueueFacts:
+async def gather_queue_facts(context: OperatorContext, queue: DeadLetterQueue, confirm: bool = True) -> QueueFacts:
     """What a queue is judged by, but for the broker's own word. `confirm`: false in the webhook, which only looks."""
     where = queue.namespace
-    connection = await find_object(operation, BrokerConnection, CONNECTIONS, where, queue.spec.broker_ref.name, confirm)
+    connection = await find_object(context, BrokerConnection, CONNECTIONS, where, queue.spec.broker_ref.name, confirm)
     policy = None
     if queue.spec.retry_policy_ref is not None:
-        policy = await find_object(operation, RetryPolicy, POLICIES, where, queue.spec.retry_policy_ref.name, confirm)
+        policy = await find_object(context, RetryPolicy, POLICIES, where, queue.spec.retry_policy_ref.name, confirm)
     return QueueFacts(
         connection=connection,
         policy=policy,
-        queues=await _connected_queues(operation, queue, confirm),
-        box_owner=older_owner(operation, queue, connection),
-        stats=operation.box_stats.get((where, queue.name)),
-        retention_ms=_dead_retention_ms(operation, queue, connection),
-        loss=known_loss(operation, queue),
-        ledger_problem=ledger_lacks(operation, queue),
-        owned_boxes=operation.owned_boxes.get((where, queue.name)),
-        deployment=_worker_deployment(operation, queue),
+        queues=await _connected_queues(context, queue, confirm),
+        box_owner=older_owner(context, queue, connection),
+        stats=context.box_stats.get((where, queue.name)),
+        retention_ms=_dead_retention_ms(context, queue, connection),
+        loss=known_loss(context, queue),
+        ledger_problem=ledger_lacks(context, queue),
+        owned_boxes=context.owned_boxes.get((where, queue.name)),
+        deployment=_worker_deployment(context, queue),
         now=now_ms(),
     )
 
 
-async def _connected_queues(operation: OperatorContext, queue: DeadLetterQueue, confirm: bool) -> dict[str, DeadLetterQueue]:
+async def _connected_queues(context: OperatorContext, queue: DeadLetterQueue, confirm: bool) -> dict[str, DeadLetterQueue]:
     """Queues it routes to and queues that route to it."""
     targets = {route.queue_ref.name for route in queue.spec.routes}
     found: dict[str, DeadLetterQueue] = {}
     for name in targets - {queue.name}:
-        target = await find_object(operation, DeadLetterQueue, QUEUES, queue.namespace, name, confirm)
+        target = await find_object(context, DeadLetterQueue, QUEUES, queue.namespace, name, confirm)
         if target is not None:
             found[name] = target
     # Who routes to it matters only when it routes on, and then a few names are enough.
-    users = operation.informers[QUEUES].by_index(BY_ROUTE_TARGET, queue.namespace, queue.name) if targets else ()
+    users = context.informers[QUEUES].by_index(BY_ROUTE_TARGET, queue.namespace, queue.name) if targets else ()
     for body in sorted(users, key=namespaced_name)[:MAX_ROUTING_QUEUES]:
         if (other := parse(DeadLetterQueue, body)) and other.name != queue.name:
             found[other.name] = other
     return found
 
 
-def older_owner(operation: OperatorContext, queue: DeadLetterQueue, connection: BrokerConnection | None) -> BoxOwner | None:
+def older_owner(context: OperatorContext, queue: DeadLetterQueue, connection: BrokerConnection | None) -> BoxOwner | None:
     """An older queue with the same dead box on the same broker."""
     if connection is None:
         return None
-    mine = operation.pool.identities_of(connection)
-    rivals = older_queues(operation, queue, connection.spec.is_redis)
-    same = [body for body in rivals if mine & operation.pool.identities_of(connection_of(operation, body))]
+    mine = context.pool.identities_of(connection)
+    rivals = older_queues(context, queue, connection.spec.is_redis)
+    same = [body for body in rivals if mine & context.pool.identities_of(connection_of(context, body))]
     if not same:
         return None
     first = min(same, key=age_key)["metadata"]
     return BoxOwner(first["name"], first["namespace"] != queue.namespace)
 
 
-def older_queues(operation: OperatorContext, queue: DeadLetterQueue, redis: bool) -> list[Body]:
+def older_queues(context: OperatorContext, queue: DeadLetterQueue, redis: bool) -> list[Body]:
     """Older queues whose dead box has the same name, on whichever broker."""
-    return [body for body in operation.informers[QUEUES].by_index(BY_DEAD_NAME, queue.boxes(redis).dead) if age_key(body) < queue_age_key(queue)]
+    return [body for body in context.informers[QUEUES].by_index(BY_DEAD_NAME, queue.boxes(redis).dead) if age_key(body) < queue_age_key(queue)]
 
 
-def connection_of(operation: OperatorContext, body: Body) -> BrokerConnection | None:
+def connection_of(context: OperatorContext, body: Body) -> BrokerConnection | None:
     """The connection that a queue names, as last seen."""
     return parse(
-        BrokerConnection, operation.informers[CONNECTIONS].get(body["metadata"]["namespace"], ref_name(body, "brokerRef"))
+        BrokerConnection, context.informers[CONNECTIONS].get(body["metadata"]["namespace"], ref_name(body, "brokerRef"))
     )
 
 
@@ -143,46 +143,46 @@ def queue_age_key(queue: DeadLetterQueue) -> tuple[str, str, str]:
     return queue.metadata.creation_timestamp or "9", queue.namespace, queue.name
 
 
-def _dead_retention_ms(operation: OperatorContext, queue: DeadLetterQueue, connection: BrokerConnection | None) -> int | None:
-    survey = operation.surveys.get((queue.namespace, queue.name))
+def _dead_retention_ms(context: OperatorContext, queue: DeadLetterQueue, connection: BrokerConnection | None) -> int | None:
+    survey = context.surveys.get((queue.namespace, queue.name))
     if survey is None or connection is None:
         return None
     state = survey.states.get(queue.boxes(connection.spec.is_redis).dead)
     return state.retention_ms if state else None
 
 
-def known_loss(operation: OperatorContext, queue: DeadLetterQueue) -> ParkedLetterLoss | None:
+def known_loss(context: OperatorContext, queue: DeadLetterQueue) -> ParkedLetterLoss | None:
     """Parked letters that were lost, in this life of the operator or before it."""
     status = queue.status
     told = None
     if status.lost_parked_letters and status.lost_parked_letters_time:
         told = ParkedLetterLoss(status.lost_parked_letters, times.parse(status.lost_parked_letters_time))
-    return operation.losses.get((queue.namespace, queue.name), told)
+    return context.losses.get((queue.namespace, queue.name), told)
 
 
-def ledger_lacks(operation: OperatorContext, queue: DeadLetterQueue) -> str | None:
+def ledger_lacks(context: OperatorContext, queue: DeadLetterQueue) -> str | None:
     """Return what the last survey found missing at the ledger; None if there was no survey yet."""
-    survey = operation.surveys.get((queue.namespace, queue.name))
+    survey = context.surveys.get((queue.namespace, queue.name))
     return survey.ledger_lacks if survey else None
 
 
-def _worker_deployment(operation: OperatorContext, queue: DeadLetterQueue) -> Body | None:
+def _worker_deployment(context: OperatorContext, queue: DeadLetterQueue) -> Body | None:
     role = worker_role(queue)
-    return operation.informers[DEPLOYMENTS].get(queue.namespace, names.child_name(queue.name, role)) if role else None
+    return context.informers[DEPLOYMENTS].get(queue.namespace, names.child_name(queue.name, role)) if role else None
 
 
-async def gather_external_facts(operation: OperatorContext, queue: DeadLetterQueue, facts: QueueFacts) -> dict[str, Any]:
+async def gather_external_facts(context: OperatorContext, queue: DeadLetterQueue, facts: QueueFacts) -> dict[str, Any]:
     """Secrets and Services: read by get, so only when all else is right."""
     if facts.connection is None:
         return {}
     secrets = {
-        name: await operation.secrets.fact(queue.namespace, name) for name in worker_secret_names(queue, facts.connection)
+        name: await context.secrets.fact(queue.namespace, name) for name in worker_secret_names(queue, facts.connection)
     }
     http = queue.spec.delivery.http if queue.spec.delivery else None
     services = [http.service_ref.name] if http and http.service_ref else []
-    return {"secrets": secrets, "services": await services_exist(operation, queue.namespace, services)}
+    return {"secrets": secrets, "services": await services_exist(context, queue.namespace, services)}
 
 
-async def services_exist(operation: OperatorContext, namespace: str, services: Iterable[str]) -> dict[str, bool]:
+async def services_exist(context: OperatorContext, namespace: str, services: Iterable[str]) -> dict[str, bool]:
     """Which of these Services are there."""
-    return {name: await operation.kube.get(SERVICES, namespace, name) is not None for name in services}
+    return {name: await context.kube.get(SERVICES, namespace, name) is not None for name in services}

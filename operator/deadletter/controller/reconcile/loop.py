@@ -9,7 +9,7 @@ import structlog
 from pydantic import ValidationError
 
 from deadletter import metrics
-from deadletter.api.kinds import Kind, Status
+from deadletter.api.kinds import CustomResource, Status
 from deadletter.brokers.errors import BrokerError
 from deadletter.clock import now_ms
 from deadletter.controller.context import ObjectKey, OperatorContext
@@ -32,65 +32,65 @@ RECONCILERS: dict[Resource, Callable[..., Awaitable[bool]]] = {
 }
 
 
-async def reconcile_one(operation: OperatorContext, thing: ObjectKey) -> None:
+async def reconcile_one(context: OperatorContext, key: ObjectKey) -> None:
     """Judge one object; never raises."""
     began = time.monotonic()
-    body = operation.informers[thing.resource].get(thing.namespace, thing.name)
+    body = context.informers[key.resource].get(key.namespace, key.name)
     try:
         if body is None:
-            await forget_deleted(operation, thing)
-        elif await _dispatch(operation, thing, body):
-            operation.workqueue.add_rate_limited(thing, max(operation.settings.retry_seconds, operation.workqueue.failing / MAX_RETRIES_PER_S))
+            await forget_deleted(context, key)
+        elif await _dispatch(context, key, body):
+            context.workqueue.add_rate_limited(key, max(context.settings.retry_seconds, context.workqueue.failing / MAX_RETRIES_PER_S))
         else:
-            operation.workqueue.forget(thing)
+            context.workqueue.forget(key)
     except ApiError as error:
         if error.status in (404, 409):  # it went or changed while we looked: look at what is there now
-            operation.workqueue.add_rate_limited(thing, operation.settings.retry_seconds)
+            context.workqueue.add_rate_limited(key, context.settings.retry_seconds)
             return
-        _report_error(operation, thing, f"Api{error.status}", error.message)
+        _report_error(context, key, f"Api{error.status}", error.message)
     except ProbeInProgress:
-        operation.workqueue.add_rate_limited(thing, operation.settings.retry_seconds)
+        context.workqueue.add_rate_limited(key, context.settings.retry_seconds)
         return
     except BrokerError as error:
-        _report_error(operation, thing, type(error).__name__, "")
+        _report_error(context, key, type(error).__name__, "")
     except Exception as error:  # noqa: BLE001 - one object must never end the operator; the text may hold a secret
-        _report_error(operation, thing, type(error).__name__, "".join(traceback.format_tb(error.__traceback__)[-3:]))
+        _report_error(context, key, type(error).__name__, "".join(traceback.format_tb(error.__traceback__)[-3:]))
     finally:
-        operation.liveness.reconciled_at = time.monotonic()
-    metrics.RECONCILE_SECONDS.labels(thing.resource.kind).observe(time.monotonic() - began)
+        context.liveness.reconciled_at = time.monotonic()
+    metrics.RECONCILE_SECONDS.labels(key.resource.kind).observe(time.monotonic() - began)
 
 
-def _report_error(operation: OperatorContext, thing: ObjectKey, reason: str, where: str) -> None:
-    metrics.RECONCILE_ERRORS.labels(thing.resource.kind, reason).inc()
+def _report_error(context: OperatorContext, key: ObjectKey, reason: str, where: str) -> None:
+    metrics.RECONCILE_ERRORS.labels(key.resource.kind, reason).inc()
     log.warning(
         "a pass failed",
-        kind=thing.resource.kind,
-        namespace=thing.namespace,
-        name=thing.name,
+        kind=key.resource.kind,
+        namespace=key.namespace,
+        name=key.name,
         reason=reason,
         error=where,
     )
-    operation.workqueue.add_rate_limited(thing, operation.settings.retry_seconds)
+    context.workqueue.add_rate_limited(key, context.settings.retry_seconds)
 
 
-async def _dispatch(operation: OperatorContext, thing: ObjectKey, body: Body) -> bool:
+async def _dispatch(context: OperatorContext, key: ObjectKey, body: Body) -> bool:
     try:
-        model: Kind = MODELS[thing.resource].from_body(body)
+        model: CustomResource = MODELS[key.resource].from_body(body)
     except ValidationError as error:
-        await _report_invalid_spec(operation, thing, body, error)
+        await _report_invalid_spec(context, key, body, error)
         return False
-    bound = {"kind": thing.resource.kind, "namespace": thing.namespace, "name": thing.name}
+    bound = {"kind": key.resource.kind, "namespace": key.namespace, "name": key.name}
     with structlog.contextvars.bound_contextvars(**bound, generation=model.generation):
         log.debug("pass")
-        return await RECONCILERS[thing.resource](operation, thing, model, body)
+        return await RECONCILERS[key.resource](context, key, model, body)
 
 
-async def _report_invalid_spec(operation: OperatorContext, thing: ObjectKey, body: Body, error: ValidationError) -> None:
+async def _report_invalid_spec(context: OperatorContext, key: ObjectKey, body: Body, error: ValidationError) -> None:
     """A spec that no schema should have let through: said in the status, field by field, without its values."""
     found = [f"{'.'.join(str(part) for part in one['loc'])}: {one['msg']}" for one in error.errors(include_input=False)]
     sentence = "; ".join(found)[:1024]
     old = Status.model_validate({"conditions": (body.get("status") or {}).get("conditions") or ()})
-    ready = "Succeeded" if thing.resource is REPLAYS else "Ready"
+    ready = "Succeeded" if key.resource is REPLAYS else "Ready"
     said = [
         condition(ready, False, Reason.InvalidSpec, sentence),
         condition("Reconciling", False, Reason.InvalidSpec),
@@ -101,28 +101,28 @@ async def _report_invalid_spec(operation: OperatorContext, thing: ObjectKey, bod
     status: dict[str, Any] = (body.get("status") or {}) | {"observedGeneration": generation, "conditions": conditions}
     if statuses.merge_patch(body.get("status") or {}, status):
         patch = {"metadata": {"uid": body["metadata"]["uid"]}, "status": status}
-        written = await operation.kube.patch(thing.resource, thing.namespace, thing.name, patch, "status")
-        operation.informers[thing.resource].upsert(written)
+        written = await context.kube.patch(key.resource, key.namespace, key.name, patch, "status")
+        context.informers[key.resource].upsert(written)
 
 
-async def forget_deleted(operation: OperatorContext, thing: ObjectKey) -> None:
+async def forget_deleted(context: OperatorContext, key: ObjectKey) -> None:
     """An object is gone: nothing of it is kept."""
-    operation.workqueue.remove(thing)
-    operation.status_written_at.pop(thing, None)
-    key = (thing.namespace, thing.name)
-    if thing.resource is QUEUES:
-        operation.forget_queue(*key)
-        metrics.forget_queue(*key)
-        await close_unused_brokers(operation)
-    elif thing.resource is REPLAYS:
-        metrics.forget_replay(*key)
-    elif thing.resource is CONNECTIONS:
-        await close_unused_brokers(operation)
+    context.workqueue.remove(key)
+    context.status_written_at.pop(key, None)
+    namespaced_name = (key.namespace, key.name)
+    if key.resource is QUEUES:
+        context.forget_queue(*namespaced_name)
+        metrics.forget_queue(*namespaced_name)
+        await close_unused_brokers(context)
+    elif key.resource is REPLAYS:
+        metrics.forget_replay(*namespaced_name)
+    elif key.resource is CONNECTIONS:
+        await close_unused_brokers(context)
 
 
-async def close_unused_brokers(operation: OperatorContext) -> None:
+async def close_unused_brokers(context: OperatorContext) -> None:
     """A line goes with its connection, or with the last queue that had boxes to drop through it."""
-    for key, _ in operation.pool.items():
-        gone = operation.informers[CONNECTIONS].get(*key) is None
-        if gone and not operation.informers[QUEUES].by_index(BY_BROKER, *key):
-            await operation.pool.close(*key)
+    for key, _ in context.pool.items():
+        gone = context.informers[CONNECTIONS].get(*key) is None
+        if gone and not context.informers[QUEUES].by_index(BY_BROKER, *key):
+            await context.pool.close(*key)

@@ -10,20 +10,20 @@ from deadletter.api.dead_letter_queues import DeadLetterQueue
 from deadletter.api.queue_status import OwnedBox
 from deadletter.brokers.errors import BoxAppeared, BoxMissing, BrokerError, BrokerUnreachable
 from deadletter.brokers.types import BoxState
-from deadletter.controller.context import Operation, Thing
+from deadletter.controller.context import ObjectKey, OperatorContext
 from deadletter.controller.reconcile import status as statuses
-from deadletter.controller.reconcile.facts import confirm, is_current
+from deadletter.controller.reconcile.facts import confirm_current, still_exists
+from deadletter.core.box_spec import BoxSpec
 from deadletter.core.reasons import Reason
 from deadletter.kube import QUEUES
-from deadletter.plan.boxes import PlannedBox
 from deadletter.plan.findings import Finding
 from deadletter.plan.ownership import (
-    TAKE_OVER,
-    conflict,
-    droppable,
+    TAKE_OVER_ANNOTATION,
+    boxes_to_delete,
+    conflict_finding,
     judge_ownership,
     new_intents,
-    only_ids_are_new,
+    only_ids_differ,
     records_after,
     without_intents,
 )
@@ -31,48 +31,48 @@ from deadletter.plan.ownership import (
 log = structlog.stdlib.get_logger("ownership")
 
 
-async def claim_boxes(
-    operation: Operation, queue: DeadLetterQueue, redis: bool, states: Mapping[str, BoxState]
+async def record_ownership(
+    context: OperatorContext, queue: DeadLetterQueue, redis: bool, states: Mapping[str, BoxState]
 ) -> tuple[OwnedBox, ...] | Finding:
     """The records of the queue's boxes, stored; or the conflict, and then nothing may be touched."""
     ids = ids_of(states)
     judged = judge_ownership(queue, redis, ids)
-    if judged.conflicts:  # the snapshot may be older than the records of our own last pass
-        queue = DeadLetterQueue.from_body(await confirm(operation, queue))
+    if judged.conflicts:  # the informer may be older than the records of our own last pass
+        queue = DeadLetterQueue.from_body(await confirm_current(context, queue))
         judged = judge_ownership(queue, redis, ids)
     if judged.conflicts:
-        return conflict(queue, redis, judged)
-    if not only_ids_are_new(queue.status.owned_boxes, judged.records, ids):
-        await _store(operation, queue, judged.records)
-    if TAKE_OVER in queue.metadata.annotations:
-        await _end_take_over(operation, queue, judged.taken_over)
+        return conflict_finding(queue, redis, judged)
+    if not only_ids_differ(queue.status.owned_boxes, judged.records, ids):
+        await _store_records(context, queue, judged.records)
+    if TAKE_OVER_ANNOTATION in queue.metadata.annotations:
+        await _remove_take_over(context, queue, judged.taken_over)
     return judged.records
 
 
-async def _store(operation: Operation, queue: DeadLetterQueue, records: tuple[OwnedBox, ...]) -> None:
+async def _store_records(context: OperatorContext, queue: DeadLetterQueue, records: tuple[OwnedBox, ...]) -> None:
     status = {"ownedBoxes": [one.to_wire() for one in records]}
     patch: dict[str, Any] = {"metadata": {"uid": queue.uid}, "status": status}
-    written = await operation.cluster.patch(QUEUES, queue.namespace, queue.name, patch, "status")
-    operation.snapshots[QUEUES].take(written)
+    written = await context.kube.patch(QUEUES, queue.namespace, queue.name, patch, "status")
+    context.informers[QUEUES].upsert(written)
 
 
-async def _end_take_over(operation: Operation, queue: DeadLetterQueue, taken: tuple[str, ...]) -> None:
+async def _remove_take_over(context: OperatorContext, queue: DeadLetterQueue, taken: tuple[str, ...]) -> None:
     """The annotation works once: a box that others create later is not taken over by it."""
-    patch: dict[str, Any] = {"metadata": {"uid": queue.uid, "annotations": {TAKE_OVER: None}}}
-    written = await operation.cluster.patch(QUEUES, queue.namespace, queue.name, patch)
-    operation.snapshots[QUEUES].take(written)
+    patch: dict[str, Any] = {"metadata": {"uid": queue.uid, "annotations": {TAKE_OVER_ANNOTATION: None}}}
+    written = await context.kube.patch(QUEUES, queue.namespace, queue.name, patch)
+    context.informers[QUEUES].upsert(written)
     if taken:
         log.info("boxes taken over", boxes=list(taken))
-        message = f"Taken over as asked by {TAKE_OVER}: {', '.join(taken)}."
-        thing = Thing(QUEUES, queue.namespace, queue.name)
-        await statuses.announce(operation, statuses.event(thing, queue, Reason.BoxesTakenOver, message, "Normal"))
+        message = f"Taken over as asked by {TAKE_OVER_ANNOTATION}: {', '.join(taken)}."
+        key = ObjectKey(QUEUES, queue.namespace, queue.name)
+        await statuses.create_event(context, statuses.build_event(key, queue, Reason.BoxesTakenOver, message, "Normal"))
 
 
 @contextmanager
-def recording(
-    operation: Operation,
+def track_created_boxes(
+    context: OperatorContext,
     queue: DeadLetterQueue,
-    planned: tuple[PlannedBox, ...],
+    planned: tuple[BoxSpec, ...],
     records: tuple[OwnedBox, ...],
     states: Mapping[str, BoxState],
 ) -> Iterator[None]:
@@ -89,8 +89,8 @@ def recording(
         raise
     finally:
         after = records_after(records, existed, ids_of(states), refused)
-        if is_current(operation, queue):  # else they would be written for another queue of its name
-            operation.owned[(queue.namespace, queue.name)] = after
+        if still_exists(context, queue):  # else they would be written for another queue of its name
+            context.owned_boxes[(queue.namespace, queue.name)] = after
 
 
 def boxes_to_drop(queue: DeadLetterQueue, redis: bool, states: Mapping[str, BoxState]) -> tuple[str, ...] | Finding:
@@ -98,7 +98,7 @@ def boxes_to_drop(queue: DeadLetterQueue, redis: bool, states: Mapping[str, BoxS
     judged = judge_ownership(queue, redis, ids_of(states))
     if judged.conflicts:
         log.warning("boxes of others are kept", boxes=list(judged.conflicts))
-    return droppable(queue, judged, ids_of(states))
+    return boxes_to_delete(queue, judged, ids_of(states))
 
 
 def ids_of(states: Mapping[str, BoxState]) -> dict[str, str]:

@@ -18,24 +18,24 @@ from deadletter.plan.findings import Finding
 from deadletter.plan.queue_checks import check_secret_keys, fields_are_supported, rules_compile
 
 
-async def reconcile_connection(operation: OperatorContext, thing: ObjectKey, connection: BrokerConnection, body: Body) -> bool:
+async def reconcile_connection(context: OperatorContext, key: ObjectKey, connection: BrokerConnection, body: Body) -> bool:
     """Does the broker answer? True: look again soon."""
-    found = await _secrets(operation, connection) or fields_are_supported(connection)
+    found = await _secrets(context, connection) or fields_are_supported(connection)
     server = None
     if found is None:
         try:
-            server = await operation.pool.probe(connection)
+            server = await context.pool.probe(connection)
         except BrokerError as error:
             found = boxes.to_finding(error)
-    status = _status(connection, found, users(operation, thing, BY_BROKER))
+    status = _status(connection, found, users(context, key, BY_BROKER))
     if server is not None:
         status["server"] = _server(server)
     elif connection.status.server is not None:
         status["server"] = connection.status.server.to_wire()
     turned = (connection.status.condition("Ready") or condition("Ready", None, Reason.Pending)).status != _ready(status)
-    await statuses.write_status(operation, thing, connection, body, status)
+    await statuses.write_status(context, key, connection, body, status)
     if turned:
-        wake_users(operation, thing, BY_BROKER)
+        wake_users(context, key, BY_BROKER)
     return found is not None and found.is_transient
 
 
@@ -52,20 +52,20 @@ def _server(server: ServerInfo) -> dict[str, Any]:
     }
 
 
-async def _secrets(operation: OperatorContext, connection: BrokerConnection) -> Finding | None:
+async def _secrets(context: OperatorContext, connection: BrokerConnection) -> Finding | None:
     where = connection.namespace
-    facts = {name: await operation.secrets.fact(where, name) for name in connection.spec.secret_names}
+    facts = {name: await context.secrets.fact(where, name) for name in connection.spec.secret_names}
     return check_secret_keys(where, connection.spec.secret_keys, facts)
 
 
-async def reconcile_policy(operation: OperatorContext, thing: ObjectKey, policy: RetryPolicy, body: Body) -> bool:
+async def reconcile_policy(context: OperatorContext, key: ObjectKey, policy: RetryPolicy, body: Body) -> bool:
     """Can the policy be followed?"""
     found = rules_compile(policy)
-    await statuses.write_status(operation, thing, policy, body, _status(policy, found, users(operation, thing, BY_POLICY)))
+    await statuses.write_status(context, key, policy, body, _status(policy, found, users(context, key, BY_POLICY)))
     return False
 
 
-def _status(thing: BrokerConnection | RetryPolicy, found: Finding | None, queues: int) -> dict[str, Any]:
+def _status(key: BrokerConnection | RetryPolicy, found: Finding | None, queues: int) -> dict[str, Any]:
     reason, message = (found.reason, found.message) if found else (Reason.Reconciled, "")
     stuck = found is not None and not found.is_transient
     said = [
@@ -73,20 +73,20 @@ def _status(thing: BrokerConnection | RetryPolicy, found: Finding | None, queues
         condition("Reconciling", found is not None and found.is_transient, reason, message),
         condition("Stalled", stuck, reason if stuck else Reason.AsExpected, message if stuck else ""),
     ]
-    conditions = merge_conditions(thing.status.conditions, said, thing.generation, now_ms())
+    conditions = merge_conditions(key.status.conditions, said, key.generation, now_ms())
     return {
-        "observedGeneration": thing.generation,
+        "observedGeneration": key.generation,
         "conditions": [one.to_wire() for one in conditions],
         "queues": queues,
     }
 
 
-def users(operation: OperatorContext, thing: ObjectKey, index: str) -> int:
+def users(context: OperatorContext, key: ObjectKey, index: str) -> int:
     """How many queues name it."""
-    return len(operation.informers[QUEUES].by_index(index, thing.namespace, thing.name))
+    return len(context.informers[QUEUES].by_index(index, key.namespace, key.name))
 
 
-def wake_users(operation: OperatorContext, thing: ObjectKey, index: str) -> None:
+def wake_users(context: OperatorContext, key: ObjectKey, index: str) -> None:
     """Let the queues that name it look again."""
-    for body in operation.informers[QUEUES].by_index(index, thing.namespace, thing.name):
-        operation.workqueue.add(ObjectKey(QUEUES, thing.namespace, body["metadata"]["name"]))
+    for body in context.informers[QUEUES].by_index(index, key.namespace, key.name):
+        context.workqueue.add(ObjectKey(QUEUES, key.namespace, body["metadata"]["name"]))

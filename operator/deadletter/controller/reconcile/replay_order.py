@@ -1,57 +1,57 @@
 """Who may act on a queue: one Replay at a time, the oldest first; a running one before all.
 
 A DryRun stands in the same line: whoever reads a partition's ledger to settle in it fences the one before. One that
-cannot begin, because something it names is missing, holds nobody back; once it can, it joins the line.
+cannot begin, because something it names is missing, holds nobody back; once it can, it joins the pooled.
 """
 
 from deadletter.api.dead_letter_queues import DeadLetterQueue
 from deadletter.api.replays import Replay
-from deadletter.controller.context import Operation
-from deadletter.controller.state.dependents import QUEUE
+from deadletter.controller.context import OperatorContext
+from deadletter.controller.state.dependents import BY_QUEUE
 from deadletter.core import names
 from deadletter.core.reasons import Reason
 from deadletter.kube import JOBS, REPLAYS, Body
-from deadletter.plan.replays import IN_LINE
+from deadletter.plan.replays import WAITING_OR_RUNNING
 
 
-def stands(body: Body) -> bool:
+def is_in_line(body: Body) -> bool:
     """Is it in the line, as far as its status tells? A new one is."""
     conditions = (body.get("status") or {}).get("conditions", ())
     said = next((one["reason"] for one in conditions if one["type"] == "Succeeded"), Reason.Queued)
-    return said in IN_LINE
+    return said in WAITING_OR_RUNNING
 
 
-def _waits(operation: Operation, body: Body) -> bool:
+def _is_waiting(context: OperatorContext, body: Body) -> bool:
     ended = (body.get("status") or {}).get("completionTime") or body["metadata"].get("deletionTimestamp")
-    return not ended and not body["spec"].get("suspend") and (stands(body) or _runs(operation, body))
+    return not ended and not body["spec"].get("suspend") and (is_in_line(body) or _is_running(context, body))
 
 
-def _runs(operation: Operation, body: Body) -> bool:
+def _is_running(context: OperatorContext, body: Body) -> bool:
     meta = body["metadata"]
-    job = operation.snapshots[JOBS].get(meta["namespace"], names.child_name(meta["name"], "replay"))
+    job = context.informers[JOBS].get(meta["namespace"], names.child_name(meta["name"], "replay"))
     return job is not None and not job["spec"].get("suspend")
 
 
-def _order(operation: Operation, body: Body) -> tuple[bool, bool, str, str]:
+def _sort_key(context: OperatorContext, body: Body) -> tuple[bool, bool, str, str]:
     meta = body["metadata"]
     # A preview before the Apply that waits for it, whichever was written first.
     preview = body["spec"].get("mode") == "DryRun"
-    return not _runs(operation, body), not preview, meta["creationTimestamp"], meta["name"]
+    return not _is_running(context, body), not preview, meta["creationTimestamp"], meta["name"]
 
 
-def first_in_line(operation: Operation, namespace: str, queue: str) -> str | None:
+def next_replay(context: OperatorContext, namespace: str, queue: str) -> str | None:
     """The Replay that runs, or the next one to."""
-    waiting = [body for body in operation.snapshots[REPLAYS].by(QUEUE, namespace, queue) if _waits(operation, body)]
-    chosen = min(waiting, key=lambda body: _order(operation, body), default=None)
+    waiting = [body for body in context.informers[REPLAYS].by_index(BY_QUEUE, namespace, queue) if _is_waiting(context, body)]
+    chosen = min(waiting, key=lambda body: _sort_key(context, body), default=None)
     return str(chosen["metadata"]["name"]) if chosen else None
 
 
-def running_replay(operation: Operation, queue: DeadLetterQueue) -> str | None:
+def active_replay(context: OperatorContext, queue: DeadLetterQueue) -> str | None:
     """The Replay that keeps a standing redrive from acting."""
-    return first_in_line(operation, queue.namespace, queue.name)
+    return next_replay(context, queue.namespace, queue.name)
 
 
-def ahead_of(operation: Operation, replay: Replay) -> str | None:
+def replay_ahead_of(context: OperatorContext, replay: Replay) -> str | None:
     """The Replay that goes before this one."""
-    chosen = first_in_line(operation, replay.namespace, replay.spec.queue_ref.name)
+    chosen = next_replay(context, replay.namespace, replay.spec.queue_ref.name)
     return None if chosen in (None, replay.name) else chosen

@@ -2,39 +2,39 @@
 
 from collections.abc import Iterator
 
-from deadletter.controller.state.informer import Indexes, Snapshots
+from deadletter.controller.state.informer import Indexes, Informers
 from deadletter.core import names
 from deadletter.kube import CONNECTIONS, POLICIES, QUEUES, REPLAYS, Body, Resource
 
 Address = tuple[str, str, Resource]
-BROKER, POLICY, ROUTES, DEAD, QUEUE, OWNER = "broker", "policy", "routes", "dead", "queue", "owner"
+BY_BROKER, BY_POLICY, BY_ROUTE_TARGET, BY_DEAD_NAME, BY_QUEUE, BY_OWNER_UID = "broker", "policy", "routes", "dead", "queue", "owner"
 
 
-def concerned(snapshots: Snapshots, resource: Resource, body: Body) -> Iterator[Address]:
+def dependents(informers: Informers, resource: Resource, body: Body) -> Iterator[Address]:
     """Addresses of the objects that must be judged again."""
     namespace, name = body["metadata"]["namespace"], body["metadata"]["name"]
     if resource in (CONNECTIONS, POLICIES):
-        for user in snapshots[QUEUES].by(BROKER if resource is CONNECTIONS else POLICY, namespace, name):
+        for user in informers[QUEUES].by_index(BY_BROKER if resource is CONNECTIONS else BY_POLICY, namespace, name):
             yield namespace, user["metadata"]["name"], QUEUES
     elif resource is QUEUES:
-        yield from _of_queue(snapshots, namespace, name, body)
+        yield from _dependents_of_queue(informers, namespace, name, body)
     else:
-        queue = named(body, "queueRef")
+        queue = ref_name(body, "queueRef")
         yield namespace, queue, QUEUES
-        yield from _replays(snapshots, namespace, queue, name)
+        yield from _replays_of_queue(informers, namespace, queue, name)
 
 
-def named(body: Body, field: str) -> str:
+def ref_name(body: Body, field: str) -> str:
     """The name in a reference, or nothing."""
     return str((body.get("spec", {}).get(field) or {}).get("name", ""))
 
 
-def routed(body: Body) -> set[str]:
+def route_targets(body: Body) -> set[str]:
     """The queues that routes name."""
-    return {named({"spec": route}, "queueRef") for route in body.get("spec", {}).get("routes") or ()}
+    return {ref_name({"spec": route}, "queueRef") for route in body.get("spec", {}).get("routes") or ()}
 
 
-def dead_names(body: Body) -> set[str]:
+def possible_dead_names(body: Body) -> set[str]:
     """The names its dead box may have, as far as the body tells: a default one is another on a Redis."""
     spec = body.get("spec", {})
     if name := (spec.get("dead") or {}).get("name"):
@@ -43,34 +43,34 @@ def dead_names(body: Body) -> set[str]:
     return {names.dead_box_name(str(source.get("name")), str(source.get("group")), redis) for redis in (False, True)}
 
 
-def _where(body: Body, *called: str) -> list[tuple[str, ...]]:
+def _index_values(body: Body, *called: str) -> list[tuple[str, ...]]:
     return [(body["metadata"]["namespace"], name) for name in called if name]
 
 
-OF_QUEUES: Indexes = {
-    BROKER: lambda body: _where(body, named(body, "brokerRef")),
-    POLICY: lambda body: _where(body, named(body, "retryPolicyRef")),
-    ROUTES: lambda body: _where(body, *routed(body)),
-    DEAD: lambda body: [(name,) for name in dead_names(body)],
+QUEUE_INDEXES: Indexes = {
+    BY_BROKER: lambda body: _index_values(body, ref_name(body, "brokerRef")),
+    BY_POLICY: lambda body: _index_values(body, ref_name(body, "retryPolicyRef")),
+    BY_ROUTE_TARGET: lambda body: _index_values(body, *route_targets(body)),
+    BY_DEAD_NAME: lambda body: [(name,) for name in possible_dead_names(body)],
 }
-OF_REPLAYS: Indexes = {QUEUE: lambda body: _where(body, named(body, "queueRef"))}
-OF_CHILDREN: Indexes = {OWNER: lambda body: [(one["uid"],) for one in body["metadata"].get("ownerReferences", ())]}
+REPLAY_INDEXES: Indexes = {BY_QUEUE: lambda body: _index_values(body, ref_name(body, "queueRef"))}
+CHILD_INDEXES: Indexes = {BY_OWNER_UID: lambda body: [(one["uid"],) for one in body["metadata"].get("ownerReferences", ())]}
 
 
-def _of_queue(snapshots: Snapshots, namespace: str, name: str, body: Body) -> Iterator[Address]:
-    yield namespace, named(body, "brokerRef"), CONNECTIONS
-    if policy := named(body, "retryPolicyRef"):
+def _dependents_of_queue(informers: Informers, namespace: str, name: str, body: Body) -> Iterator[Address]:
+    yield namespace, ref_name(body, "brokerRef"), CONNECTIONS
+    if policy := ref_name(body, "retryPolicyRef"):
         yield namespace, policy, POLICIES
-    yield from _replays(snapshots, namespace, name, "")
-    near = {(namespace, called) for called in routed(body)}
-    rivals = [other for box in dead_names(body) for other in snapshots[QUEUES].by(DEAD, box)]
-    for other in (*snapshots[QUEUES].by(ROUTES, namespace, name), *rivals):
+    yield from _replays_of_queue(informers, namespace, name, "")
+    near = {(namespace, called) for called in route_targets(body)}
+    rivals = [other for box in possible_dead_names(body) for other in informers[QUEUES].by_index(BY_DEAD_NAME, box)]
+    for other in (*informers[QUEUES].by_index(BY_ROUTE_TARGET, namespace, name), *rivals):
         near.add((other["metadata"]["namespace"], other["metadata"]["name"]))
     for where, called in sorted(near - {(namespace, name)}):
         yield where, called, QUEUES
 
 
-def _replays(snapshots: Snapshots, namespace: str, queue: str, but: str) -> Iterator[Address]:
-    for body in snapshots[REPLAYS].by(QUEUE, namespace, queue):
+def _replays_of_queue(informers: Informers, namespace: str, queue: str, but: str) -> Iterator[Address]:
+    for body in informers[REPLAYS].by_index(BY_QUEUE, namespace, queue):
         if body["metadata"]["name"] != but:
             yield namespace, body["metadata"]["name"], REPLAYS

@@ -1,4 +1,4 @@
-"""One snapshot per kind: LIST, watch, and LIST again every minute, which notices what vanished in a gap."""
+"""One informer per kind: LIST, watch, and LIST again every minute, which notices what vanished in a gap."""
 
 import asyncio
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
@@ -10,43 +10,43 @@ import structlog
 from deadletter import metrics
 from deadletter.kube import ApiError, Body, Cluster, Resource
 
-Key = tuple[str, str]
-Changed = Callable[[Resource, Body | None, Body | None], None]  # before and after; None: not there
+NamespacedName = tuple[str, str]
+OnChange = Callable[[Resource, Body | None, Body | None], None]  # before and after; None: not there
 Indexes = Mapping[str, Callable[[Body], Iterable[Hashable]]]  # by name: under which words an object is found
-FORGET_SECONDS = 300.0
-log = structlog.stdlib.get_logger("snapshots")
+FORGET_FORBIDDEN_AFTER_S = 300.0
+log = structlog.stdlib.get_logger("informers")
 
 
-def key_of(body: Body) -> Key:
+def namespaced_name(body: Body) -> NamespacedName:
     """Namespace and name."""
     return body["metadata"].get("namespace", ""), body["metadata"]["name"]
 
 
-def version_of(body: Body | None) -> int:
+def resource_version(body: Body | None) -> int:
     """Resource versions grow; compared as numbers, as the API allows since 1.35."""
     text = (body or {}).get("metadata", {}).get("resourceVersion", "0")
     return int(text) if text.isdigit() else 0
 
 
-class Followed(NamedTuple):
-    """A kind to keep a snapshot of: which of its objects, and how they are looked up."""
+class InformerSpec(NamedTuple):
+    """A kind to keep a informer of: which of its objects, and how they are looked up."""
 
     resource: Resource
     selector: str
     indexes: Indexes
 
 
-class Snapshot:
+class Informer:
     """All objects of one resource, as far as they were heard of."""
 
-    def __init__(self, followed: Followed, changed: Changed) -> None:
-        self.resource, self.selector, self._indexes = followed
+    def __init__(self, spec: InformerSpec, on_change: OnChange) -> None:
+        self.resource, self.selector, self._indexes = spec
         self.listed_at = 0.0
-        self._changed = changed
-        self._bodies: dict[Key, Body] = {}
-        self._found: dict[tuple[str, Hashable], dict[Key, None]] = {}
-        self._listed: set[str] = set()
-        self._refused: dict[str, float] = {}  # namespaces that we may not look into, and since when
+        self._on_change = on_change
+        self._bodies: dict[NamespacedName, Body] = {}
+        self._by_index: dict[tuple[str, Hashable], dict[NamespacedName, None]] = {}
+        self._listed_scopes: set[str] = set()
+        self._forbidden_since: dict[str, float] = {}  # namespaces that we may not look into, and since when
 
     def get(self, namespace: str, name: str) -> Body | None:
         """The object as last seen."""
@@ -56,80 +56,80 @@ class Snapshot:
         """All objects, or those of a namespace."""
         return (body for (where, _), body in list(self._bodies.items()) if namespace is None or where == namespace)
 
-    def by(self, index: str, *words: str) -> list[Body]:
+    def by_index(self, index: str, *values: str) -> list[Body]:
         """The objects that an index has under these words, without looking at any other."""
-        return [self._bodies[key] for key in self._found.get((index, words), ())]
+        return [self._bodies[key] for key in self._by_index.get((index, values), ())]
 
-    def _file(self, body: Body) -> None:
+    def _index(self, body: Body) -> None:
         for index, words_of in self._indexes.items():
             for words in words_of(body):
-                self._found.setdefault((index, words), {})[key_of(body)] = None
+                self._by_index.setdefault((index, words), {})[namespaced_name(body)] = None
 
-    def _unfile(self, body: Body) -> None:
+    def _unindex(self, body: Body) -> None:
         for index, words_of in self._indexes.items():
             for words in words_of(body):
-                kept = self._found.get((index, words), {})
-                kept.pop(key_of(body), None)
+                kept = self._by_index.get((index, words), {})
+                kept.pop(namespaced_name(body), None)
                 if not kept:
-                    self._found.pop((index, words), None)
+                    self._by_index.pop((index, words), None)
 
     def __len__(self) -> int:
         return len(self._bodies)
 
-    def is_listed(self, scopes: int) -> bool:
+    def has_synced(self, scopes: int) -> bool:
         """Was every namespace listed once? One that we may not look into keeps no other waiting."""
-        return bool(self._listed) and len(self._listed | self._refused.keys()) >= scopes
+        return bool(self._listed_scopes) and len(self._listed_scopes | self._forbidden_since.keys()) >= scopes
 
-    def take(self, body: Body) -> None:
+    def upsert(self, body: Body) -> None:
         """An object as somebody has just seen it; an older sight of it is not believed."""
-        key = key_of(body)
+        key = namespaced_name(body)
         old = self._bodies.get(key)
-        if version_of(old) >= version_of(body):
+        if resource_version(old) >= resource_version(body):
             return
         body["metadata"].pop("managedFields", None)
         if old is not None:
-            self._unfile(old)
+            self._unindex(old)
         self._bodies[key] = body
-        self._file(body)
-        self._changed(self.resource, old, body)
+        self._index(body)
+        self._on_change(self.resource, old, body)
 
-    def drop(self, body: Body) -> None:
+    def remove(self, body: Body) -> None:
         """An object that is gone."""
-        old = self._bodies.get(key_of(body))
-        if old is not None and same(old, body):
-            self._unfile(old)
-            del self._bodies[key_of(body)]
-            self._changed(self.resource, old, None)
+        old = self._bodies.get(namespaced_name(body))
+        if old is not None and is_same_object(old, body):
+            self._unindex(old)
+            del self._bodies[namespaced_name(body)]
+            self._on_change(self.resource, old, None)
 
-    async def follow(self, cluster: Cluster, namespace: str | None, every: float) -> None:
+    async def run(self, kube: Cluster, namespace: str | None, relist_interval_s: float) -> None:
         """Keep listing and watching for ever; trouble with the API server is waited out."""
         pause = 1.0
         while True:
             try:
-                await self._listen(cluster, namespace, every)
+                await self._list_and_watch(kube, namespace, relist_interval_s)
                 pause = 1.0
             except ApiError as error:
                 where = {"resource": self.resource.plural, "namespace": namespace or ""}
                 log.warning("cannot follow", **where, status=error.status, error=error.message)
-                self._refuse(namespace if error.status == 403 else None)
+                self._note_failure(namespace if error.status == 403 else None)
                 await asyncio.sleep(pause)
                 pause = min(15.0, pause * 2)
 
-    def _refuse(self, namespace: str | None) -> None:
+    def _note_failure(self, namespace: str | None) -> None:
         """Rights that are gone for long went with the namespace: what was in it is forgotten."""
         now = asyncio.get_running_loop().time()
-        if namespace is not None and now - self._refused.setdefault(namespace, now) > FORGET_SECONDS:
+        if namespace is not None and now - self._forbidden_since.setdefault(namespace, now) > FORGET_FORBIDDEN_AFTER_S:
             for body in self.all(namespace):
-                self.drop(body)
+                self.remove(body)
 
-    async def _listen(self, cluster: Cluster, namespace: str | None, every: float) -> None:
-        version = await self.relist(cluster, namespace)
+    async def _list_and_watch(self, kube: Cluster, namespace: str | None, every: float) -> None:
+        version = await self.relist(kube, namespace)
         loop = asyncio.get_running_loop()
         until = loop.time() + every
         while (left := until - loop.time()) > 0:
             try:
                 async with asyncio.timeout(left):
-                    version = await self._hear(cluster, namespace, version)
+                    version = await self._watch(kube, namespace, version)
             except TimeoutError:
                 return
             except ApiError as error:
@@ -137,69 +137,69 @@ class Snapshot:
                     raise
                 return
 
-    async def relist(self, cluster: Cluster, namespace: str | None) -> str:
+    async def relist(self, kube: Cluster, namespace: str | None) -> str:
         """LIST, and drop what is not in it."""
-        bodies, version = await cluster.list(self.resource, namespace, self.selector)
+        bodies, version = await kube.list(self.resource, namespace, self.selector)
         there = set()
         for body in bodies:
             # Items of a list do not say what they are.
             whole = {"apiVersion": self.resource.api_version, "kind": self.resource.kind} | body
-            there.add(key_of(whole))
-            self.take(whole)
+            there.add(namespaced_name(whole))
+            self.upsert(whole)
         newest = int(version) if version.isdigit() else 0
         for body in list(self.all(namespace)):
-            if key_of(body) not in there and version_of(body) <= newest:
-                self.drop(body)
-        self._listed.add(namespace or "")
-        self._refused.pop(namespace or "", None)
+            if namespaced_name(body) not in there and resource_version(body) <= newest:
+                self.remove(body)
+        self._listed_scopes.add(namespace or "")
+        self._forbidden_since.pop(namespace or "", None)
         self.listed_at = asyncio.get_running_loop().time()
         metrics.RELISTS.labels(self.resource.plural).inc()
         return version
 
-    async def _hear(self, cluster: Cluster, namespace: str | None, version: str) -> str:
-        async with aclosing(cluster.watch(self.resource, namespace, version, self.selector)) as events:  # type: ignore[type-var]
+    async def _watch(self, kube: Cluster, namespace: str | None, version: str) -> str:
+        async with aclosing(kube.watch(self.resource, namespace, version, self.selector)) as events:  # type: ignore[type-var]
             async for kind, body in events:
                 version = body["metadata"]["resourceVersion"]
                 if kind == "DELETED":
-                    self.drop(body)
+                    self.remove(body)
                 elif kind != "BOOKMARK":
-                    self.take(body)
+                    self.upsert(body)
         return version
 
 
-def same(one: Body, other: Body) -> bool:
+def is_same_object(one: Body, other: Body) -> bool:
     """The same object, not another of its name."""
     mine, theirs = one["metadata"].get("uid"), other["metadata"].get("uid")
     return bool(mine == theirs)
 
 
-class Snapshots:
-    """The snapshots of all kinds we look at."""
+class Informers:
+    """The informers of all kinds we look at."""
 
-    def __init__(self, kinds: Sequence[Followed], namespaces: Sequence[str], changed: Changed) -> None:
+    def __init__(self, specs: Sequence[InformerSpec], namespaces: Sequence[str], on_change: OnChange) -> None:
         self._scopes: list[str | None] = [*namespaces] or [None]
-        self._all = {one.resource: Snapshot(one, changed) for one in kinds}
+        self._informers = {one.resource: Informer(one, on_change) for one in specs}
 
-    def __getitem__(self, resource: Resource) -> Snapshot:
-        return self._all[resource]
+    def __getitem__(self, resource: Resource) -> Informer:
+        return self._informers[resource]
 
     def __contains__(self, resource: Resource) -> bool:
-        return resource in self._all
+        return resource in self._informers
 
-    def follow(self, cluster: Cluster, every: float) -> list[asyncio.Task[None]]:
+    def start(self, kube: Cluster, relist_interval_s: float) -> list[asyncio.Task[None]]:
         """A task per kind and namespace."""
         return [
-            asyncio.create_task(one.follow(cluster, scope, every), name=f"snapshot-{one.resource.plural}")
-            for one in self._all.values()
+            asyncio.create_task(one.run(kube, scope, relist_interval_s), name=f"informer-{one.resource.plural}")
+            for one in self._informers.values()
             for scope in self._scopes
         ]
 
     @property
-    def are_listed(self) -> bool:
+    def have_synced(self) -> bool:
         """Was everything listed once?"""
-        return all(one.is_listed(len(self._scopes)) for one in self._all.values())
+        return all(one.has_synced(len(self._scopes)) for one in self._informers.values())
 
     @property
-    def oldest_list(self) -> float:
+    def oldest_listed_at(self) -> float:
         """When the kind that waits longest was last listed (loop time)."""
-        return min((one.listed_at for one in self._all.values()), default=0.0)
+        return min((one.listed_at for one in self._informers.values()), default=0.0)
