@@ -31,8 +31,8 @@ from deadletter.core.letters import Message, Place
 from deadletter.core.replay_progress import PartitionProgress, SettledAs, Span
 from deadletter.workers.process import tune_gc, tune_malloc
 from tests.bed import beds
-from tests.workers.replaying import Scene
-from tests.workers.replaying import letter as dead_letter
+from tests.workers.replay_scene import Scene
+from tests.workers.replay_scene import letter as dead_letter
 
 PARTITIONS, STEP = 4, 2_000
 ANYWHERE = ("0.0.0.0/0", "::/0")

@@ -14,7 +14,7 @@ from redis.asyncio import Redis
 from bench.brokers import STEP, connect, fill, interleaved, letter, longest_hold, replay
 from bench.lines import bound, versus
 from deadletter.brokers.contract import Broker
-from deadletter.brokers.redis.entries import fields_of
+from deadletter.brokers.redis.entries import to_fields
 from deadletter.brokers.types import MonitoredBox
 from deadletter.core.box_spec import BoxSpec
 from tests.bed import beds
@@ -33,7 +33,7 @@ async def xadd(url: str, letters: int) -> float:
         for first in range(0, letters, STEP):
             pipeline = client.pipeline(transaction=False)
             for number in range(first, min(first + STEP, letters)):
-                fields = fields_of(letter(number))
+                fields = to_fields(letter(number))
                 pipeline.xadd(name, dict(zip(fields[::2], fields[1::2], strict=True)))
             await pipeline.execute()
         took = time.monotonic() - begun

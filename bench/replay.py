@@ -32,7 +32,7 @@ from tests.bed.node import Cluster
 from tests.demo import story
 from tests.demo.stage import Stage
 from tests.e2e.hauls import PARTITIONS, Haul
-from tests.workers.replaying import Scene
+from tests.workers.replay_scene import Scene
 
 VALUE = b"x" * 1_024
 STEP = 2_000

@@ -98,7 +98,7 @@ async def delete_group(broker: Broker, source: str, group: str) -> None:
                 await asyncio.sleep(0.1 * bool(codes & MOVING))
         assert codes == {0}
     elif isinstance(broker, RedisBroker):
-        assert await broker._line.call("XGROUP", "DESTROY", source, group) == 1
+        assert await broker._client.command("XGROUP", "DESTROY", source, group) == 1
     else:
         assert isinstance(broker, MemoryBroker)
         del broker._server.groups[source, group]

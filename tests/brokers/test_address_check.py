@@ -2,7 +2,7 @@
 
 import pytest
 
-from deadletter.brokers.address_check import address_guard
+from deadletter.brokers.address_check import address_check
 from deadletter.brokers.errors import BrokerUnreachable
 from deadletter.net.address_guard import is_dialable
 
@@ -45,10 +45,10 @@ def test_settings_can_allow_a_network() -> None:
 
 async def test_a_host_name_is_judged_by_its_addresses() -> None:
     with pytest.raises(BrokerUnreachable, match="may dial"):
-        await address_guard(())(["localhost"])
-    await address_guard(("127.0.0.0/8", "::1/128"))(["localhost", "[::1]"])
+        await address_check(())(["localhost"])
+    await address_check(("127.0.0.0/8", "::1/128"))(["localhost", "[::1]"])
 
 
 async def test_a_name_that_nobody_knows_is_said_so() -> None:
     with pytest.raises(BrokerUnreachable, match="resolved"):
-        await address_guard(())([f"{'x' * 70}.invalid"])  # too long for any name server to be asked
+        await address_check(())([f"{'x' * 70}.invalid"])  # too long for any name server to be asked

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from deadletter.api.broker_connections import BrokerConnectionSpec
-from deadletter.brokers.connect import mounted_secrets, open_broker
+from deadletter.brokers.connect import open_broker
+from deadletter.net.secrets import mounted_secrets
 from deadletter.brokers.contract import BoxMonitor, Broker, PartitionWriter
 from deadletter.brokers.errors import AuthenticationFailed, BoxRefused, CertificateRefused, NotAuthorised
 from deadletter.brokers.kafka.reassignments import reassign_partitions

@@ -16,7 +16,7 @@ from deadletter.core.heartbeats import WorkerStatus
 from tests.bed.kafka_cluster import KafkaCluster
 from tests.brokers.opening import fresh_name
 from tests.brokers.staging import PATIENCE, Boxes, make_boxes, now
-from tests.workers.replaying import Scene, letter
+from tests.workers.replay_scene import Scene, letter
 
 BROKER = "kafka_cluster"
 # What a user may set on the dead topic; only the first belongs on a ledger too.

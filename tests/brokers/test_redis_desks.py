@@ -41,8 +41,8 @@ async def test_an_abandoned_message_is_taken_over_and_the_sleeper_is_fenced(brok
         await sleeper.settle(second, Parked(second.message, 0))
         (parked,) = await claim_some(sleeper, 1)
         assert parked.parked
-        sleeper._beating.cancel()  # type: ignore[attr-defined]  # it sleeps: its leases are not prolonged
-        await client.xclaim(boxes.source, boxes.group, "pod-0", 0, [first.place.id], idle=leases.LEASE + 1, justid=True)
+        sleeper._background.cancel()  # type: ignore[attr-defined]  # it sleeps: its leases are not prolonged
+        await client.xclaim(boxes.source, boxes.group, "pod-0", 0, [first.place.id], idle=leases.LEASE_MS + 1, justid=True)
         await client.zadd(f"{{{boxes.retry}}}.due", {parked.place.id: 0})  # its lease ran out
         async with broker.subscribe(boxes.desk("pod-1")) as heir:
             taken = await claim_some(heir, 2)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from deadletter.brokers.redis.entries import SHAPE, fields_of, message_of, pack_letter, unpack_letter
+from deadletter.brokers.redis.entries import BODY_FIELD_HEADER, to_fields, from_fields, pack_letter, unpack_letter
 from deadletter.core.headers import add_headers
 from deadletter.core.letters import Envelope, Message, Origin
 from tests.helpers.headers import read_own_envelope
@@ -21,7 +21,7 @@ entries = st.lists(st.tuples(names, st.binary(max_size=8) | st.just(b"text")), m
 @given(values, values, headers)
 def test_any_message_comes_back(key: bytes | None, value: bytes | None, some: tuple) -> None:
     message = Message(key, value, some, 7)
-    assert message_of(fields_of(message), 7) == message
+    assert from_fields(to_fields(message), 7) == message
     assert unpack_letter(pack_letter(message), 7) == message
 
 
@@ -29,34 +29,34 @@ def test_any_message_comes_back(key: bytes | None, value: bytes | None, some: tu
 @given(entries)
 def test_any_foreign_entry_is_written_with_the_fields_it_came_with(pairs: list[tuple[bytes, bytes]]) -> None:
     fields = [part for pair in pairs for part in pair]
-    message = message_of(fields, 7)
-    written = fields_of(message)
-    assert message_of(written, 7) == message or sorted(message_of(written, 7).headers) == sorted(message.headers)
+    message = from_fields(fields, 7)
+    written = to_fields(message)
+    assert from_fields(written, 7) == message or sorted(from_fields(written, 7).headers) == sorted(message.headers)
     if b"dlq-headers" not in written[::2]:
         assert sorted(zip(written[::2], written[1::2], strict=True)) == sorted(pairs)
 
 
 @pytest.mark.parametrize("body", [b"body", b"value", b"data", b"payload"])
 def test_a_known_field_is_the_value_and_the_others_are_headers(body: bytes) -> None:
-    message = message_of([b"tenant", b"a", body, b"{}", b"key", b"k"], 7)
+    message = from_fields([b"tenant", b"a", body, b"{}", b"key", b"k"], 7)
     assert (message.key, message.value) == (b"k", b"{}")
-    assert dict(message.headers) == {"tenant": b"a", SHAPE: body}
-    assert sorted(fields_of(message)[::2]) == sorted([b"tenant", body, b"key"])
+    assert dict(message.headers) == {"tenant": b"a", BODY_FIELD_HEADER: body}
+    assert sorted(to_fields(message)[::2]) == sorted([b"tenant", body, b"key"])
 
 
 def test_without_a_known_field_the_value_is_json_of_all() -> None:
-    message = message_of([b"order", b"17", b"amount", b"5"], 7)
+    message = from_fields([b"order", b"17", b"amount", b"5"], 7)
     assert json.loads(message.value or b"") == {"order": "17", "amount": "5"}
-    assert fields_of(message) == [b"order", b"17", b"amount", b"5"]
+    assert to_fields(message) == [b"order", b"17", b"amount", b"5"]
 
 
 def test_our_headers_are_fields_beside_those_of_the_application() -> None:
-    message = message_of([b"order", b"17"], 7)
+    message = from_fields([b"order", b"17"], 7)
     letter = add_headers(message, Envelope(origin=Origin("orders", 0, 1), attempts=3))
-    fields = fields_of(letter)
+    fields = to_fields(letter)
     assert fields[:2] == [b"order", b"17"]
     assert b"dlq-attempts" in fields
-    read = message_of(fields, 7)
+    read = from_fields(fields, 7)
     assert read.value == message.value
     envelope = read_own_envelope(read)
     assert envelope is not None
@@ -64,7 +64,7 @@ def test_our_headers_are_fields_beside_those_of_the_application() -> None:
 
 
 def test_a_changed_value_that_is_no_object_any_more_is_packed() -> None:
-    message = message_of([b"order", b"17"], 7)
+    message = from_fields([b"order", b"17"], 7)
     changed = Message(message.key, b"not json", message.headers, 7)
-    assert fields_of(changed)[0] == b"dlq-headers"
-    assert message_of(fields_of(changed), 7) == changed
+    assert to_fields(changed)[0] == b"dlq-headers"
+    assert from_fields(to_fields(changed), 7) == changed

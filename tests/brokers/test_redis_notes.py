@@ -29,7 +29,7 @@ async def test_a_note_that_could_not_be_written_is_kept_only_while_its_message_i
     await lay(broker, boxes.source, numbered(2))
     async with broker.subscribe(boxes.desk()) as desk:
         done, left = await claim_some(desk, 2)
-        desk._beating.cancel()  # type: ignore[attr-defined]  # we write notes when it suits us
+        desk._background.cancel()  # type: ignore[attr-defined]  # we write notes when it suits us
 
         async def cut(*_: object) -> None:
             await desk.settle(done, Delivered())
@@ -37,12 +37,12 @@ async def test_a_note_that_could_not_be_written_is_kept_only_while_its_message_i
 
         for claim in (done, left):
             desk.record_attempt(claim, 1, 1_700_000_000_000)
-        line, desk._line = desk._line, SimpleNamespace(call=cut, run=cut)  # type: ignore[attr-defined]
+        client, desk._client = desk._client, SimpleNamespace(command=cut, run_script=cut)  # type: ignore[attr-defined]
         with pytest.raises(BrokerUnreachable):
-            await desk._flush_notes()  # type: ignore[attr-defined]
-        desk._line = line  # type: ignore[attr-defined]
-        assert set(desk._notes) == {left.place.id}  # type: ignore[attr-defined]
-        await desk._flush_notes()  # type: ignore[attr-defined]
+            await desk._flush_attempts()  # type: ignore[attr-defined]
+        desk._client = client  # type: ignore[attr-defined]
+        assert set(desk._attempts) == {left.place.id}  # type: ignore[attr-defined]
+        await desk._flush_attempts()  # type: ignore[attr-defined]
         assert set(await client.hkeys(key)) == {left.place.id.encode()}
         await desk.settle(left, Delivered())
     assert not await client.exists(key)
@@ -54,14 +54,14 @@ async def test_a_sleeper_writes_no_note_of_what_another_took_over(broker: Broker
     await lay(broker, boxes.source, numbered(1))
     async with broker.subscribe(boxes.desk("pod-0")) as sleeper:
         (claim,) = await claim_some(sleeper, 1)
-        sleeper._beating.cancel()  # type: ignore[attr-defined]
+        sleeper._background.cancel()  # type: ignore[attr-defined]
         sleeper.record_attempt(claim, 1, 1_700_000_000_000)
-        await client.xclaim(boxes.source, boxes.group, "pod-0", 0, [claim.place.id], idle=leases.LEASE + 1, justid=True)
+        await client.xclaim(boxes.source, boxes.group, "pod-0", 0, [claim.place.id], idle=leases.LEASE_MS + 1, justid=True)
         async with broker.subscribe(boxes.desk("pod-1")) as heir:
             (taken,) = await claim_some(heir, 1)
             heir.record_attempt(taken, 5, 1_700_000_000_000)
-            await heir._flush_notes()  # type: ignore[attr-defined]
-            await sleeper._flush_notes()  # type: ignore[attr-defined]
+            await heir._flush_attempts()  # type: ignore[attr-defined]
+            await sleeper._flush_attempts()  # type: ignore[attr-defined]
             assert await client.hvals(key) == [b"5 1700000000000"]
             await heir.settle(taken, Delivered())
     assert not await client.exists(key)
@@ -86,7 +86,7 @@ async def test_notes_of_a_trimmed_message_go_with_it(broker: Broker, client: Red
 async def test_a_lease_is_prolonged_although_notes_cannot_be_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(desks, "_TICK", 0.01)
+    monkeypatch.setattr(desks, "TICK_S", 0.01)
     with own_redis(tmp_path) as port:
         async with (
             Redis(host=HERE, port=port) as admin,

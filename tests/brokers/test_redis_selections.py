@@ -9,7 +9,7 @@ from redis.asyncio import Redis
 
 from deadletter.brokers.contract import Broker
 from deadletter.brokers.redis import keys
-from deadletter.brokers.redis.packed_selection import Selection, packed
+from deadletter.brokers.redis.packed_selection import PackedSelection, pack_offsets
 from deadletter.brokers.types import CommitBatch
 from deadletter.core.letters import Place
 from deadletter.core.replay_progress import PartitionProgress, Span
@@ -53,7 +53,7 @@ async def test_a_selection_that_lies_out_of_order_or_twice_is_put_in_order(broke
 
 def test_a_selection_is_cut_like_a_list() -> None:
     offsets = OFFSETS[:10]
-    found = Selection(packed(offsets))
+    found = PackedSelection(pack_offsets(offsets))
     for cut in (slice(3, None), slice(None, 4), slice(-2, None), slice(7, 3), slice(99), slice(2, 5)):
         assert list(found[cut]) == offsets[cut]
     assert (found[0], found[-1]) == (offsets[0], offsets[-1])

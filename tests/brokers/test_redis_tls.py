@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 
 from deadletter.api.broker_connections import BrokerConnectionSpec
-from deadletter.brokers.connect import mounted_secrets, open_broker
+from deadletter.brokers.connect import open_broker
+from deadletter.net.secrets import mounted_secrets
 from deadletter.brokers.errors import AddressForbidden, CertificateRefused
 from tests.brokers.opening import LOOPBACK, no_secrets
 from tests.brokers.servers import HERE, own_redis
@@ -39,7 +40,7 @@ async def test_redis_over_tls(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("theirs", "mine", "said"), [
     (PAST, PRESENT, "the server's certificate.* has expired: renew it"),
-    (FUTURE, PRESENT, "is not valid yet: look at the clocks"),
+    (FUTURE, PRESENT, "is not valid yet: check the clocks"),
     (PRESENT, PAST, "our certificate, it has expired: renew it in the Secret of clientSecretRef"),
 ])  # fmt: skip
 async def test_a_certificate_that_is_refused_is_said_with_what_helps(

@@ -39,9 +39,9 @@ async def dying(redis: str, boxes: Boxes) -> AsyncIterator[Subscription]:
         async def end(_: Sequence[object]) -> list[int]:
             raise BrokerUnreachable("killed")
 
-        desk._clerk._acknowledge = desk._clerk._settle_due = end  # type: ignore[attr-defined]
+        desk._committer._acknowledge = desk._committer._settle_due = end  # type: ignore[attr-defined]
         yield desk
-        desk._beating.cancel()  # type: ignore[attr-defined]
+        desk._background.cancel()  # type: ignore[attr-defined]
 
 
 async def settle_in_vain(desk: Subscription, boxes: Boxes, claims: list[Claim], verdict: str) -> None:
@@ -95,10 +95,10 @@ async def test_a_message_taken_over_is_not_delivered_when_its_letter_lies_in_a_b
     async with dying(redis, boxes) as desk:
         claims = await claim_some(desk, COUNT)
         desk.record_attempt(claims[0], 2, now())
-        await desk._flush_notes()  # type: ignore[attr-defined]
+        await desk._flush_attempts()  # type: ignore[attr-defined]
         await settle_in_vain(desk, boxes, claims, "parked")
     ids = [claim.place.id for claim in claims]
-    await client.xclaim(boxes.source, boxes.group, "pod-0", 0, ids, idle=leases.LEASE + 1, justid=True)
+    await client.xclaim(boxes.source, boxes.group, "pod-0", 0, ids, idle=leases.LEASE_MS + 1, justid=True)
     assert await go_on(broker, boxes, "pod-1", "buried") == []
     assert await copies(broker, client, boxes) == {"parked": COUNT, "buried": 0, "routed": 0}
     beside = [key async for key in client.scan_iter(f"{boxes.source}.{boxes.group}.*")]

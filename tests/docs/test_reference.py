@@ -87,6 +87,6 @@ def shape_of(make: Callable[..., str]) -> str:
 
 def test_every_key_next_to_a_box_on_redis_is_explained() -> None:
     keys = first_cells(section((REFERENCE / "ledger.md").read_text(), "On Redis"))
-    made = {shape_of(make) for name, make in vars(names).items() if callable(make) and name != "beside"}
+    made = {shape_of(make) for name, make in vars(names).items() if callable(make) and name != "sibling_key"}
     of_both = {"<source>.<group>.published", "<retry>.published"}
     assert keys == made - {"<box>.<group>.published"} | of_both

@@ -30,11 +30,11 @@ KAFKA = {
     "after-end": ("aiokafka:AIOKafkaProducer.commit_transaction", "after"),
 }
 REDIS = {
-    "before-letter": (f"{_REDIS}.clerk:Clerk._publish", "before"),
-    "letter-written": (f"{_REDIS}.clerk:Clerk._publish", "after"),
-    "acknowledged": (f"{_REDIS}.clerk:Clerk._acknowledge", "after"),
-    "before-due-settled": (f"{_REDIS}.clerk:Clerk._settle_due", "before"),
-    "due-settled": (f"{_REDIS}.clerk:Clerk._settle_due", "after"),
+    "before-letter": (f"{_REDIS}.committer:RedisCommitter._publish", "before"),
+    "letter-written": (f"{_REDIS}.committer:RedisCommitter._publish", "after"),
+    "acknowledged": (f"{_REDIS}.committer:RedisCommitter._acknowledge", "after"),
+    "before-due-settled": (f"{_REDIS}.committer:RedisCommitter._settle_due", "before"),
+    "due-settled": (f"{_REDIS}.committer:RedisCommitter._settle_due", "after"),
 }
 STEPS = {"kafka": EVERYWHERE | KAFKA, "redis": EVERYWHERE | REDIS}
 

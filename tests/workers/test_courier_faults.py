@@ -89,7 +89,7 @@ async def test_a_certificate_that_does_not_hold_pauses_and_heals_when_it_is_rene
         async with bench.courier(told, secrets=lambda _, key: (tmp_path / key).read_bytes()):
             await until(lambda: bench.words == ["CertificateRefused"])
             (word,) = bench.server.ledgers["dead.ledger"].couriers.values()
-            assert re.search("has expired: renew it|not valid yet: look at the clocks", word.message)
+            assert re.search("has expired: renew it|not valid yet: check the clocks", word.message)
             assert not bench.is_settled
             renewed = authority.sign("service")
             tls.load_cert_chain(renewed / "tls.crt", renewed / "tls.key")

@@ -22,14 +22,14 @@ def lost(queue: str) -> float:
 
 async def empty(wire: Wire) -> None:
     """Delete every letter of the retry box, as an administrator can."""
-    line: Any = wire.broker._line  # type: ignore[attr-defined]
+    broker: Any = wire.broker
     retry = f"{wire.prefix}retry"
     if wire.spec.is_redis:
-        ids = [one for one in await line.call("HKEYS", retry) if one]
-        await line.call("HDEL", retry, *ids)
+        ids = [one for one in await broker._client.command("HKEYS", retry) if one]
+        await broker._client.command("HDEL", retry, *ids)
         return
     spans = {TopicPartition(retry, one.partition): RecordsToDelete(one.end) for one in await wire.broker.window(retry)}
-    await (await line.admin()).delete_records(spans)
+    await (await broker._kafka.admin_client()).delete_records(spans)
 
 
 async def test_lost_letters_are_counted_and_later_messages_delivered(

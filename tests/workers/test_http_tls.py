@@ -6,14 +6,14 @@ from pathlib import Path
 import pytest
 import uvloop
 
-from deadletter.net.tls import UnreadableCertificate, context
+from deadletter.net.tls import UnreadableCertificate, client_context
 from deadletter.workers.delivery.http.errors import CertificateRejected, TlsError
 from tests.workers.rawservers import OK, ask_tls, refusing_server, saying, server, server_tls
 
 
 async def test_tls_with_an_authority_and_a_client_certificate(certificates: Path):
     ca, pair = (certificates / "ca.crt").read_bytes(), ("client.crt", "client.key")
-    own = context(ca, *((certificates / name).read_bytes() for name in pair))
+    own = client_context(ca, *((certificates / name).read_bytes() for name in pair))
     async with server(saying(OK), server_tls(certificates, wants_client=True)) as port:
         assert (await ask_tls(port, own)).body == b"ok"
 
@@ -21,15 +21,15 @@ async def test_tls_with_an_authority_and_a_client_certificate(certificates: Path
 async def test_a_certificate_that_is_not_trusted_is_a_fault_of_the_queue(certificates: Path):
     async with server(saying(OK), server_tls(certificates)) as port:
         with pytest.raises(CertificateRejected, match="caSecretRef"):
-            await ask_tls(port, context())
+            await ask_tls(port, client_context())
 
 
 async def test_a_certificate_for_another_name_is_a_fault(certificates: Path):
     ca = (certificates / "ca.crt").read_bytes()
     async with server(saying(OK), server_tls(certificates)) as port:
         with pytest.raises(CertificateRejected, match="another name"):
-            await ask_tls(port, context(ca), "other.test")
-        assert (await ask_tls(port, context(ca, verify=False), "other.test")).status == 200
+            await ask_tls(port, client_context(ca), "other.test")
+        assert (await ask_tls(port, client_context(ca, verify=False), "other.test")).status == 200
 
 
 async def test_plain_http_where_tls_is_expected_is_a_fault(certificates: Path):
@@ -41,26 +41,26 @@ async def test_plain_http_where_tls_is_expected_is_a_fault(certificates: Path):
 
     async with server(talk) as port:
         with pytest.raises(TlsError):
-            await ask_tls(port, context())
+            await ask_tls(port, client_context())
 
 
 def test_a_broken_certificate_is_a_fault():
     with pytest.raises(UnreadableCertificate):
-        context(b"no certificate")
+        client_context(b"no certificate")
     with pytest.raises(UnreadableCertificate):
-        context(None, b"no certificate", b"no key")
+        client_context(None, b"no certificate", b"no key")
 
 
 def test_tls_on_uvloop(certificates: Path):
     async def walk() -> None:
         ca = (certificates / "ca.crt").read_bytes()
         async with server(saying(OK), server_tls(certificates)) as port:
-            assert (await ask_tls(port, context(ca))).body == b"ok"
+            assert (await ask_tls(port, client_context(ca))).body == b"ok"
             with pytest.raises(CertificateRejected):
-                await ask_tls(port, context())
+                await ask_tls(port, client_context())
         tls = server_tls(certificates, wants_client=True)
         with refusing_server(tls) as port, pytest.raises(CertificateRejected, match="clientSecretRef"):
-            await ask_tls(port, context(ca))
+            await ask_tls(port, client_context(ca))
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(walk())

@@ -5,23 +5,24 @@ import socket
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 
 from deadletter.brokers.errors import AddressForbidden, BrokerUnreachable
-from deadletter.net.address_guard import allowed
+from deadletter.net.address_guard import is_dialable
 
 FORBIDDEN = (
     "the broker's address is not one that this operator may dial (ourselves, link-local, metadata); "
     "allowAddresses of the chart makes exceptions"
 )
+AddressCheck = Callable[[Iterable[str]], Awaitable[None]]
 
 
-def address_guard(allow: Sequence[str]) -> Callable[[Iterable[str]], Awaitable[None]]:
-    """A guard that resolves host names and refuses them when any of their addresses is forbidden."""
+def address_check(allow: Sequence[str]) -> AddressCheck:
+    """Return a check that resolves host names; AddressForbidden if any of their addresses must not be dialled."""
     passed: set[str] = set()
 
     async def check(hosts: Iterable[str]) -> None:
         for host in {host.strip("[]") for host in hosts} - passed:
             for address in await _resolve(host):
-                if not allowed(address, allow):
-                    # The address itself stays out of the text: it would make a port scanner of us.
+                if not is_dialable(address, allow):
+                    # The text does not name the address: a tenant could scan ports with it.
                     raise AddressForbidden(FORBIDDEN)
             passed.add(host)
 

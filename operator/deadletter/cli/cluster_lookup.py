@@ -1,13 +1,10 @@
 """Which dead box a person means by the name of a queue: asked at the API server, with the rights of this pod."""
 
-import base64
-import binascii
-
 from deadletter.api.broker_connections import BrokerConnection
 from deadletter.api.dead_letter_queues import DeadLetterQueue
-from deadletter.brokers.connect import Secrets
 from deadletter.cli.source import LetterSource, UsageError, apply_queue
 from deadletter.kube import CONNECTIONS, QUEUES, SECRETS, Body, Cluster, Resource, connect
+from deadletter.net.secrets import Secrets, decode_secret
 from deadletter.settings import Settings
 
 RATE, BURST = 20.0, 20
@@ -40,12 +37,5 @@ async def _secrets(cluster: Cluster, namespace: str, names: tuple[str, ...], req
         body = await _get(cluster, SECRETS, namespace, name)
         if require_label and (body["metadata"].get("labels") or {}).get(READABLE_LABEL) != "true":
             raise UsageError(f"Secret {name} needs the label {READABLE_LABEL}=true before it is read")
-        kept |= {(name, key): _decoded(text) for key, text in (body.get("data") or {}).items()}
+        kept |= {(name, key): value for key, value in decode_secret(body).items()}
     return lambda name, key: kept[name, key]
-
-
-def _decoded(text: str) -> bytes:
-    try:
-        return base64.b64decode(text)
-    except (binascii.Error, ValueError):
-        return b""

@@ -12,8 +12,8 @@ from pydantic import ValidationError
 from deadletter.api.assignments import LiveConfig
 from deadletter.api.broker_connections import BrokerConnectionSpec
 from deadletter.api.dead_letter_queues import DeadLetterQueueSpec, Redaction
-from deadletter.brokers.connect import Secrets, mounted_secrets
 from deadletter.core import names
+from deadletter.net.secrets import Secrets, mounted_secrets
 
 ANY_ADDRESS = ("0.0.0.0/0", "::/0")  # at a desk a person dials, not a pod for somebody
 

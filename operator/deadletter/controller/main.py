@@ -10,8 +10,8 @@ from functools import partial
 import kopf
 import structlog
 
-from deadletter import metrics
-from deadletter.controller import admission, garbage, health, kopf_watch, logs, sweep, terminating_namespaces
+from deadletter import logs, metrics
+from deadletter.controller import admission, garbage, health, kopf_watch, sweep, terminating_namespaces
 from deadletter.controller.context import KINDS, ObjectKey, OperatorContext
 from deadletter.controller.reconcile import loop as passes
 from deadletter.kube import connect
@@ -154,6 +154,8 @@ def main(argv: list[str]) -> int:
     """Run the operator; it takes no arguments, only the environment."""
     del argv
     settings = Settings()
-    logs.configure(settings.log_level)
+    logs.configure(
+        level=settings.log_level, library_levels=logs.OPERATOR_LIBRARY_LEVELS, format_tracebacks=False
+    )
     metrics.BUILD.info({"version": settings.version})
     return asyncio.run(_main(settings))

@@ -1,1 +1,1 @@
-"""Addresses that may be dialled, TLS contexts and Secret files: shared by brokers and workers."""
+"""Checks of dialled addresses, TLS contexts and Secrets, shared by brokers and workers."""

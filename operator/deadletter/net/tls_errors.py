@@ -1,45 +1,45 @@
-"""What is wrong with a certificate, as the error of a TLS connection tells it; nothing of the certificate is quoted."""
+"""Explain why a TLS connection failed because of a certificate. Nothing of the certificate is quoted."""
 
 import ssl
 
-DEEP = 10  # errors chained to one another that are looked through
-EXPIRED, TOO_YOUNG = 10, 9  # as OpenSSL numbers what a verification objects to
-OTHER_NAMES = (62, 63, 64)
-_REMEDIES = {
+MAX_CAUSE_DEPTH = 10
+EXPIRED, NOT_YET_VALID = 10, 9  # X509_V_ERR_* numbers of OpenSSL
+NAME_MISMATCHES = (62, 63, 64)
+_SERVER_PROBLEMS = {
     EXPIRED: "the server's certificate, or its authority's, has expired: renew it",
-    TOO_YOUNG: "the server's certificate is not valid yet: look at the clocks of both sides",
-    **dict.fromkeys(OTHER_NAMES, "the server's certificate is made out to another name than the one we dial"),
+    NOT_YET_VALID: "the server's certificate is not valid yet: check the clocks of both sides",
+    **dict.fromkeys(NAME_MISMATCHES, "the server's certificate is issued for another name than the one we dial"),
 }
-_UNTRUSTED = "the server's certificate is signed by nobody we trust: name its authority in caSecretRef"
-_OURS = "the server does not accept our certificate"
-_ALERTS = {
-    "CERTIFICATE_EXPIRED": f"{_OURS}, it has expired: renew it in the Secret of clientSecretRef",
-    "CERTIFICATE_REQUIRED": "the server wants a certificate of us: name it in clientSecretRef",
-    "CERTIFICATE_REVOKED": f"{_OURS}, it is revoked: renew it in the Secret of clientSecretRef",
-    # A Java server says no more than this, also of one that has expired.
+_UNTRUSTED = "the server's certificate is signed by an authority that is not trusted: name the authority in caSecretRef"
+_CLIENT_REFUSED = "the server does not accept our certificate"
+_CLIENT_PROBLEMS = {
+    "CERTIFICATE_EXPIRED": f"{_CLIENT_REFUSED}, it has expired: renew it in the Secret of clientSecretRef",
+    "CERTIFICATE_REQUIRED": "the server requires a client certificate: name it in clientSecretRef",
+    "CERTIFICATE_REVOKED": f"{_CLIENT_REFUSED}, it is revoked: renew it in the Secret of clientSecretRef",
+    # Java servers send no other alert than these, also for an expired certificate.
     **dict.fromkeys(
         ("BAD_CERTIFICATE", "CERTIFICATE_UNKNOWN", "UNSUPPORTED_CERTIFICATE"),
-        f"{_OURS}: has the one in the Secret of clientSecretRef expired?",
+        f"{_CLIENT_REFUSED}: check whether the one in the Secret of clientSecretRef has expired",
     ),
-    "UNKNOWN_CA": f"{_OURS}, it does not know its authority: look at the Secret of clientSecretRef",
+    "UNKNOWN_CA": f"{_CLIENT_REFUSED}, it does not trust its authority: check the Secret of clientSecretRef",
 }
 
 
-def refusal(error: BaseException | None) -> str:
-    """A sentence with its remedy when a certificate is the cause of this error; else nothing."""
-    for _ in range(DEEP):
+def certificate_problem(error: BaseException | None) -> str:
+    """Return what is wrong with a certificate and the remedy; empty if a certificate is not the cause."""
+    for _ in range(MAX_CAUSE_DEPTH):
         if error is None:
             break
-        if sentence := _told(error):
-            return sentence
+        if problem := _problem_of(error):
+            return problem
         error = error.__cause__ or error.__context__
     return ""
 
 
-def _told(error: BaseException) -> str:
+def _problem_of(error: BaseException) -> str:
     if isinstance(error, ssl.SSLCertVerificationError):
-        return _REMEDIES.get(error.verify_code, _UNTRUSTED)
+        return _SERVER_PROBLEMS.get(error.verify_code, _UNTRUSTED)
     if isinstance(error, ssl.SSLError):
         _, _, alert = (getattr(error, "reason", None) or "").partition("_ALERT_")
-        return _ALERTS.get(alert, "")
+        return _CLIENT_PROBLEMS.get(alert, "")
     return ""

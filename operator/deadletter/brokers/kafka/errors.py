@@ -1,4 +1,4 @@
-"""A driver's error, in our words."""
+"""Translate the driver's errors into those of the broker contract."""
 
 import asyncio
 from collections.abc import Iterator
@@ -14,24 +14,27 @@ _TRANSLATIONS: tuple[tuple[tuple[type[BaseException], ...], type[ours.BrokerErro
     (
         (driver.ProducerFenced, driver.InvalidProducerEpoch, driver.CommitFailedError, driver.IllegalGenerationError,
          driver.UnknownMemberIdError, driver.RebalanceInProgressError, driver.IllegalStateError),
-        ours.Fenced, "another one took over",
+        ours.Fenced, "another client took over",
     ),
-    ((driver.MessageSizeTooLargeError, driver.RecordListTooLargeError), ours.TooLarge, "a message exceeds its limit"),
-    ((driver.UnknownTopicOrPartitionError, driver.InvalidTopicError), ours.BoxMissing, "it does not exist"),
+    (
+        (driver.MessageSizeTooLargeError, driver.RecordListTooLargeError),
+        ours.TooLarge, "a message exceeds the size limit of the topic",
+    ),
+    ((driver.UnknownTopicOrPartitionError, driver.InvalidTopicError), ours.BoxMissing, "the topic does not exist"),
     (
         (driver.TopicAuthorizationFailedError, driver.GroupAuthorizationFailedError,
          driver.ClusterAuthorizationFailedError, driver.TransactionalIdAuthorizationFailed),
-        ours.NotAuthorised, "the broker does not allow it; look at its ACLs",
+        ours.NotAuthorised, "the broker does not allow it; add an ACL",
     ),
     (
         (driver.AuthenticationFailedError, driver.SaslAuthenticationFailed, driver.AuthenticationMethodNotSupported,
          driver.UnsupportedSaslMechanismError, driver.IllegalSaslStateError),
-        ours.AuthenticationFailed, "the broker refuses the credentials",
+        ours.AuthenticationFailed, "the broker rejected the credentials",
     ),
     (
         (driver.NotEnoughReplicasError, driver.NotEnoughReplicasAfterAppendError, driver.KafkaStorageError,
          driver.PolicyViolationError),
-        ours.BoxRefused, "it takes no writes now",
+        ours.BoxRefused, "the broker does not accept writes now",
     ),
     ((driver.IncompatibleBrokerVersion, driver.UnsupportedVersionError), ours.NotSupported, "the broker is too old"),
 )  # fmt: skip
@@ -40,7 +43,10 @@ EXPECTED_ERRORS = (driver.KafkaError, driver.IllegalOperation, driver.ConsumerSt
 
 
 def translate(error: BaseException, about: str) -> ours.BrokerError:
-    """Our error for a driver's; its text names the box and the kind of error, nothing that was sent."""
+    """Return the contract's error for a driver's error.
+
+    The text names the topic, group or id and the kind of error, and holds nothing of what was sent.
+    """
     if isinstance(error, ours.BrokerError):
         return error
     if isinstance(error, UnknownRecord):
@@ -52,12 +58,12 @@ def translate(error: BaseException, about: str) -> ours.BrokerError:
             return kind(f"{about}: {sentence}")
     if sentence := certificate_problem(error):
         return ours.CertificateRefused(f"{about}: {sentence}")
-    return ours.BrokerUnreachable(f"{about}: no answer in time ({type(error).__name__})")
+    return ours.BrokerUnreachable(f"{about}: the broker did not answer in time ({type(error).__name__})")
 
 
 @contextmanager
 def translated(about: str) -> Iterator[None]:
-    """Inside, only our errors come out."""
+    """Raise the contract's errors instead of the driver's inside the block."""
     try:
         yield
     except EXPECTED_ERRORS as error:
@@ -65,6 +71,12 @@ def translated(about: str) -> Iterator[None]:
 
 
 def check_error_code(code: int, about: str) -> None:
-    """Raise for an error code of an answer."""
+    """Raise the contract's error for the error code of a response."""
     if code:
         raise translate(driver.for_code(code)(), about)
+
+
+def raise_driver_error(code: int) -> None:
+    """Raise the driver's error for the error code of a response, to be handled or translated by the caller."""
+    if code:
+        raise driver.for_code(code)

@@ -7,7 +7,7 @@ from deadletter.brokers.errors import BrokerError, Fenced
 from deadletter.brokers.group_offsets import EARLIEST, LATEST, offsets_lost
 from deadletter.brokers.memory.groups import is_lost, positions
 from deadletter.brokers.memory.server import Box, MemoryServer
-from deadletter.brokers.parked_letters import parked_claim, to_park
+from deadletter.brokers.parked_letters import add_attempts, to_claim
 from deadletter.brokers.types import Buried, Claim, Parked, Publication, Settlement, SubscriptionSpec
 from deadletter.core.heartbeats import WorkerStatus
 from deadletter.core.letters import Place
@@ -89,7 +89,7 @@ class MemorySubscription:
         return [self._parked_claim(offset, retry) for offset in free[:limit]]
 
     def _parked_claim(self, offset: int, retry: Box) -> Claim:
-        return parked_claim(Place(self._spec.retry, 0, offset), retry.waiting[offset].message)
+        return to_claim(Place(self._spec.retry, 0, offset), retry.waiting[offset].message)
 
     def _fresh(self, limit: int) -> list[Claim]:
         source = self._server.box(self._spec.source)
@@ -136,7 +136,7 @@ class MemorySubscription:
             partition = claim.place.partition % len(box.partitions)
             self._server.publish(Publication(settlement.box, settlement.message, claim.place, partition))
         elif isinstance(settlement, Parked):
-            message = to_park(settlement.message, claim)
+            message = add_attempts(settlement.message, claim)
             self._server.publish(Publication(self._spec.retry, message, claim.place, due_at=settlement.due_at))
         self._finish(claim)
 

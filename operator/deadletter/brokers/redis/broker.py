@@ -9,11 +9,11 @@ from deadletter.brokers.errors import BoxMissing, BrokerError
 from deadletter.brokers.group_offsets import StartPosition
 from deadletter.brokers.redis import groups, keys, streams
 from deadletter.brokers.redis import ledger as ledgers
-from deadletter.brokers.redis.client import Line
+from deadletter.brokers.redis.client import RedisClient
 from deadletter.brokers.redis.monitor import RedisMonitor
 from deadletter.brokers.redis.packed_selection import read_selection
 from deadletter.brokers.redis.partition_writer import RedisPartitionWriter
-from deadletter.brokers.redis.publish import Guard, Parcel, publish
+from deadletter.brokers.redis.publish import PendingEntry, WriteGuard, publish
 from deadletter.brokers.redis.reads import read_span
 from deadletter.brokers.redis.subscription import RedisSubscription
 from deadletter.brokers.types import BoxState, Publication, ResumedGroup, ServerInfo, StoredMessage, SubscriptionSpec
@@ -22,53 +22,53 @@ from deadletter.core.heartbeats import WorkerStatus
 from deadletter.core.names import archive_name
 from deadletter.core.replay_progress import PartitionProgress, Span
 
-_IDENTITY = "{dlq-operator}.server"
+IDENTITY_KEY = "{dlq-operator}.server"
 
 
 class RedisBroker:
     """Keeps the contract of `base.Broker`. A stream is a box of one partition."""
 
-    def __init__(self, line: Line, address: str) -> None:
-        self._line, self._address = line, address
+    def __init__(self, client: RedisClient, address: str) -> None:
+        self._client, self._address = client, address
 
     async def server_info(self) -> ServerInfo:
         """Who answers; NotSupported when it is a node of a Cluster or a Sentinel."""
-        facts = await streams.server_facts(self._line)
-        return ServerInfo("Redis", facts.version, 1, transactions=False, id=await self._identity())
+        facts = await streams.read_version(self._client)
+        return ServerInfo("Redis", facts.version, 1, transactions=False, id=await self._read_identity())
 
-    async def _identity(self) -> str:
+    async def _read_identity(self) -> str:
         """A name kept in the database itself, so that two addresses of one Redis are one; without the right to
         write it, the address.
         """
         try:
-            await self._line.call("SET", _IDENTITY, secrets.token_hex(11), "NX")
-            found: bytes | None = await self._line.call("GET", _IDENTITY)
+            await self._client.command("SET", IDENTITY_KEY, secrets.token_hex(11), "NX")
+            found: bytes | None = await self._client.command("GET", IDENTITY_KEY)
         except BrokerError:
             return self._address
         return found.decode() if found else self._address
 
     async def describe(self, names: Sequence[str]) -> Mapping[str, BoxState]:
         """Those that exist, in one request."""
-        return await streams.describe(self._line, names)
+        return await streams.describe(self._client, names)
 
     async def ensure(self, spec: BoxSpec) -> BoxState:
         """Make an empty stream, or an empty retry box."""
-        return await streams.ensure(self._line, spec)
+        return await streams.ensure(self._client, spec)
 
     async def delete(self, names: Sequence[str]) -> None:
         """Delete boxes and ledgers with all that lies beside them."""
-        await streams.drop(self._line, names)
+        await streams.delete(self._client, names)
 
     async def window(self, box: str, archived: bool = False) -> tuple[Span, ...]:
         """First entry and the one after the last that was ever added."""
-        return (await streams.window(self._line, archive_name(box) if archived else box, optional=archived),)
+        return (await streams.window(self._client, archive_name(box) if archived else box, optional=archived),)
 
     async def read(
         self, box: str, spans: Sequence[Span], archived: bool = False
     ) -> AsyncGenerator[list[StoredMessage], None]:
         """Entries of these spans; archived letters lie in a stream of their own."""
         for span in spans:
-            async with aclosing(read_span(self._line, archive_name(box) if archived else box, span)) as batches:
+            async with aclosing(read_span(self._client, archive_name(box) if archived else box, span)) as batches:
                 async for batch in batches:
                     yield batch
 
@@ -78,8 +78,8 @@ class RedisBroker:
 
     async def publish(self, publications: Sequence[Publication]) -> None:
         """Publish; the same letter is not published again in the same box within 7 days."""
-        parcels = [Parcel(one.to, one.message, f"{one.letter.box}/{one.letter.id}", one.due_at) for one in publications]
-        await publish(self._line, parcels, Guard())
+        parcels = [PendingEntry(one.to, one.message, f"{one.letter.box}/{one.letter.id}", one.due_at) for one in publications]
+        await publish(self._client, parcels, WriteGuard())
 
     @asynccontextmanager
     async def partition_writer(
@@ -90,19 +90,19 @@ class RedisBroker:
             raise BoxMissing(f"a stream has one partition, there is no {partition}")
         stream, kept = archive_name(box) if archived else box, archive_name(box)
         if not archived:
-            await streams.window(self._line, box)
-        token = await self._line.call("INCR", keys.fence(stream))
-        mover = RedisPartitionWriter(self._line, stream, kept, ledger, uid, token)
-        await mover.begin()
+            await streams.window(self._client, box)
+        token = await self._client.command("INCR", keys.fence(stream))
+        mover = RedisPartitionWriter(self._client, stream, kept, ledger, uid, token)
+        await mover.open()
         try:
             yield mover
         finally:
-            await mover.finish()
+            await mover.close()
 
     @asynccontextmanager
     async def subscribe(self, spec: SubscriptionSpec) -> AsyncIterator[RedisSubscription]:
         """Join the group; leaving gives back what is still held."""
-        desk = RedisSubscription(self._line, spec)
+        desk = RedisSubscription(self._client, spec)
         await desk.join()
         try:
             yield desk
@@ -111,28 +111,28 @@ class RedisBroker:
 
     async def is_group_lost(self, source: str, group: str) -> bool:
         """True if there are messages and no group."""
-        return await groups.is_lost(self._line, source, group)
+        return await groups.is_lost(self._client, source, group)
 
     async def resume_group(self, source: str, group: str, start: StartPosition) -> ResumedGroup | None:
         """Make the group again."""
-        return await groups.resume(self._line, source, group, start)
+        return await groups.resume(self._client, source, group, start)
 
     async def selected_offsets(self, ledger: str, uid: str) -> Mapping[int, Offsets]:
         """What a DryRun selected."""
-        selection = await read_selection(self._line, ledger, uid)
+        selection = await read_selection(self._client, ledger, uid)
         return {0: selection} if selection else {}
 
     async def published_positions(self, ledger: str, uid: str) -> ledgers.RedisPublishedPositions:
         """Where a Replay published."""
-        return ledgers.RedisPublishedPositions(await ledgers.read_list(self._line, keys.produced(ledger, uid)))
+        return ledgers.RedisPublishedPositions(await ledgers.read_list(self._client, keys.produced(ledger, uid)))
 
     async def replay_progress(self, ledger: str) -> Mapping[str, Sequence[PartitionProgress]]:
         """What every Replay has counted."""
-        return ledgers.read_entries(ledger, await self._line.call("HGETALL", ledger)).tallies
+        return ledgers.parse_ledger(ledger, await self._client.command("HGETALL", ledger)).tallies
 
     async def delete_replay_records(self, ledger: str, uid: str) -> None:
         """Remove what a deleted Replay left."""
-        await ledgers.forget(self._line, ledger, uid)
+        await ledgers.delete_replay_records(self._client, ledger, uid)
 
     async def reset_ledger(self, box: str, ledger: str) -> None:
         """Nothing is kept of settled letters: a stream made anew is never mistaken for the old one."""
@@ -143,8 +143,8 @@ class RedisBroker:
 
     async def report_status(self, box: str, ledger: str, pod: str, word: WorkerStatus | None) -> None:  # noqa: ARG002
         """Keep the word of a worker without a desk."""
-        await ledgers.write_word(self._line, ledger, pod, word)
+        await ledgers.write_status(self._client, ledger, pod, word)
 
     def monitor(self) -> BoxMonitor:
         """New, empty registers."""
-        return RedisMonitor(self._line)
+        return RedisMonitor(self._client)

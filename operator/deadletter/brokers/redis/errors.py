@@ -24,9 +24,9 @@ from deadletter.brokers.errors import (
     NotAuthorised,
     NotSupported,
 )
-from deadletter.net.tls_errors import refusal
+from deadletter.net.tls_errors import certificate_problem
 
-_BY_WORD: dict[str, tuple[type[BrokerError], str]] = {
+ERROR_BY_CODE: dict[str, tuple[type[BrokerError], str]] = {
     "FENCED": (Fenced, "another settler took over"),
     "NOBOX": (BoxMissing, "the box does not exist; create it first"),
     "NOGROUP": (BoxMissing, "the stream or its consumer group does not exist"),
@@ -47,25 +47,25 @@ _BY_WORD: dict[str, tuple[type[BrokerError], str]] = {
 }
 
 
-def translated(error: Exception) -> BrokerError:
+def translate(error: Exception) -> BrokerError:
     """The same objection as one of ours; the driver's is chained by who raises."""
     for ours in (error, error.__cause__):  # the driver wraps what we object to while it dials
         if isinstance(ours, BrokerError):
             return ours
-    kind, sentence = _meaning(error)
+    kind, sentence = _describe(error)
     return kind(sentence)
 
 
-def _meaning(error: Exception) -> tuple[type[BrokerError], str]:
+def _describe(error: Exception) -> tuple[type[BrokerError], str]:
     text = str(error)
-    words = (word for word in _BY_WORD if text == word or text.startswith(f"{word} "))
-    kinds = (word for kind, word in _BY_KIND if isinstance(error, kind))
-    word = next(words, None) or next(kinds, None) or next((w for w, part in _SENTENCES if part in text), None)
+    words = (word for word in ERROR_BY_CODE if text == word or text.startswith(f"{word} "))
+    kinds = (word for kind, word in CODE_BY_EXCEPTION if isinstance(error, kind))
+    word = next(words, None) or next(kinds, None) or next((w for w, part in CODE_BY_TEXT if part in text), None)
     if word == "NOBOX":  # our own script's word, and the name we gave it
         return BoxMissing, f"{text.partition(' ')[2]}: it does not exist; create it first"
     if word is not None:
-        return _BY_WORD[word]
-    if sentence := refusal(error):
+        return ERROR_BY_CODE[word]
+    if sentence := certificate_problem(error):
         return CertificateRefused, sentence
     if isinstance(error, LateReply | TimeoutError):
         return BrokerUnreachable, "Redis does not answer in time"
@@ -75,7 +75,7 @@ def _meaning(error: Exception) -> tuple[type[BrokerError], str]:
 
 
 # The driver cuts the code off replies it knows; then the kind of its error tells, or the sentence that is left.
-_BY_KIND: tuple[tuple[type[RedisError], str], ...] = (
+CODE_BY_EXCEPTION: tuple[tuple[type[RedisError], str], ...] = (
     (AuthenticationError, "WRONGPASS"),
     (NoPermissionError, "NOPERM"),
     (OutOfMemoryError, "OOM"),
@@ -83,7 +83,7 @@ _BY_KIND: tuple[tuple[type[RedisError], str], ...] = (
     (BusyLoadingError, "LOADING"),
     (MasterDownError, "MASTERDOWN"),
 )
-_SENTENCES = (
+CODE_BY_TEXT = (
     ("OOM", "allow-oom flag"),
     ("OOM", "command not allowed when used memory"),
     ("READONLY", "read only replica"),

@@ -5,50 +5,50 @@ from typing import Any
 from deadletter.brokers.errors import BrokerError
 from deadletter.brokers.group_offsets import EARLIEST, LATEST, StartPosition, offsets_lost
 from deadletter.brokers.redis import streams
-from deadletter.brokers.redis.client import Line
+from deadletter.brokers.redis.client import RedisClient
 from deadletter.brokers.types import ResumedGroup, SubscriptionSpec
 from deadletter.core.letters import SEQUENCE_MASK, Place
 
-_IDS: dict[str, str] = {EARLIEST: "0", LATEST: "$"}
+START_IDS: dict[str, str] = {EARLIEST: "0", LATEST: "$"}
 
 
-async def begin(line: Line, spec: SubscriptionSpec) -> None:
+async def ensure_group(client: RedisClient, spec: SubscriptionSpec) -> None:
     """Make the group if need be, and the stream too: it is born by its first message, which a late group would miss."""
     start = "0" if spec.from_earliest else "$"
     if spec.has_started:
-        if await is_lost(line, spec.source, spec.group):
+        if await is_lost(client, spec.source, spec.group):
             raise offsets_lost(spec.source, spec.group)
         start = "0"
-    await streams.make_group(line, spec.source, spec.group, start)
+    await streams.create_group(client, spec.source, spec.group, start)
 
 
-async def begin_again(line: Line, spec: SubscriptionSpec, last: str | None) -> None:
+async def recreate_group(client: RedisClient, spec: SubscriptionSpec, last: str | None) -> None:
     """Make a group that vanished under an open desk, if the stream holds nothing that was read (`last`: up to it)."""
-    told = await streams.look(line, spec.source)
+    told = await streams.describe_stream(client, spec.source)
     first = told[b"first-entry"] if told else None
-    has_read = first is not None and (last is None or _offset(first[0].decode()) <= _offset(last))
-    if has_read and await is_lost(line, spec.source, spec.group):
+    has_read = first is not None and (last is None or _offset_of(first[0].decode()) <= _offset_of(last))
+    if has_read and await is_lost(client, spec.source, spec.group):
         raise offsets_lost(spec.source, spec.group)
-    await streams.make_group(line, spec.source, spec.group, "0")
+    await streams.create_group(client, spec.source, spec.group, "0")
 
 
-async def is_lost(line: Line, source: str, group: str) -> bool:
+async def is_lost(client: RedisClient, source: str, group: str) -> bool:
     """True if the stream holds messages and the group does not exist."""
-    told = await streams.look(line, source)
+    told = await streams.describe_stream(client, source)
     if told is None or not told[b"length"]:
         return False
-    groups: list[list[Any]] = await line.call("XINFO", "GROUPS", source)
+    groups: list[list[Any]] = await client.command("XINFO", "GROUPS", source)
     names = [dict(zip(one[::2], one[1::2], strict=True))[b"name"] for one in groups]
     return group.encode() not in names
 
 
-async def resume(line: Line, source: str, group: str, start: StartPosition) -> ResumedGroup | None:
+async def resume(client: RedisClient, source: str, group: str, start: StartPosition) -> ResumedGroup | None:
     """Make the group at that position."""
-    if not await is_lost(line, source, group):
+    if not await is_lost(client, source, group):
         return None
-    length: int = await line.call("XLEN", source)
+    length: int = await client.command("XLEN", source)
     try:
-        await line.call("XGROUP", "CREATE", source, group, _IDS.get(str(start)) or _before(int(start)))
+        await client.command("XGROUP", "CREATE", source, group, START_IDS.get(str(start)) or _last_id_before(int(start)))
     except BrokerError as error:
         if str(error.__cause__).startswith("BUSYGROUP"):
             return None
@@ -58,10 +58,10 @@ async def resume(line: Line, source: str, group: str, start: StartPosition) -> R
     )
 
 
-def _before(ms: int) -> str:
+def _last_id_before(ms: int) -> str:
     """Return the last id before this time: a group reads what comes after its id."""
     return f"{ms - 1}-{SEQUENCE_MASK}" if ms > 0 else "0"
 
 
-def _offset(entry: str) -> int:
+def _offset_of(entry: str) -> int:
     return Place.from_entry_id("", entry).offset

@@ -7,7 +7,7 @@ from typing import Any
 
 from deadletter.brokers.errors import LedgerCorrupt, LedgerTooNew
 from deadletter.brokers.redis import keys
-from deadletter.brokers.redis.client import Line, Word
+from deadletter.brokers.redis.client import Arg, RedisClient
 from deadletter.brokers.skipped_records import log_skipped
 from deadletter.core.heartbeats import WorkerStatus
 from deadletter.core.ledger.records import (
@@ -23,11 +23,11 @@ from deadletter.core.ledger.records import (
 from deadletter.core.letters import Place
 from deadletter.core.replay_progress import PartitionProgress
 
-_SLICE = 50  # one may be the selection of a step, 160 KB
+MAX_LIST_ITEMS_PER_READ = 50  # one may be the selection of a step, 160 KB
 
 
 @dataclass(slots=True)
-class Entries:
+class LedgerContent:
     """What the hash of a ledger says."""
 
     tallies: dict[str, tuple[PartitionProgress, ...]] = field(default_factory=dict)
@@ -49,9 +49,9 @@ class Entries:
         return True
 
 
-def read_entries(ledger: str, pairs: list[bytes]) -> Entries:
+def parse_ledger(ledger: str, pairs: list[bytes]) -> LedgerContent:
     """Fields and values of the hash, unknown ones skipped; LedgerCorrupt names the field that cannot be read."""
-    entries = Entries()
+    entries = LedgerContent()
     try:
         for key, value in zip(pairs[::2], pairs[1::2], strict=True):
             if not entries.add(key, value):
@@ -62,10 +62,10 @@ def read_entries(ledger: str, pairs: list[bytes]) -> Entries:
     return entries
 
 
-async def read_tally(line: Line, ledger: str, uid: str) -> PartitionProgress | None:
+async def read_progress(client: RedisClient, ledger: str, uid: str) -> PartitionProgress | None:
     """What a Replay had counted."""
     key = progress_key(uid, 0)
-    value: bytes | None = await line.call("HGET", ledger, key)
+    value: bytes | None = await client.command("HGET", ledger, key)
     try:
         return None if value is None else decode_progress(key, value)
     except UnknownRecord as error:
@@ -74,13 +74,13 @@ async def read_tally(line: Line, ledger: str, uid: str) -> PartitionProgress | N
         raise LedgerCorrupt(str(error)) from error
 
 
-async def write_word(line: Line, ledger: str, pod: str, word: WorkerStatus | None) -> None:
+async def write_status(client: RedisClient, ledger: str, pod: str, word: WorkerStatus | None) -> None:
     """What a worker last said; None takes it back."""
     key = worker_key(pod)
     if word is None:
-        await line.call("HDEL", ledger, key)
+        await client.command("HDEL", ledger, key)
     else:
-        await line.call("HSET", ledger, key, encode_worker_status(key, asdict(word)))
+        await client.command("HSET", ledger, key, encode_worker_status(key, asdict(word)))
 
 
 class RedisPublishedPositions:
@@ -107,33 +107,33 @@ class RedisPublishedPositions:
         return partition == 0 and at >= 0 and offset <= spans[at][1]
 
 
-async def read_pieces(line: Line, key: str) -> AsyncGenerator[list[bytes], None]:
+async def read_list_slices(client: RedisClient, key: str) -> AsyncGenerator[list[bytes], None]:
     """A list in slices, so that no reply is without bound."""
     at = 0
-    while piece := await line.call("LRANGE", key, at, at + _SLICE - 1):
+    while piece := await client.command("LRANGE", key, at, at + MAX_LIST_ITEMS_PER_READ - 1):
         yield piece
         at += len(piece)
 
 
-async def read_list(line: Line, key: str) -> list[bytes]:
+async def read_list(client: RedisClient, key: str) -> list[bytes]:
     """All of a list."""
-    return [one async for piece in read_pieces(line, key) for one in piece]
+    return [one async for piece in read_list_slices(client, key) for one in piece]
 
 
-async def forget(line: Line, ledger: str, uid: str) -> None:
+async def delete_replay_records(client: RedisClient, ledger: str, uid: str) -> None:
     """Selection, produced and tally of one Replay."""
-    commands: list[tuple[Word, ...]] = [
+    commands: list[tuple[Arg, ...]] = [
         ("UNLINK", keys.selected(ledger, uid), keys.produced(ledger, uid)),
         ("HDEL", ledger, progress_key(uid, 0)),
     ]
-    raise_first(await line.calls(commands))
+    raise_first(await client.commands(commands))
 
 
-async def replays_of(line: Line, ledger: str) -> set[str]:
+async def replay_uids(client: RedisClient, ledger: str) -> set[str]:
     """Every Replay that left something in this ledger; none if it is no ledger."""
-    if await line.call("TYPE", ledger) != b"hash":
+    if await client.command("TYPE", ledger) != b"hash":
         return set()
-    fields: list[bytes] = await line.call("HKEYS", ledger)
+    fields: list[bytes] = await client.command("HKEYS", ledger)
     return {field.split(b"/")[1].decode("utf-8", "replace") for field in fields if field.startswith(b"tally/")}
 
 

@@ -10,39 +10,39 @@ from itertools import pairwise
 from typing import overload
 
 from deadletter.brokers.redis import keys
-from deadletter.brokers.redis.client import Line
-from deadletter.brokers.redis.ledger import read_pieces
+from deadletter.brokers.redis.client import RedisClient
+from deadletter.brokers.redis.ledger import read_list_slices
 
-_WIDTH = 16
+OFFSET_BYTES = 16
 
 
-class Selection(Sequence[int]):
+class PackedSelection(Sequence[int]):
     """Offsets in ascending order, each once."""
 
     def __init__(self, packed: bytes | bytearray) -> None:
         self._packed = packed
 
     def __len__(self) -> int:
-        return len(self._packed) // _WIDTH
+        return len(self._packed) // OFFSET_BYTES
 
     @overload
     def __getitem__(self, at: int) -> int: ...
     @overload
-    def __getitem__(self, at: slice) -> "Selection": ...
-    def __getitem__(self, at: int | slice) -> "int | Selection":
+    def __getitem__(self, at: slice) -> "PackedSelection": ...
+    def __getitem__(self, at: int | slice) -> "int | PackedSelection":
         if isinstance(at, slice):
             start, end, step = at.indices(len(self))
             if step != 1:
                 raise ValueError("a selection is cut, never thinned out or turned round")
-            return Selection(self._packed[start * _WIDTH : max(start, end) * _WIDTH])
-        start = range(len(self))[at] * _WIDTH
-        return int.from_bytes(self._packed[start : start + _WIDTH])
+            return PackedSelection(self._packed[start * OFFSET_BYTES : max(start, end) * OFFSET_BYTES])
+        start = range(len(self))[at] * OFFSET_BYTES
+        return int.from_bytes(self._packed[start : start + OFFSET_BYTES])
 
     def __iter__(self) -> Iterator[int]:
         return map(int.from_bytes, self._pieces())
 
     def _pieces(self) -> Iterator[bytes | bytearray]:
-        return (self._packed[at : at + _WIDTH] for at in range(0, len(self._packed), _WIDTH))
+        return (self._packed[at : at + OFFSET_BYTES] for at in range(0, len(self._packed), OFFSET_BYTES))
 
     @property
     def is_ordered(self) -> bool:
@@ -56,15 +56,15 @@ class Selection(Sequence[int]):
         return at < len(self) and self[at] == offset
 
 
-def packed(offsets: Iterable[int]) -> bytes:
+def pack_offsets(offsets: Iterable[int]) -> bytes:
     """Sixteen bytes an offset."""
-    return b"".join(offset.to_bytes(_WIDTH) for offset in offsets)
+    return b"".join(offset.to_bytes(OFFSET_BYTES) for offset in offsets)
 
 
-async def read_selection(line: Line, ledger: str, uid: str) -> Selection:
+async def read_selection(client: RedisClient, ledger: str, uid: str) -> PackedSelection:
     """What the DryRun `uid` selected. Its steps lie in order; were they not, they would be put in order."""
     found = bytearray()
-    async for piece in read_pieces(line, keys.selected(ledger, uid)):
+    async for piece in read_list_slices(client, keys.selected(ledger, uid)):
         found += b"".join(piece)
-    selection = Selection(found)
-    return selection if selection.is_ordered else Selection(packed(sorted(set(selection))))
+    selection = PackedSelection(found)
+    return selection if selection.is_ordered else PackedSelection(pack_offsets(sorted(set(selection))))

@@ -27,15 +27,15 @@ class Script:
 # Lua's unpack() ends at 8,000 values (LUAI_MAXCSTACK), an entry of a stream does not. A vararg has no such bound, so a
 # long list is gathered in one, `_STRIDE` words a call. Each call copies what the ones before gathered: 20,000 fields
 # take about 20 ms, 100,000 about 200 ms.
-_STRIDE = 200
+ARGS_PER_CALL = 200
 _SPREAD = f"""
 local function gather(call, words, first, last, ...)
   if last < first then return call(...) end
-  local at = last - {_STRIDE - 1}
-  return gather(call, words, first, at - 1, {", ".join(f"words[at + {n}]" for n in range(_STRIDE))}, ...)
+  local at = last - {ARGS_PER_CALL - 1}
+  return gather(call, words, first, at - 1, {", ".join(f"words[at + {n}]" for n in range(ARGS_PER_CALL))}, ...)
 end
 local function spread(call, words, first, last)
-  local rest = (last - first + 1) % {_STRIDE}
+  local rest = (last - first + 1) % {ARGS_PER_CALL}
   return gather(call, words, first, last - rest, unpack(words, last - rest + 1, last))
 end
 """
@@ -50,7 +50,7 @@ local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
 # number of fields, fields. Answers per letter: 1 published, 0 was published before, -1 not ours. Redis undoes nothing
 # when a script fails half way, so each letter has its mark before the next one is published; a letter that Redis
 # refuses ends the script with its error, after `produced` is noted.
-PUT = Script(
+PUBLISH = Script(
     _NOW
     + _SPREAD
     + """
@@ -141,7 +141,7 @@ return out
 
 # KEYS: source, notes. ARGV: group, consumer, then per message: id, note. What is not ours is passed over: its note may
 # be another's by now, or never be deleted.
-NOTE = Script(
+RECORD_ATTEMPTS = Script(
     """
 for at = 3, #ARGV, 2 do
   local found = redis.call('XPENDING', KEYS[1], ARGV[1], ARGV[at], ARGV[at], 1)
@@ -153,7 +153,7 @@ return 1
 )
 
 # KEYS: source. ARGV: group, consumer, idle time to set, ids. Answers the ids that are not ours any more.
-REFRESH = Script("""
+REFRESH_PENDING = Script("""
 local lost = {}
 for at = 4, #ARGV do
   local found = redis.call('XPENDING', KEYS[1], ARGV[1], ARGV[at], ARGV[at], 1)
@@ -167,7 +167,7 @@ return lost
 # KEYS: retry, due, holders, published, lost. ARGV: consumer, lease, most letters, most bytes. Answers how many wait,
 # how many were gone, then id and letter of each that was taken. One whose holder died after it had published it
 # elsewhere is settled instead. One without a letter was deleted by others; it is counted for the sweep too.
-TAKE_DUE = Script(
+CLAIM_DUE = Script(
     _NOW
     + """
 local out, room = {redis.call('ZCARD', KEYS[2]), 0}, tonumber(ARGV[4])
@@ -195,7 +195,7 @@ return out
 )
 
 # KEYS: due, holders. ARGV: consumer, lease, ids. Answers the ids that are not ours any more.
-KEEP_DUE = Script(
+REFRESH_DUE = Script(
     _NOW
     + """
 local lost = {}
@@ -209,7 +209,7 @@ return lost
 )
 
 # KEYS: due, holders. ARGV: consumer. Whatever this consumer holds is due again.
-FREE_DUE = Script("""
+RELEASE_DUE = Script("""
 local held = redis.call('HGETALL', KEYS[2])
 for at = 1, #held, 2 do
   if held[at + 1] == ARGV[1] then

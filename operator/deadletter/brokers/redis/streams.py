@@ -8,7 +8,7 @@ from uuid import uuid4
 from deadletter.brokers.errors import BoxAppeared, BoxConflict, BoxMissing, BrokerError, NotSupported
 from deadletter.brokers.redis import keys as names
 from deadletter.brokers.redis import ledger
-from deadletter.brokers.redis.client import Line
+from deadletter.brokers.redis.client import RedisClient
 from deadletter.brokers.redis.scripts import CREATE
 from deadletter.brokers.types import BoxState
 from deadletter.core.box_spec import BoxSpec
@@ -16,36 +16,36 @@ from deadletter.core.letters import Place
 from deadletter.core.names import archive_name
 from deadletter.core.replay_progress import Span
 
-_OLDEST_VERSION = 7
+MIN_MAJOR_VERSION = 7
 
 
 @dataclass(slots=True, frozen=True)
-class ServerFacts:
+class RedisVersion:
     """What INFO tells."""
 
     version: str
     mode: str
 
 
-async def server_facts(line: Line) -> ServerFacts:
+async def read_version(client: RedisClient) -> RedisVersion:
     """Version and mode; NotSupported when we cannot work with it."""
-    lines = (await line.call("INFO", "server")).decode().splitlines()
+    lines = (await client.command("INFO", "server")).decode().splitlines()
     told = dict(line.split(":", 1) for line in lines if ":" in line)
-    facts = ServerFacts(
+    facts = RedisVersion(
         told.get("valkey_version") or told.get("redis_version", ""), told.get("redis_mode", "standalone")
     )
     if facts.mode != "standalone":
         raise NotSupported(f"this Redis runs in mode {facts.mode}; only standalone is supported yet")
     major = facts.version.split(".")[0]
-    if major.isdigit() and int(major) < _OLDEST_VERSION:
-        raise NotSupported(f"Redis {facts.version} is too old; {_OLDEST_VERSION} or newer is needed")
+    if major.isdigit() and int(major) < MIN_MAJOR_VERSION:
+        raise NotSupported(f"Redis {facts.version} is too old; {MIN_MAJOR_VERSION} or newer is needed")
     return facts
 
 
-async def describe(line: Line, boxes: Sequence[str]) -> Mapping[str, BoxState]:
+async def describe(client: RedisClient, boxes: Sequence[str]) -> Mapping[str, BoxState]:
     """The boxes among these names; a key of another type too, so that it is not taken for free."""
     asked = [(command, key) for box in boxes for command, key in (("TYPE", box), ("GET", names.identity(box)))]
-    replies = await line.calls(asked)
+    replies = await client.commands(asked)
     kinds = ledger.raise_first(replies[::2])
     found = zip(boxes, kinds, replies[1::2], strict=True)
     return {box: BoxState(box, id=_id(reply)) for box, kind, reply in found if kind != b"none"}
@@ -56,33 +56,33 @@ def _id(reply: Any) -> str:
     return reply.decode() if isinstance(reply, bytes) else ""
 
 
-async def ensure(line: Line, spec: BoxSpec) -> BoxState:
+async def ensure(client: RedisClient, spec: BoxSpec) -> BoxState:
     """Make it if it is not there. Partitions and retention are no notions of a stream."""
-    kind: bytes = await line.call("TYPE", spec.name)
+    kind: bytes = await client.command("TYPE", spec.name)
     wanted = "hash" if spec.is_retry_box else "stream"
     if kind == b"none" and spec.adopt:
         raise BoxMissing(f"stream {spec.name} does not exist and is to be adopted; create it first")
     is_created = False
     if kind == b"none":
-        is_created = await line.run(CREATE, [spec.name, names.identity(spec.name)], [uuid4().hex, wanted])
+        is_created = await client.run_script(CREATE, [spec.name, names.identity(spec.name)], [uuid4().hex, wanted])
     elif kind != wanted.encode():
         raise BoxConflict(f"key {spec.name} holds a {kind.decode()}, not a {wanted}")
     if spec.must_be_new and not is_created:
         raise BoxAppeared(f"{spec.name}: others created it at the same moment")
-    (reply,) = await line.calls([("GET", names.identity(spec.name))])
+    (reply,) = await client.commands([("GET", names.identity(spec.name))])
     return BoxState(spec.name, id=_id(reply))
 
 
-async def make_group(line: Line, stream: str, group: str, start: str) -> None:
+async def create_group(client: RedisClient, stream: str, group: str, start: str) -> None:
     """A consumer group, and an empty stream if there is none; one that exists is left as it is."""
     try:
-        await line.call("XGROUP", "CREATE", stream, group, start, "MKSTREAM")
+        await client.command("XGROUP", "CREATE", stream, group, start, "MKSTREAM")
     except BrokerError as error:
         if not str(error.__cause__).startswith("BUSYGROUP"):
             raise
 
 
-async def drop(line: Line, boxes: Sequence[str]) -> None:
+async def delete(client: RedisClient, boxes: Sequence[str]) -> None:
     """Each box and every key beside it."""
     for box in boxes:
         keys = [box, archive_name(box), names.marks(box), names.fence(box), names.due(box), names.holders(box)]
@@ -93,14 +93,14 @@ async def drop(line: Line, boxes: Sequence[str]) -> None:
             names.identity(box),
         ]
         keys += [names.lost(box)]
-        for uid in await ledger.replays_of(line, box):
+        for uid in await ledger.replay_uids(client, box):
             keys += [names.selected(box, uid), names.produced(box, uid)]
-        await line.call("UNLINK", *keys)
+        await client.command("UNLINK", *keys)
 
 
-async def window(line: Line, stream: str, optional: bool = False) -> Span:
+async def window(client: RedisClient, stream: str, optional: bool = False) -> Span:
     """What lies in a stream now; an archive that was never needed is empty."""
-    told = await look(line, stream)
+    told = await describe_stream(client, stream)
     if told is None and not optional:
         raise BoxMissing(f"stream {stream} does not exist")
     if told is None:
@@ -110,10 +110,10 @@ async def window(line: Line, stream: str, optional: bool = False) -> Span:
     return Span(0, Place.from_entry_id(stream, first[0].decode()).offset if first else end, end)
 
 
-async def look(line: Line, stream: str) -> dict[bytes, Any] | None:
+async def describe_stream(client: RedisClient, stream: str) -> dict[bytes, Any] | None:
     """XINFO of a stream, or None if there is none."""
     try:
-        told: list[Any] = await line.call("XINFO", "STREAM", stream)
+        told: list[Any] = await client.command("XINFO", "STREAM", stream)
     except BrokerError as error:
         if str(error.__cause__).startswith("no such key"):
             return None

@@ -1,19 +1,28 @@
-"""Secrets by get alone: never listed, never watched, re-read when what is known of them is a minute old."""
+"""Cache of Secrets, each read by GET and read again after a minute; Secrets are never listed or watched."""
 
+import asyncio
+import base64
+import binascii
 import time
+from collections.abc import Callable, Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from deadletter.kube import SECRETS, ApiError, Cluster
-from deadletter.net.secrets import Secrets, decode_secret
 from deadletter.plan.facts import SecretFact
 
 READABLE_LABEL = "deadletter.dev/readable"
+REFRESH_INTERVAL_S = 10.0
+MISSING_TTL_S = 5.0
+ReadSecret = Callable[[str, str], bytes]
+SecretName = tuple[str, str]  # namespace and name
+User = TypeVar("User")
 
 
 @dataclass(slots=True)
 class CachedSecret:
-    """What a Secret held when it was read."""
+    """What a Secret contained when it was read."""
 
     fact: SecretFact
     content: dict[str, bytes] = field(default_factory=dict)
@@ -23,25 +32,25 @@ class CachedSecret:
 class SecretCache:
     """The Secrets that connections and deliveries name."""
 
-    def __init__(self, kube: Cluster, seconds: float, require_label: bool, grant: str) -> None:
+    def __init__(self, kube: Cluster, ttl_s: float, require_label: bool, grant: str) -> None:
         self._kube = kube
-        self._ttl_s = seconds
+        self._ttl_s = ttl_s
         self._require_label = require_label
         self._grant = grant
-        self._cached: dict[tuple[str, str], CachedSecret] = {}
+        self._cached: dict[SecretName, CachedSecret] = {}
 
     async def fact(self, namespace: str, name: str) -> SecretFact:
-        """What is known of it, read again when that is old; trouble with the API keeps the last word."""
-        kept = self._cached.get((namespace, name))
-        if kept is not None and time.monotonic() - kept.read_at < self._max_age_s(kept):
-            return kept.fact
+        """Return what is known of a Secret, read again when that is too old; an API error leaves the cache as it is."""
+        cached = self._cached.get((namespace, name))
+        if cached is not None and time.monotonic() - cached.read_at < self._max_age_s(cached):
+            return cached.fact
         fresh = await self._read(namespace, name)
         self._cached[namespace, name] = fresh
         return fresh.fact
 
-    def _max_age_s(self, kept: CachedSecret) -> float:
-        # One that is missing is waited for by somebody.
-        return self._ttl_s if kept.fact.exists and kept.fact.readable else min(5.0, self._ttl_s)
+    def _max_age_s(self, cached: CachedSecret) -> float:
+        is_usable = cached.fact.exists and cached.fact.readable
+        return self._ttl_s if is_usable else min(MISSING_TTL_S, self._ttl_s)
 
     async def _read(self, namespace: str, name: str) -> CachedSecret:
         try:
@@ -49,33 +58,65 @@ class SecretCache:
         except ApiError as error:
             if error.status != 403:
                 raise
-            return CachedSecret(SecretFact(readable=False, refusal=self._refusal(namespace, name)), read_at=time.monotonic())
+            refusal = self._explain_forbidden(namespace, name)
+            return CachedSecret(SecretFact(readable=False, refusal=refusal), read_at=time.monotonic())
         if body is None:
             return CachedSecret(SecretFact(exists=False), read_at=time.monotonic())
         if self._require_label and (body["metadata"].get("labels") or {}).get(READABLE_LABEL) != "true":
-            refusal = f"Secret {name} needs the label {READABLE_LABEL}=true before it is read."
+            refusal = f"The operator reads Secret {name} only with the label {READABLE_LABEL}=true; add it."
             return CachedSecret(SecretFact(readable=False, refusal=refusal), read_at=time.monotonic())
-        content = decode_secret(body)
+        content = {key: _decode_or_empty(text) for key, text in (body.get("data") or {}).items()}
         return CachedSecret(SecretFact(frozenset(content)), content, time.monotonic())
 
-    def _refusal(self, namespace: str, name: str) -> str:
+    def _explain_forbidden(self, namespace: str, name: str) -> str:
         bind = f"kubectl -n {namespace} create rolebinding dlq-operator-secrets {self._grant}"
-        return f"the operator may not read Secret {name}; allow it with: {bind}"
+        return f"The operator may not read Secret {name}; allow it with: {bind}"
 
-    def reader(self, namespace: str) -> Secrets:
-        """How a broker reads its Secrets: always what was read last."""
+    def reader(self, namespace: str) -> ReadSecret:
+        """Return a function that reads a key of a cached Secret of this namespace, as last read."""
 
         def read(name: str, key: str) -> bytes:
             return self._cached[namespace, name].content[key]
 
         return read
 
-    def last_read(self, namespace: str, name: str) -> object:
-        """What was read last, only to be compared; None: never read."""
-        kept = self._cached.get((namespace, name))
-        return (kept.fact, kept.content) if kept else None
+    async def refresh_forever(
+        self, users: Callable[[], Mapping[SecretName, Iterable[User]]], on_change: Callable[[User], None]
+    ) -> None:
+        """Read the Secrets in use again when they are old, and call `on_change` for each user of a changed one.
 
-    def forget_unused(self, used: AbstractSet[tuple[str, str]]) -> None:
-        """Nobody names them any more: their content leaves our memory."""
-        for key in self._cached.keys() - used:
-            del self._cached[key]
+        Run it as a task of its own, because no broker may delay it.
+        """
+        while True:
+            await asyncio.sleep(REFRESH_INTERVAL_S)
+            used = users()
+            self._forget_unused(used.keys())
+            for (namespace, name), users_of_secret in used.items():
+                if await self._has_changed(namespace, name):
+                    for user in users_of_secret:
+                        on_change(user)
+
+    def _forget_unused(self, used: AbstractSet[SecretName]) -> None:
+        """Remove the content of Secrets that are no longer named from memory."""
+        for name in self._cached.keys() - used:
+            del self._cached[name]
+
+    async def _has_changed(self, namespace: str, name: str) -> bool:
+        """True if a Secret that was read before has another content now."""
+        before = self._last_read(namespace, name)
+        try:
+            await self.fact(namespace, name)
+        except ApiError:
+            return False
+        return before is not None and before != self._last_read(namespace, name)
+
+    def _last_read(self, namespace: str, name: str) -> object:
+        cached = self._cached.get((namespace, name))
+        return (cached.fact, cached.content) if cached else None
+
+
+def _decode_or_empty(text: str) -> bytes:
+    try:
+        return base64.b64decode(text)
+    except (binascii.Error, ValueError):
+        return b""

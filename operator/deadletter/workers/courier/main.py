@@ -1,32 +1,36 @@
-"""The role `courier`: reads its assignment, opens the broker, works until it is told to stop."""
+"""The entry point of the role `courier`: read the assignment, open the broker, work until stopped."""
 
 import asyncio
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 
 from deadletter import logs
 from deadletter.api.assignments import CourierAssignment
-from deadletter.brokers.connect import mounted_secrets, open_broker
+from deadletter.brokers.connect import Secrets, mounted_secrets, open_broker
 from deadletter.brokers.contract import Broker
 from deadletter.brokers.errors import BrokerError, Fenced
 from deadletter.brokers.types import SubscriptionSpec
 from deadletter.clock import now_ms
 from deadletter.core.names import retry_box_name
 from deadletter.workers import health, process
+from deadletter.workers.backoff import ExponentialDelay, wait_for_event
 from deadletter.workers.courier.courier import MAX_CLAIM_FAILURE_S, Courier
 from deadletter.workers.courier.status import StatusReporter
-from deadletter.workers.delivery.http.delivery import HttpMessageDelivery
+from deadletter.workers.delivery.base import MessageDelivery
+from deadletter.workers.delivery.http.resolver import Resolver, resolve_host
+from deadletter.workers.delivery.open import open_delivery
 from deadletter.workers.environment import AssignmentError, WorkerEnvironment
 from deadletter.workers.live_config import LiveConfigFile
 
 INITIAL_DELAY_S = 1.0
 MAX_DELAY_S = 30.0
-STEADY_AFTER_S = 2 * MAX_CLAIM_FAILURE_S  # a desk where nothing can be claimed is borne for half of it
+STEADY_AFTER_S = 2 * MAX_CLAIM_FAILURE_S  # a subscription that can claim nothing ends after half of it
+MAX_ERROR_CHARS = 1024
+EXIT_FAILED, EXIT_INVALID_ASSIGNMENT = 1, 2
 
 
-def subscription_spec(assignment: CourierAssignment, pod: str, has_opened: bool = False) -> SubscriptionSpec:
-    """What this pod works on. `has_opened`: a desk of this process was open before, so the group has offsets."""
+def subscription_spec(assignment: CourierAssignment, pod: str, was_open: bool = False) -> SubscriptionSpec:
+    """Return what this pod subscribes to. `was_open`: this process had a subscription, so the group has offsets."""
     boxes = assignment.boxes
     return SubscriptionSpec(
         source=boxes.source or "",
@@ -36,111 +40,118 @@ def subscription_spec(assignment: CourierAssignment, pod: str, has_opened: bool 
         ledger=boxes.ledger,
         consumer=pod,
         from_earliest=assignment.start_from == "Earliest",
-        has_started=assignment.group_started or has_opened,
+        has_started=assignment.group_started or was_open,
+    )
+
+
+def delivery_for(
+    assignment: CourierAssignment, secrets: Secrets, resolver: Resolver = resolve_host
+) -> MessageDelivery:
+    """Return the delivery to the service of an assignment."""
+    timeout_s = assignment.policy.policy().timeout / 1000
+    return open_delivery(
+        assignment.delivery.http, assignment.url, timeout_s, secrets, assignment.allow, resolver=resolver
     )
 
 
 class ReconnectBackoff:
-    """How long to wait for the next desk: longer each time, and from the beginning after one that was steady."""
+    """The delay before the next subscription: it doubles, and starts again after a subscription that was steady."""
 
     def __init__(self) -> None:
-        self._next = INITIAL_DELAY_S
+        self._delay = ExponentialDelay(INITIAL_DELAY_S, MAX_DELAY_S)
 
-    def after(self, worked: float) -> float:
-        """Seconds to wait after a desk where we worked for so many."""
-        pause = INITIAL_DELAY_S if worked >= STEADY_AFTER_S else self._next
-        self._next = min(pause * 2, MAX_DELAY_S)
-        return pause
+    def delay_after(self, worked_s: float) -> float:
+        """Return the seconds to wait after a subscription that worked for `worked_s`."""
+        if worked_s >= STEADY_AFTER_S:
+            self._delay.reset()
+        return self._delay.next()
 
 
 class CourierProcess:
-    """One pod's work from start to end; its trouble is what readiness says."""
+    """Runs a courier in this pod, with a new subscription after every transient error of the broker."""
 
     def __init__(
-        self, assignment: CourierAssignment, station: WorkerEnvironment, clock: Callable[[], float] = time.monotonic
+        self, assignment: CourierAssignment, environment: WorkerEnvironment, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        self._assignment, self._station, self._clock = assignment, station, clock
-        self._sat_down: float | None = None
-        self._has_opened = False
-        self._live = LiveConfigFile(station.assignments)
-        self._secrets = mounted_secrets(station.secrets)
-        self._speaker: StatusReporter | None = None
-        self._trouble = "the broker has not answered yet"
+        self._assignment, self._environment, self._clock = assignment, environment, clock
+        self._subscribed_at: float | None = None
+        self._was_open = False
+        self._live = LiveConfigFile(environment.assignment_dir)
+        self._secrets = mounted_secrets(environment.secrets_dir)
+        self._reporter: StatusReporter | None = None
+        self._broker_problem = "the broker has not answered yet"
         self._log = logs.get(__name__)
-        self.health = health.ProbeHandlers(self._not_live, lambda: self._trouble)
+        self.health = health.ProbeHandlers(self._stuck_reason, lambda: self._broker_problem)
 
-    def _not_live(self) -> str:
-        return self._speaker.stuck(self._clock()) if self._speaker else ""
+    def _stuck_reason(self) -> str:
+        return self._reporter.stuck_reason(self._clock()) if self._reporter else ""
 
-    async def work(self, stop: asyncio.Event) -> int:
-        """Until `stop`, or until trouble that time does not heal."""
-        async with health.serve_probes(self.health, self._station.health_port):
-            following = asyncio.ensure_future(self._live.follow())
-            try:
-                return await self._keep_at_it(stop)
-            finally:
-                await process.cancel_and_wait(following)
+    async def run(self, stop: asyncio.Event) -> int:
+        """Work until `stop` or an error that is not transient; return the exit code."""
+        async with health.serve_probes(self.health, self._environment.health_port), self._live.refreshing():
+            return await self._work_until_stopped(stop)
 
-    async def _keep_at_it(self, stop: asyncio.Event) -> int:
-        pauses = ReconnectBackoff()
+    async def _work_until_stopped(self, stop: asyncio.Event) -> int:
+        backoff = ReconnectBackoff()
         while not stop.is_set():
-            self._sat_down = None
+            self._subscribed_at = None
             try:
                 async with open_broker(self._assignment.broker, self._secrets, self._assignment.allow) as broker:
-                    await self._at_desk(broker, stop)
+                    await self._work(broker, stop)
             except BrokerError as error:
-                self._note(error)
+                self._report_broker_error(error)
                 if not (error.is_transient or isinstance(error, Fenced)):
-                    return 1
-                with suppress(TimeoutError):
-                    await asyncio.wait_for(stop.wait(), pauses.after(self._worked()))
-            except Exception as error:  # noqa: BLE001  (what is in hand comes back to the next process, and the word says why)
-                self._end(logs.origin_of(error))
-                return 1
+                    return EXIT_FAILED
+                await wait_for_event(stop, backoff.delay_after(self._worked_s()))
+            except Exception as error:  # noqa: BLE001 - the next process claims the held messages again
+                self._report_unexpected_error(logs.origin_of(error))
+                return EXIT_FAILED
         return 0
 
-    def _worked(self) -> float:
-        return 0.0 if self._sat_down is None else self._clock() - self._sat_down
+    def _worked_s(self) -> float:
+        return 0.0 if self._subscribed_at is None else self._clock() - self._subscribed_at
 
-    def _end(self, origin: str) -> None:
-        self._log.error("the courier broke and ends", error=origin)
-        self._station.terminate("CourierError", f"the courier broke: {origin}; what it held is delivered again")
+    def _report_unexpected_error(self, origin: str) -> None:
+        self._log.error("courier ends after an unexpected error", error=origin)
+        message = f"The courier failed: {origin}. The messages it held are delivered again. Report it as a bug."
+        self._environment.write_termination_message("CourierError", message)
 
-    def _note(self, error: BrokerError) -> None:
-        self._trouble = f"{type(error).__name__}: {error}"[:1024]
-        self._log.error("the broker objects", reason=type(error).__name__, message=str(error)[:1024])
-        self._station.terminate(type(error).__name__, str(error))
+    def _report_broker_error(self, error: BrokerError) -> None:
+        reason, message = type(error).__name__, str(error)
+        self._broker_problem = f"{reason}: {message}"[:MAX_ERROR_CHARS]
+        self._log.error("broker request failed", reason=reason, message=message[:MAX_ERROR_CHARS])
+        self._environment.write_termination_message(reason, message)
 
-    async def _at_desk(self, broker: Broker, stop: asyncio.Event) -> None:
-        assignment, pod = self._assignment, self._station.pod
-        deliverer = HttpMessageDelivery(assignment, self._secrets)
-        async with broker.subscribe(subscription_spec(assignment, pod, self._has_opened)) as desk:
-            self._has_opened = True
-            courier = Courier(assignment, desk, deliverer, lambda: self._live.current.paused)
-            where = (assignment.namespace, assignment.queue)
+    async def _work(self, broker: Broker, stop: asyncio.Event) -> None:
+        assignment, pod = self._assignment, self._environment.pod
+        delivery = delivery_for(assignment, self._secrets)
+        async with broker.subscribe(subscription_spec(assignment, pod, self._was_open)) as subscription:
+            self._was_open = True
+            courier = Courier(assignment, subscription, delivery, lambda: self._live.current.paused)
+            labels = (assignment.namespace, assignment.queue)
             timeout_s = assignment.policy.policy().timeout / 1000
-            self._speaker = StatusReporter(courier, desk, pod, where, now_ms, timeout_s)
-            speaking = asyncio.ensure_future(self._speaker.speak())
-            self._trouble = ""
-            self._sat_down = self._clock()
+            self._reporter = StatusReporter(courier, subscription, pod, labels, now_ms, timeout_s)
+            reporting = asyncio.ensure_future(self._reporter.run())
+            self._broker_problem = ""
+            self._subscribed_at = self._clock()
             try:
                 await courier.run(stop)
             finally:
-                self._speaker = None
-                await process.cancel_and_wait(speaking)
-                await deliverer.close()
+                self._reporter = None
+                await process.cancel_and_wait(reporting)
+                await delivery.close()
 
 
 def main(argv: Sequence[str]) -> int:
-    """Run as the pod's only process; takes no arguments."""
+    """Run the courier as the only process of its pod; it takes no arguments."""
     del argv
     logs.configure(role="courier")
-    station = WorkerEnvironment.from_environment()
+    environment = WorkerEnvironment.from_environment()
     try:
-        assignment = station.read(CourierAssignment)
+        assignment = environment.read_assignment(CourierAssignment)
     except AssignmentError as error:
-        logs.get(__name__).error("no assignment", message=str(error))
-        station.terminate("InvalidSpec", str(error))
-        return 2
+        logs.get(__name__).error("assignment cannot be read", message=str(error))
+        environment.write_termination_message("InvalidSpec", str(error))
+        return EXIT_INVALID_ASSIGNMENT
     logs.configure(role="courier", namespace=assignment.namespace, queue=assignment.queue)
-    return process.run(CourierProcess(assignment, station).work)
+    return process.run(CourierProcess(assignment, environment).run)

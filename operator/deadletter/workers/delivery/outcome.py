@@ -59,5 +59,5 @@ DELIVERED_OUTCOME = DeliveryOutcome(is_success=True)
 
 def outcome_of_courier_error(origin: str) -> DeliveryOutcome:
     """Return a transient failure for an unexpected error of the courier: the policy retries, other messages pass."""
-    message = f"the courier failed on this message: {origin}; report it as a bug"
+    message = f"the courier failed on this message: {origin}"
     return DeliveryOutcome(Failure(COURIER_ERROR, message, Category.Transient))

@@ -25,10 +25,10 @@ def _value(header: HttpHeader, secrets: Secrets) -> str:
 def _trust(http: HttpDelivery, secrets: Secrets) -> ssl.SSLContext:
     asked = http.tls
     if asked is None:
-        return tls.client_context()
+        return tls.client_context(alpn=("http/1.1",))
     ca, client = asked.ca_secret_ref, asked.client_secret_ref
     pair = [secret(secrets, client.name, key) for key in ("tls.crt", "tls.key")] if client else [None, None]
-    return tls.client_context(secret(secrets, ca.name, ca.key) if ca else None, pair[0], pair[1])
+    return tls.client_context(secret(secrets, ca.name, ca.key) if ca else None, pair[0], pair[1], alpn=("http/1.1",))
 
 
 @asynccontextmanager

@@ -1,176 +1,201 @@
-"""One keep-alive connection: a request goes out, its answer is gathered as bytes come in.
+"""One keep-alive connection: send a request, collect the response while its bytes arrive.
 
-Every way an answer can end is here:
+Every way a response can end:
 
-- whole (length, chunks): the connection may be used again, if both sides say so
-- closed by the server where neither length nor chunks were named: whole, too
-- over 64 KiB of body: cut and taken; the connection is closed
-- over 64 KiB of head, or of trailers and the like beside the body, not HTTP, too many interim answers: BadAnswer
-- reset, or closed before it was whole: Broken
-- not whole in time: TimedOut
+- complete by length or chunks: the connection may be reused if both sides allow it
+- closed by the server, with neither length nor chunks: complete
+- more than 64 KiB of body: truncated and returned; the connection is closed
+- more than 64 KiB of head, trailers or chunk framing, not HTTP, too many interim responses: InvalidResponse
+- reset, or closed before it was complete: ConnectionBroken
+- not complete in time: ResponseTimeout
 """
 
 import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any, cast
 
 import httptools
 
-from deadletter.net.tls_errors import refusal
-from deadletter.workers.delivery.http.errors import InvalidResponse, ConnectionBroken, CertificateRejected, HttpError, ResponseTimeout
-from deadletter.workers.delivery.http.response import MAX_BODY_BYTES, MAX_HEAD_BYTES, MAX_INTERIM_RESPONSES, Response
+from deadletter.net.tls_errors import certificate_problem
+from deadletter.workers.delivery.http.errors import (
+    CertificateRejected,
+    ConnectionBroken,
+    HttpError,
+    InvalidResponse,
+    ResponseTimeout,
+)
 
-JOINED_LIMIT = 16 << 10
-FRAME_BYTES = 16  # what a byte of body may cost when it is a chunk of its own
+MAX_BODY_BYTES = 64 << 10
+MAX_HEAD_BYTES = 64 << 10
+MAX_INTERIM_RESPONSES = 16
+MAX_JOINED_BODY_BYTES = 16 << 10
+MAX_CHUNK_FRAME_BYTES = 16  # framing of a chunk that holds a single byte of body
+
+
+@dataclass(slots=True)
+class Response:
+    """Status, headers by lower-case name (the last one of a name), and the body, truncated at 64 KiB."""
+
+    status: int
+    headers: Mapping[str, str] = field(default_factory=dict)
+    body: bytes = b""
 
 
 class HttpConnection(asyncio.Protocol):
-    """A connection and the one exchange that may be under way on it. Methods named `on_*` are the parser's."""
+    """A connection with at most one exchange at a time. httptools calls the methods named `on_*`."""
 
     def __init__(self) -> None:
         self._transport: asyncio.Transport | None = None
         self._parser: Any = httptools.HttpResponseParser(self)
-        self._waiting: asyncio.Future[Response] | None = None
-        self.heard = False  # a byte of the present answer has come
-        self.born = 0.0
-        self._begin()
+        self._response: asyncio.Future[Response] | None = None
+        self.has_received_bytes = False  # of the current response
+        self.opened_at = 0.0
+        self._reset_parsing()
 
-    def _begin(self) -> None:
+    def _reset_parsing(self) -> None:
         self._headers: dict[str, str] = {}
         self._body: list[bytes] = []
-        self._size = 0
-        self._beside = 0  # bytes that brought no body: head, frames of chunks, trailers
-        self._interim = 0
-        self._in_body = False
+        self._body_bytes = 0
+        self._overhead_bytes = 0  # received bytes that are not body: head, chunk frames, trailers
+        self._interim_responses = 0
+        self._is_in_body = False
 
     @property
     def is_open(self) -> bool:
-        """Can another request go out?"""
+        """True if another request can be sent."""
         return self._transport is not None and not self._transport.is_closing()
 
-    async def exchange(self, head: bytes, body: bytes, seconds: float) -> Response:
-        """Send a request and give its whole answer; HttpError otherwise, and then the connection is closed."""
+    async def exchange(self, head: bytes, body: bytes, timeout_s: float) -> Response:
+        """Send a request and return the complete response. After an HttpError the connection is closed."""
         if self._transport is None or not self.is_open:
             raise ConnectionBroken("the connection was closed")
         loop = asyncio.get_running_loop()
-        self._begin()
-        self.heard = False
-        waiting: asyncio.Future[Response] = loop.create_future()
-        self._waiting = waiting
-        clock = loop.call_later(seconds, self._end, ResponseTimeout("no whole answer in time"))
+        self._reset_parsing()
+        self.has_received_bytes = False
+        response: asyncio.Future[Response] = loop.create_future()
+        self._response = response
+        timer = loop.call_later(timeout_s, self._fail, ResponseTimeout("the response was not complete in time"))
         self._send(self._transport, head, body)
         try:
-            answer = await waiting
+            return await response
         except BaseException:
             self.close()
             raise
         finally:
-            clock.cancel()
-            self._waiting = None
-        return answer
+            timer.cancel()
+            self._response = None
 
     @staticmethod
     def _send(transport: asyncio.Transport, head: bytes, body: bytes) -> None:
-        if len(body) <= JOINED_LIMIT:
+        if len(body) <= MAX_JOINED_BODY_BYTES:
             transport.write(head + body)
-        else:  # a copy of a large body costs more than a second write
+        else:  # copying a large body costs more than a second write
             transport.write(head)
             transport.write(body)
 
     def close(self) -> None:
-        """Let go at once; what was not sent is not sent any more."""
+        """Abort the connection; unsent data is dropped."""
         if self._transport is not None:
             self._transport.abort()
 
+    @property
+    def _is_waiting(self) -> bool:
+        return self._response is not None and not self._response.done()
+
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """The transport is there."""
+        """Keep the transport."""
         self._transport = cast("asyncio.Transport", transport)
 
     def data_received(self, data: bytes) -> None:
-        """Bytes of an answer; those nobody asked for end the connection."""
-        if self._waiting is None or self._waiting.done():
+        """Parse bytes of the response; close the connection if no response is expected."""
+        if not self._is_waiting:
             self.close()
             return
-        self.heard = True
-        size = self._size
+        self.has_received_bytes = True
+        body_bytes = self._body_bytes
         try:
             self._parser.feed_data(data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade):
-            self._end(InvalidResponse("the answer is not HTTP/1.1"))
+            self._fail(InvalidResponse("the response is not HTTP/1.1"))
             return
-        self._beside = max(self._beside + len(data) - FRAME_BYTES * (self._size - size), 0)
-        if self._beside > MAX_HEAD_BYTES:
-            self._end(InvalidResponse("the head or the trailers of the answer are too long"))
+        received_body = self._body_bytes - body_bytes
+        self._overhead_bytes = max(self._overhead_bytes + len(data) - MAX_CHUNK_FRAME_BYTES * received_body, 0)
+        if self._overhead_bytes > MAX_HEAD_BYTES:
+            self._fail(InvalidResponse("the head or the trailers of the response are too long"))
 
     def eof_received(self) -> bool:
-        """The server sends no more."""
-        self._closed(is_clean=True)
+        """Handle the end of the server's data, and let the transport close."""
+        self._on_close(is_clean=True)
         return False
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The connection is gone."""
-        self._closed(is_clean=exc is None, refused=refusal(exc))
+        """Handle a closed or reset connection."""
+        self._on_close(is_clean=exc is None, certificate_error=certificate_problem(exc))
 
-    def _closed(self, *, is_clean: bool, refused: str = "") -> None:
-        if self._waiting is None or self._waiting.done():
+    def _on_close(self, *, is_clean: bool, certificate_error: str = "") -> None:
+        if not self._is_waiting:
             return
-        if is_clean and self._in_body and not {"content-length", "transfer-encoding"} & self._headers.keys():
-            self._finish(self._parser.get_status_code(), is_cut=False)
+        if is_clean and self._is_in_body and not {"content-length", "transfer-encoding"} & self._headers.keys():
+            self._complete(self._parser.get_status_code())
             self.close()
+        elif certificate_error:
+            # With TLS 1.3 a server rejects our certificate after the handshake has succeeded for us.
+            self._fail(CertificateRejected(certificate_error))
         else:
-            # With TLS 1.3 a server objects to our certificate when we believe that all is well.
-            self._end(CertificateRejected(refused) if refused else ConnectionBroken("the connection ended before the answer"))
+            self._fail(ConnectionBroken("the connection ended before the response"))
 
     def on_message_begin(self) -> None:
-        """An answer begins; a second one to the same request is not ours."""
-        if self._waiting is None or self._waiting.done():
+        """Close the connection if a second response to the same request begins."""
+        if not self._is_waiting:
             self.close()
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """One header of the answer; a trailer is none, whatever its name."""
-        if not self._in_body:
+        """Keep a header of the response; trailers are ignored."""
+        if not self._is_in_body:
             self._headers[name.decode("latin-1").lower()] = value.decode("latin-1")
 
     def on_headers_complete(self) -> None:
-        """What follows is the body."""
-        self._in_body = True
+        """Expect the body."""
+        self._is_in_body = True
 
     def on_body(self, body: bytes) -> None:
-        """A part of the body."""
-        room = MAX_BODY_BYTES - self._size
-        if room > 0:
-            self._body.append(body[:room])
-        self._size += len(body)
-        if self._size > MAX_BODY_BYTES and self._waiting is not None and not self._waiting.done():
-            self._finish(self._parser.get_status_code(), is_cut=True)
+        """Keep a part of the body; complete the response when the limit is exceeded."""
+        free_bytes = MAX_BODY_BYTES - self._body_bytes
+        if free_bytes > 0:
+            self._body.append(body[:free_bytes])
+        self._body_bytes += len(body)
+        if self._body_bytes > MAX_BODY_BYTES and self._is_waiting:
+            self._complete(self._parser.get_status_code())
             self.close()
 
     def on_message_complete(self) -> None:
-        """The answer is whole, or it was an interim one (1xx) and the true one follows."""
+        """Complete the response, or skip an interim one (1xx), which the final one follows."""
         status = self._parser.get_status_code()
         if status < 200:
-            self._pass_over()
-        elif self._waiting is not None and not self._waiting.done():
-            keeps = self._parser.should_keep_alive() and not self._unsent()
-            self._finish(status, is_cut=False)
-            if not keeps:
+            self._skip_interim_response()
+        elif self._is_waiting:
+            is_reusable = self._parser.should_keep_alive() and not self._has_unsent_data()
+            self._complete(status)
+            if not is_reusable:
                 self.close()
 
-    def _pass_over(self) -> None:
-        interim, beside = self._interim + 1, self._beside
-        self._begin()
-        self._interim, self._beside = interim, beside
+    def _skip_interim_response(self) -> None:
+        interim, overhead = self._interim_responses + 1, self._overhead_bytes
+        self._reset_parsing()
+        self._interim_responses, self._overhead_bytes = interim, overhead
         if interim > MAX_INTERIM_RESPONSES:
-            self._end(InvalidResponse("too many interim answers"))
+            self._fail(InvalidResponse("too many interim responses"))
 
-    def _unsent(self) -> bool:
-        # An answer before the request was out (413, say): the rest of the request would be read as the next one.
+    def _has_unsent_data(self) -> bool:
+        # After a response to an unfinished request (413, for example) the rest would be read as the next request.
         return self._transport is None or self._transport.get_write_buffer_size() > 0
 
-    def _finish(self, status: int, *, is_cut: bool) -> None:
-        if self._waiting is not None and not self._waiting.done():
-            self._waiting.set_result(Response(status, self._headers, b"".join(self._body), is_cut))
+    def _complete(self, status: int) -> None:
+        if self._response is not None and not self._response.done():
+            self._response.set_result(Response(status, self._headers, b"".join(self._body)))
 
-    def _end(self, error: HttpError) -> None:
-        if self._waiting is not None and not self._waiting.done():
-            self._waiting.set_exception(error)
+    def _fail(self, error: HttpError) -> None:
+        if self._response is not None and not self._response.done():
+            self._response.set_exception(error)
         self.close()

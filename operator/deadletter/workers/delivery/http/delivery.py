@@ -1,125 +1,120 @@
-"""One delivery of one message: the request is made, sent, and its outcome judged. It never raises."""
+"""Deliver messages by HTTP: render the request, send it, judge the response.
+
+Certificates and header values come from Secrets. Changed Secrets are used from the next request on, with new
+connections.
+"""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Sequence
 
-from deadletter import logs
-from deadletter.api.assignments import CourierAssignment
+from deadletter import clock
 from deadletter.api.base import Tls
 from deadletter.api.delivery import HttpDelivery
-from deadletter.brokers.types import Claim
-from deadletter.clock import now_ms
-from deadletter.net.tls import UnreadableCertificate, context
-from deadletter.workers.courier import letters
-from deadletter.workers.delivery.http import Client, HttpError, Target
-from deadletter.workers.delivery.http.errors import TlsError
+from deadletter.net.secrets import Secrets, read_tls_files
+from deadletter.core.letters import Message
+from deadletter.net.tls import UnreadableCertificate, client_context
+from deadletter.workers.delivery.base import DeliveryMetadata
+from deadletter.workers.delivery.http.client import HttpClient
+from deadletter.workers.delivery.http.errors import HttpError, TlsError
+from deadletter.workers.delivery.http.outcomes import outcome_of_error, outcome_of_response
 from deadletter.workers.delivery.http.request import RequestRenderer
-from deadletter.workers.delivery.http.resolver import Guard, Resolver, resolve
-from deadletter.workers.delivery.outcome import (
-    DeliveryOutcome,
-    outcome_of_courier_error,
-    outcome_of_error,
-    outcome_of_response,
-)
+from deadletter.workers.delivery.http.resolver import GuardedResolver, Resolver, resolve_host
+from deadletter.workers.delivery.http.url import Url
+from deadletter.workers.delivery.outcome import DeliveryOutcome
 
-Secrets = Callable[[str, str], bytes]
-SECRET_REFRESH_INTERVAL_S = 5.0  # between two looks at the Secrets of the delivery
+ALPN_PROTOCOLS = ("http/1.1",)
+SECRET_REFRESH_INTERVAL_S = 5.0
 
 
-
-def open_http_client(url: str, tls: Tls | None, secrets: Secrets, guard: Guard) -> Client:
-    """A client of a URL with the certificates its Secrets hold; HttpError when that can never work."""
-    target = Target.parse(url)
-    if not target.secure:
-        return Client(target, guard)
+def open_http_client(url: str, tls: Tls | None, secrets: Secrets, resolver: GuardedResolver) -> HttpClient:
+    """Return a client of a URL with the certificates its Secrets hold; HttpError if they cannot be used."""
+    parsed = Url.parse(url)
+    if not parsed.is_secure:
+        return HttpClient(parsed, resolver)
     try:
-        ca = secrets(tls.ca_secret_ref.name, tls.ca_secret_ref.key) if tls and tls.ca_secret_ref else None
-        own = tls.client_secret_ref.name if tls and tls.client_secret_ref else None
-        pair = (secrets(own, "tls.crt"), secrets(own, "tls.key")) if own else (None, None)
+        files = read_tls_files(tls, secrets)
     except KeyError as error:
-        raise TlsError("a Secret with a certificate is missing or lacks its key") from error
+        raise TlsError("a Secret named in delivery.http.tls does not exist or lacks its key") from error
     try:
-        trusted = context(ca, *pair, verify=not (tls and tls.insecure_skip_verify))
+        tls_context = client_context(
+            *files, verify=not (tls and tls.insecure_skip_verify), alpn=ALPN_PROTOCOLS
+        )
     except UnreadableCertificate as error:
         raise TlsError(str(error)) from error
-    return Client(target, guard, trusted)
+    return HttpClient(parsed, resolver, tls_context)
 
 
-def fixed_headers(http: HttpDelivery, secrets: Secrets) -> list[tuple[str, str]]:
-    """The headers of every request."""
-    rendered = []
-    for header in http.headers:
+def fixed_headers(spec: HttpDelivery, secrets: Secrets) -> list[tuple[str, str]]:
+    """Return the headers of every request, with their Secret values; KeyError if a Secret lacks its key."""
+    headers = []
+    for header in spec.headers:
         value = header.value or ""
         if header.value_from is not None:
             reference = header.value_from.secret_key_ref
             value = secrets(reference.name, reference.key).decode("latin-1").strip()
-        rendered.append((header.name, value.replace("\r", "").replace("\n", "")))
-    return rendered
+        headers.append((header.name, value.replace("\r", "").replace("\n", "")))
+    return headers
 
 
 class HttpMessageDelivery:
-    """Delivers to one service. What is wrong with the target itself comes back as an outcome with a fault."""
+    """Delivers messages to one URL. Connects at the first attempt."""
 
-    def __init__(self, assignment: CourierAssignment, secrets: Secrets, resolver: Resolver = resolve) -> None:
-        self._assignment = assignment
-        self._http = assignment.delivery.http
-        self._seconds = assignment.policy.policy().timeout / 1000
-        self._secrets = secrets
-        self._guard = Guard(assignment.allow, resolver)
-        self._client: Client | None = None
-        self._requests: RequestRenderer | None = None
-        self._log = logs.get(__name__)
-        self._seen: tuple[bytes, ...] | None = None
-        self._looked_at = 0.0
-        self._done = frozenset(status for status in range(100, 600) if self._http.is_success(status))
+    def __init__(
+        self,
+        spec: HttpDelivery,
+        url: str,
+        timeout_s: float,
+        secrets: Secrets,
+        allow: Sequence[str] = (),
+        resolver: Resolver = resolve_host,
+    ) -> None:
+        self._spec, self._url, self._timeout_s, self._secrets = spec, url, timeout_s, secrets
+        self._resolver = GuardedResolver(allow, resolver)
+        self._client: HttpClient | None = None
+        self._renderer: RequestRenderer | None = None
+        self._secret_values: tuple[bytes, ...] | None = None
+        self._secrets_read_at = 0.0
+        self._success_statuses = frozenset(status for status in range(100, 600) if spec.is_success(status))
 
-    def _open(self) -> tuple[Client, RequestRenderer]:
-        if self._client is None or self._requests is None:
-            client = open_http_client(self._assignment.url, self._http.tls, self._secrets, self._guard)
-            headers = fixed_headers(self._http, self._secrets)
-            target = client.target
-            self._requests = RequestRenderer(
-                self._http.method, target.path, target.authority, headers, self._http.forward_headers
-            )
-            self._client = client
-        return self._client, self._requests
-
-    async def _renew(self) -> None:
-        """Take up Secrets that changed: with the next request, on new connections."""
-        now = asyncio.get_running_loop().time()
-        if self._client is not None and now - self._looked_at < SECRET_REFRESH_INTERVAL_S:
-            return
-        self._looked_at = now
+    async def attempt(self, message: Message, metadata: DeliveryMetadata) -> DeliveryOutcome:
+        """Deliver a message once. A problem of the target itself is an outcome with a fault."""
         try:
-            seen = tuple(self._secrets(ref.name, ref.key) for ref in self._http.secret_keys)
-        except KeyError:  # half written, or gone: what we have may still do
-            return
-        if seen != self._seen:
-            self._seen = seen
-            await self.close()
-
-    async def attempt(self, claim: Claim) -> DeliveryOutcome:
-        """Deliver once."""
-        try:
-            return await self._try(claim)
+            client, renderer = await self._open()
+            head = renderer.render_head(message, metadata)
+            response = await client.exchange(head, message.value or b"", self._timeout_s)
         except HttpError as error:
             return outcome_of_error(error)
-        except Exception as error:  # noqa: BLE001  (a message we break over is tried again, and never stays in our hands)
-            self._log.error("a delivery went wrong", error=(origin := logs.origin_of(error)))
-            return outcome_of_courier_error(origin)
+        is_success = response.status in self._success_statuses
+        return outcome_of_response(response, is_success=is_success, now=clock.now_ms())
 
-    async def _try(self, claim: Claim) -> DeliveryOutcome:
+    async def _open(self) -> tuple[HttpClient, RequestRenderer]:
+        await self._close_if_secrets_changed()
+        if self._client is None or self._renderer is None:
+            client = open_http_client(self._url, self._spec.tls, self._secrets, self._resolver)
+            try:
+                headers = fixed_headers(self._spec, self._secrets)
+            except KeyError as error:
+                raise TlsError("a Secret named in delivery.http.headers does not exist or lacks its key") from error
+            url, spec = client.url, self._spec
+            self._renderer = RequestRenderer(spec.method, url.path, url.authority, headers, spec.forward_headers)
+            self._client = client
+        return self._client, self._renderer
+
+    async def _close_if_secrets_changed(self) -> None:
+        now = asyncio.get_running_loop().time()
+        if self._client is not None and now - self._secrets_read_at < SECRET_REFRESH_INTERVAL_S:
+            return
+        self._secrets_read_at = now
         try:
-            await self._renew()
-            client, requests = self._open()
-        except KeyError as error:
-            raise TlsError("a Secret with a header is missing or lacks its key") from error
-        head = requests.head(claim.message, letters.delivery_metadata(claim))
-        answer = await client.exchange(head, claim.message.value or b"", self._seconds)
-        return outcome_of_response(answer, is_success=answer.status in self._done, now=now_ms())
+            values = tuple(self._secrets(ref.name, ref.key) for ref in self._spec.secret_keys)
+        except KeyError:  # deleted, or not completely written yet: the current client may still work
+            return
+        if values != self._secret_values:
+            self._secret_values = values
+            await self.close()
 
     async def close(self) -> None:
-        """Let go of connections."""
+        """Close the connections to the service."""
         client, self._client = self._client, None
         if client is not None:
             await client.close()

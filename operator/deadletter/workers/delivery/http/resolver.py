@@ -10,7 +10,7 @@ import socket
 from collections.abc import Awaitable, Callable, Sequence
 from ipaddress import IPv4Address, IPv6Address
 
-from deadletter.net.address_guard import allowed, is_listed, plain
+from deadletter.net.address_guard import is_dialable, is_in_networks, parse_address
 from deadletter.workers.delivery.http.errors import TargetForbidden, TargetUnresolvable
 
 RESOLVE_TIMEOUT_S = 5.0
@@ -29,17 +29,17 @@ async def resolve_host(host: str, port: int) -> Sequence[str]:
 def is_permitted(address: str, allow: Sequence[str]) -> bool:
     """True if the address may be dialled. The API server's is refused too, however it is written, unless `allow`ed."""
     try:
-        ip = plain(address)
-        if not allowed(address, allow):
+        ip = parse_address(address)
+        if not is_dialable(address, allow):
             return False
     except ValueError:  # not an IP address
         return False
-    return ip != _api_server() or is_listed(ip, allow)
+    return ip != _api_server() or is_in_networks(ip, allow)
 
 
 def _api_server() -> IPv4Address | IPv6Address | None:
     try:
-        return plain(os.environ.get("KUBERNETES_SERVICE_HOST", "").strip("[]"))
+        return parse_address(os.environ.get("KUBERNETES_SERVICE_HOST", "").strip("[]"))
     except ValueError:  # not in a cluster, or set to a host name
         return None
 
