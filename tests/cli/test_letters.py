@@ -17,7 +17,7 @@ from deadletter.plan.facts import ReplayFacts
 from deadletter.plan.pod_template import WorkerImage
 from deadletter.plan.replay_manifests import plan_replay
 from deadletter.plan.worker_manifests import WorkerSettings
-from tests.workers.replaying import Scene, letter
+from tests.workers.replay_scene import Scene, letter
 
 ANYWHERE = ("0.0.0.0/0", "::/0")
 SECRET = "4111-1111-1111-1111"

@@ -14,7 +14,7 @@ from tests.brokers.opening import fresh_name
 from tests.brokers.secured import PASSWORD, open_secured
 from tests.cli.test_letters import ANYWHERE, SECRET, queue
 from tests.controller.operators import Place, rights
-from tests.workers.replaying import Scene, letter
+from tests.workers.replay_scene import Scene, letter
 
 PATIENCE = 120
 

@@ -12,7 +12,7 @@ import pytest
 from deadletter.brokers.types import Publication, StoredMessage
 from deadletter.core.letters import Headers, Message, Place
 from tests.dialects import libraries
-from tests.workers.replaying import Scene
+from tests.workers.replay_scene import Scene
 
 PATIENCE = 120
 PARTITION = 1

@@ -16,7 +16,7 @@ from deadletter.core.letters import Category, Confidence, Letter, Origin
 from deadletter.workers import exit_status
 from deadletter.workers.replay.run import ReplayRun
 from tests.dialects.applications import HEADERS, PARTITION, PATIENCE, Application
-from tests.workers.replaying import Scene, number_of
+from tests.workers.replay_scene import Scene, number_of
 
 LOCAL = ("127.0.0.0/8", "::1/128", "10.0.0.0/8")
 ORDERS = ("read healed", "work healed", "read stubborn", "work stubborn", "read stubborn bare", "work stubborn bare")
@@ -122,7 +122,7 @@ async def check_hygiene(application: Application) -> None:
 async def check_returns(application: Application, writer: Writer, stubborn: set[int]) -> None:
     """Letters that failed again were counted, are open, and name the replayed message as their origin."""
     scene, sent = application.scene, len(application.sent)
-    (tally,) = await scene.tallies()
+    (tally,) = await scene.all_progress()
     assert (tally.replayed, tally.failed_again, tally.phase) == (sent, len(stubborn), "Finished")
     assert set(await scene.open_letters()) == stubborn
     back = letters((await application.taken(scene.boxes.dead))[sent:])

@@ -37,7 +37,7 @@ from tests.brokers.secured import (
 from tests.brokers.servers import HERE, own_redis, url_of
 from tests.brokers.staging import PATIENCE
 from tests.workers.couriers import LOOPBACK, message, no_secret
-from tests.workers.replaying import Scene, letter
+from tests.workers.replay_scene import Scene, letter
 from tests.workers.services import Received, serving, until
 from tests.workers.wires import Wire
 

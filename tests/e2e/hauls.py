@@ -13,7 +13,7 @@ from deadletter.brokers.contract import Broker
 from deadletter.core.box_spec import BoxSpec
 from tests.bed import node
 from tests.demo.stage import Stage
-from tests.workers.replaying import Scene, letter, number_of
+from tests.workers.replay_scene import Scene, letter, number_of
 
 ANYWHERE = ("0.0.0.0/0", "::/0")
 PARTITIONS = 4

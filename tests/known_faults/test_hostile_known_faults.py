@@ -39,7 +39,7 @@ from tests.known_faults.faults import known_fault, waited, waited_for
 from tests.known_faults.liars import listening, lying_kafka, rebind
 from tests.known_faults.measures import measured
 from tests.workers.couriers import no_secret
-from tests.workers.replaying import Scene
+from tests.workers.replay_scene import Scene
 from tests.workers.wires import Wire
 
 VICTIM = "payments.commands"

@@ -44,7 +44,7 @@ from tests.brokers.opening import LOOPBACK as OPEN_TO
 from tests.known_faults.faults import known_fault, waited, waited_for
 from tests.workers.couriers import QUICK, Bench, assignment, message, no_secret, running
 from tests.workers.pods import Pod
-from tests.workers.replaying import Scene, letter
+from tests.workers.replay_scene import Scene, letter
 from tests.workers.services import Received, Service, ok, serving, until
 from tests.workers.wires import Wire
 

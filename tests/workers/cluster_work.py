@@ -28,7 +28,7 @@ from tests.brokers.opening import LOOPBACK, kafka_at, no_secrets
 from tests.workers import shop
 from tests.workers.couriers import message
 from tests.workers.pods import Pod, Shop
-from tests.workers.replaying import Scene, letter
+from tests.workers.replay_scene import Scene, letter
 from tests.workers.services import until
 from tests.workers.wires import Wire
 
@@ -256,9 +256,9 @@ class Work:
 
     async def _check_counts(self, broker: Broker, bad: int) -> None:
         """Tally, depth and committed offsets say the same as the boxes."""
-        (tally,) = await self.scene.tallies()
+        (progress,) = await self.scene.all_progress()
         count = self.size.messages
-        assert (tally.scanned, tally.matched, tally.replayed) == (count, count, count)
+        assert (progress.scanned, progress.matched, progress.replayed) == (count, count, count)
         boxes, replayed = self.told.boxes, self.scene.boxes
         depths = {boxes.dead: bad, replayed.dead: 0}
         watched = [MonitoredBox(one.dead, one.ledger, one.retry or "") for one in (boxes, replayed)]

@@ -11,7 +11,7 @@ from deadletter.api.broker_connections import BrokerConnectionSpec
 from deadletter.brokers.connect import open_broker
 from deadletter.brokers.memory import MemoryBroker, MemoryServer
 from tests.workers.couriers import LOOPBACK, no_secret
-from tests.workers.replaying import Scene
+from tests.workers.replay_scene import Scene
 from tests.workers.wires import Wire
 
 

@@ -11,7 +11,7 @@ from deadletter.brokers.connect import open_broker
 from tests.brokers.opening import LOOPBACK, no_secrets, redis_at
 from tests.brokers.staging import lay, numbered
 from tests.workers.couriers import assignment, running
-from tests.workers.replaying import Scene
+from tests.workers.replay_scene import Scene
 from tests.workers.services import serving, status
 
 WITHOUT_BODY = [word for n in range(20_000) for word in (b"f%d" % n, b"v")]

@@ -6,9 +6,9 @@ import signal
 import sys
 from pathlib import Path
 
-from tests.workers.replaying import Scene
-from tests.workers.test_redrive import Stage
-from tests.workers.test_replay_brokers import LOCAL, PATIENCE, arrived, bury, kind, scene, stack
+from tests.workers.redrive_stage import RedriveStage
+from tests.workers.replay_pods import LOCAL_NETWORKS, TIMEOUT_S, bury_numbers, kind, scene, stack, wait_for_arrivals
+from tests.workers.replay_scene import Scene
 
 __all__ = ["kind", "scene", "stack"]  # fixtures
 
@@ -16,7 +16,7 @@ AT_ONCE = {"maxAttempts": 3, "backoff": {"strategy": "Immediate"}}
 
 
 async def start(folder: Path, scene: Scene) -> asyncio.subprocess.Process:
-    told = Stage(scene, allow=LOCAL, policy=AT_ONCE).told
+    told = RedriveStage(scene, allow=LOCAL_NETWORKS, policy=AT_ONCE).assignment
     (folder / "assignment.json").write_text(told.model_dump_json(by_alias=True))
     places = {
         "DLQ_ASSIGNMENT_DIR": str(folder),
@@ -30,15 +30,15 @@ async def start(folder: Path, scene: Scene) -> asyncio.subprocess.Process:
 
 
 async def test_a_killed_redriver_loses_and_repeats_nothing_and_ends_well_when_asked(scene, tmp_path):
-    await bury(scene, 2_500)  # more than it sends at once
+    await bury_numbers(scene, 2_500)  # more than it sends at once
     process = await start(tmp_path, scene)
-    await arrived(scene, 1, process)
+    await wait_for_arrivals(scene, 1, process)
     process.send_signal(signal.SIGKILL)
-    await asyncio.wait_for(process.wait(), PATIENCE)
+    await asyncio.wait_for(process.wait(), TIMEOUT_S)
     assert 0 < len(await scene.numbers()) < 2_500
     process = await start(tmp_path, scene)
-    await arrived(scene, 2_500, process)
+    await wait_for_arrivals(scene, 2_500, process)
     process.send_signal(signal.SIGTERM)
-    assert await asyncio.wait_for(process.wait(), PATIENCE) == 0, (tmp_path / "log").read_text()[-2_000:]
+    assert await asyncio.wait_for(process.wait(), TIMEOUT_S) == 0, (tmp_path / "log").read_text()[-2_000:]
     assert sorted(await scene.numbers()) == list(range(2_500))
     assert await scene.open_letters() == []

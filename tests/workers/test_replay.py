@@ -11,7 +11,7 @@ from deadletter.core.headers import read_headers
 from deadletter.core.replay_progress import SettledAs
 from deadletter.workers import exit_status
 from deadletter.workers.replay import partition as walk
-from tests.workers.replaying import Scene, adds_up, letter
+from tests.workers.replay_scene import Scene, adds_up, letter
 
 
 async def test_every_open_letter_goes_back_to_its_origin_once(scene):
@@ -20,12 +20,12 @@ async def test_every_open_letter_goes_back_to_its_origin_once(scene):
     assert (ending.code, ending.reason) == (exit_status.FINISHED, "AllReplayed")
     assert await scene.numbers() == list(range(250))
     assert await scene.open_letters() == []
-    (tally,) = await scene.tallies()
-    assert (tally.scanned, tally.matched, tally.replayed, tally.phase) == (250, 250, 250, "Finished")
-    assert tally.targets == {"orders": 250}
-    assert len(tally.groups) == 1
-    assert tally.samples == tuple(f"0-{number}" for number in range(10))
-    assert adds_up([tally])
+    (progress,) = await scene.all_progress()
+    assert (progress.scanned, progress.matched, progress.replayed, progress.phase) == (250, 250, 250, "Finished")
+    assert progress.targets == {"orders": 250}
+    assert len(progress.groups) == 1
+    assert progress.samples == tuple(f"0-{number}" for number in range(10))
+    assert adds_up([progress])
 
 
 async def test_a_finished_replay_is_never_run_again(scene):
@@ -78,8 +78,8 @@ async def test_a_transform_mends_and_a_failing_one_skips(scene):
     assert message.value == b'{"n":null}'
     assert dict(message.headers)["x-fixed"] == b"true"
     assert "trace" not in dict(message.headers)
-    (tally,) = await scene.tallies()
-    assert tally.skipped == {"TransformError": 1}
+    (progress,) = await scene.all_progress()
+    assert progress.skipped == {"TransformError": 1}
     assert [kept.value for kept in await scene.messages("orders.dlq")] == [b'{"n": 1}', b"\xff"]
 
 
@@ -98,8 +98,8 @@ async def test_archived_letters_are_settled_and_can_be_restored(scene):
     await scene.replay("archive", action="Archive", select={"ids": ["0-0"]})
     assert await scene.open_letters() == [2]
     assert await scene.numbers() == []
-    (tally,) = await scene.tallies("archive")
-    assert (tally.archived, tally.replayed) == (1, 0)
+    (progress,) = await scene.all_progress("archive")
+    assert (progress.archived, progress.replayed) == (1, 0)
     await scene.replay("restore", select={"state": "Archived"})
     assert await scene.numbers() == [1]
     again = await scene.replay("again", select={"state": "Archived"})
@@ -111,7 +111,7 @@ async def test_discarded_letters_are_gone(scene):
     ending = await scene.replay(action="Discard", select={"where": "payload.n == 1"})
     assert ending.reason == "AllReplayed"
     assert await scene.open_letters() == [2]
-    assert (await scene.tallies())[0].discarded == 1
+    assert (await scene.all_progress())[0].discarded == 1
 
 
 class Recorder:
@@ -147,7 +147,7 @@ async def test_as_many_partitions_are_worked_on_at_once_as_asked(server, paralle
     told = scene.assignment(target={"kind": "Queue", "box": "orders"}, parallelism=parallelism)
     assert (await scene.run(told, sink=crowd)).code == 0
     assert crowd.most == parallelism
-    assert sum(tally.replayed for tally in await scene.tallies()) == 15
+    assert sum(progress.replayed for progress in await scene.all_progress()) == 15
 
 
 async def test_no_more_letters_are_in_flight_than_the_rate_allows_now(scene):
@@ -168,7 +168,7 @@ async def test_fewer_letters_in_flight_than_partitions_at_once(server):
     told = scene.assignment(target={"kind": "Queue", "box": "orders"}, parallelism=5)
     assert (await scene.run(told, sink=crowd, rate=lambda: Rate(max_in_flight=2))).code == 0
     assert crowd.most == 2
-    assert sum(tally.replayed for tally in await scene.tallies()) == 15
+    assert sum(progress.replayed for progress in await scene.all_progress()) == 15
 
 
 async def test_letters_that_are_archived_are_moved_a_bounded_number_of_bytes_at_once(scene, monkeypatch):

@@ -10,16 +10,16 @@ from prometheus_client import REGISTRY
 from deadletter.brokers.connect import open_broker
 from deadletter.workers import metrics
 from deadletter.workers.health import ProbeHandlers, serve_probes
-from tests.workers.replaying import Scene, letter
-from tests.workers.test_redrive import Stage
-from tests.workers.test_replay_brokers import LOCAL, connection
+from tests.workers.redrive_stage import RedriveStage
+from tests.workers.replay_pods import LOCAL_NETWORKS, connection
+from tests.workers.replay_scene import Scene, letter
 
 
 @pytest.fixture(params=["kafka", "redis"])
 async def scene(request):
     told = connection(request.param, request.getfixturevalue(request.param))
     scene = Scene(None, f"orders-{uuid.uuid4().hex[:8]}", told)
-    async with open_broker(scene.assignment().broker, lambda *_: b"", LOCAL) as broker:
+    async with open_broker(scene.assignment().broker, lambda *_: b"", LOCAL_NETWORKS) as broker:
         scene.broker = broker
         await scene.build()
         await scene.bury(*(letter(number, scene.name) for number in range(6)))
@@ -45,26 +45,26 @@ async def test_a_replay_counts_its_letters_by_result(scene):
 
 
 async def test_letters_that_went_back_as_often_as_they_may_are_shown_until_they_are_settled(scene):
-    stage = Stage(scene, queue=scene.name, policy={"maxAttempts": 1})
+    stage = RedriveStage(scene, queue=scene.name, policy={"maxAttempts": 1})
     exhausted = f'dlq_redrive_exhausted{{namespace="test",queue="{scene.name}"}}'
-    assert await stage.after(60) == 0
+    assert await stage.run_after(60) == 0
     assert f"{exhausted} 6.0" in await shown(REGISTRY)
     await scene.replay(action="Discard", select={"limit": 2})
-    await stage.after(60)
+    await stage.run_after(60)
     assert f"{exhausted} 4.0" in await shown(REGISTRY)
 
 
 async def test_a_redriver_counts_rounds_and_says_why_it_waits(scene):
-    stage = Stage(scene, queue=scene.name)
+    stage = RedriveStage(scene, queue=scene.name)
     stage.gate = "Suspended"
-    await stage.after(60)
+    await stage.run_after(60)
     where = f'namespace="test",queue="{scene.name}"'
     paused = f'dlq_redrive_paused{{{where},reason="Suspended"}}'
     text = await shown(REGISTRY)
     assert f"{paused} 1.0" in text
     assert f"dlq_redrive_waiting{{{where}}} 6.0" in text
     stage.gate = ""
-    assert await stage.after(60) == 6
+    assert await stage.run_after(60) == 6
     text = await shown(REGISTRY)
     assert f"{paused} 0.0" in text
     assert f'dlq_redrive_letters_total{{{where},round="1"}} 6.0' in text

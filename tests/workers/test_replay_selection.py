@@ -7,7 +7,7 @@ import pytest
 from deadletter.brokers.memory import MemoryBroker
 from deadletter.core.letters import Category, Failure
 from deadletter.workers import exit_status
-from tests.workers.replaying import Scene, adds_up, letter, number_of
+from tests.workers.replay_scene import Scene, adds_up, letter, number_of
 
 
 @pytest.mark.parametrize(
@@ -30,7 +30,7 @@ async def test_a_selection_takes_exactly_its_letters(scene, select, taken):
     assert ending.reason == ("AllReplayed" if taken else "NothingMatched")
     assert await scene.numbers() == taken
     assert sorted(await scene.open_letters() + taken) == list(range(10))
-    assert adds_up(await scene.tallies())
+    assert adds_up(await scene.all_progress())
 
 
 async def test_a_limit_goes_through_partitions_in_their_order(server):
@@ -46,18 +46,18 @@ async def test_an_expression_that_fails_selects_nothing_and_is_counted(scene):
     poison.value = b"not json"
     await scene.bury(letter(0), poison)
     await scene.replay(select={"where": "payload.n >= 0"})
-    (tally,) = await scene.tallies()
-    assert (tally.matched, tally.replayed, tally.skipped) == (1, 1, {"SelectorError": 1})
+    (progress,) = await scene.all_progress()
+    assert (progress.matched, progress.replayed, progress.skipped) == (1, 1, {"SelectorError": 1})
     assert await scene.open_letters() == [1]
 
 
 async def test_a_preview_publishes_nothing_and_its_selection_is_taken_exactly(scene):
     await scene.bury(*(letter(number) for number in range(6)))
     ending = await scene.replay("dry", mode="DryRun", select={"where": "payload.n % 2 == 0"})
-    (tally,) = await scene.tallies("dry")
+    (progress,) = await scene.all_progress("dry")
     assert ending.reason == "DryRunFinished"
-    assert (tally.matched, tally.replayed, tally.targets) == (3, 0, {"orders": 3})
-    assert tally.bytes > 0
+    assert (progress.matched, progress.replayed, progress.targets) == (3, 0, {"orders": 3})
+    assert progress.bytes > 0
     assert await scene.numbers() == []
     await scene.bury(letter(8))
     await scene.replay("apply", preview_uid="dry")
@@ -81,19 +81,19 @@ async def test_what_a_preview_named_is_accounted_for(scene, server):
     await scene.replay("first", select={"ids": ["0-2"]})
     del server.boxes["orders.dlq"].partitions[0][0]
     await scene.replay("apply", preview_uid="dry")
-    (tally,) = await scene.tallies("apply")
-    assert tally.skipped == {"Expired": 1, "AlreadySettled": 1}
-    assert (tally.matched, tally.replayed) == (4, 2)
+    (progress,) = await scene.all_progress("apply")
+    assert progress.skipped == {"Expired": 1, "AlreadySettled": 1}
+    assert (progress.matched, progress.replayed) == (4, 2)
     assert await scene.numbers() == [2, 1, 3]
-    assert adds_up([tally])
+    assert adds_up([progress])
 
 
 async def test_ids_that_are_nowhere_count_as_expired(scene):
     await scene.bury(letter(0))
     await scene.replay(select={"ids": ["0-0", "0-99", "7-1"]})
-    (tally,) = await scene.tallies()
-    assert (tally.matched, tally.replayed, tally.skipped) == (3, 1, {"Expired": 2})
-    assert tally.samples == ("0-0",)
+    (progress,) = await scene.all_progress()
+    assert (progress.matched, progress.replayed, progress.skipped) == (3, 1, {"Expired": 2})
+    assert progress.samples == ("0-0",)
 
 
 async def test_an_observed_queue_answers_by_its_last_word_and_writes_nothing(scene, server):
@@ -113,9 +113,9 @@ async def test_groups_are_counted_by_cause(scene):
     other = Failure("Refused", "card 12 is blocked", Category.Validation)
     await scene.bury(letter(1), letter(2), letter(3, failure=other))
     await scene.replay("dry", mode="DryRun")
-    (tally,) = await scene.tallies("dry")
-    assert sorted(tally.groups.values()) == [1, 2]
-    fingerprint = next(name for name, count in tally.groups.items() if count == 1)
+    (progress,) = await scene.all_progress("dry")
+    assert sorted(progress.groups.values()) == [1, 2]
+    fingerprint = next(name for name, count in progress.groups.items() if count == 1)
     await scene.replay(select={"fingerprint": fingerprint})
     assert await scene.numbers() == [3]
 
@@ -140,4 +140,4 @@ async def test_a_limit_takes_the_same_letters_whenever_it_was_interrupted(server
         code = (await scene.run(told, stop=stop, sink=Interrupted())).code
     assert code == exit_status.FINISHED
     assert arrived == [0, 1, 2, 3, 10, 11]
-    assert sum(tally.matched for tally in await scene.tallies()) == 6
+    assert sum(progress.matched for progress in await scene.all_progress()) == 6

@@ -3,11 +3,12 @@
 import asyncio
 from contextlib import asynccontextmanager
 
+from deadletter.workers.replay.services import open_service
+
 from deadletter.api.delivery import HttpDelivery
 from deadletter.workers import exit_status
 from deadletter.workers.replay import sinks
-from deadletter.workers.replay.services import open_service
-from tests.workers.replaying import adds_up, letter
+from tests.workers.replay_scene import adds_up, letter
 
 LOCAL = ("127.0.0.0/8",)
 
@@ -73,9 +74,9 @@ async def test_what_it_refuses_stays_and_has_failed_again(scene):
     assert (ending.code, ending.reason) == (exit_status.FAILED, "DeliveryFailed")
     assert ending.message == "The service did not take 1 of 6 letters; they are still in the dead box."
     assert await scene.open_letters() == [2]
-    (tally,) = await scene.tallies()
-    assert (tally.replayed, tally.failed_again) == (6, 1)
-    assert adds_up([tally])
+    (progress,) = await scene.all_progress()
+    assert (progress.replayed, progress.failed_again) == (6, 1)
+    assert adds_up([progress])
 
 
 async def test_a_share_of_refusals_may_be_allowed(scene):

@@ -1,8 +1,8 @@
-"""What replay tests share: a dead box with letters of ours, an assignment, a whole replay on any broker."""
+"""Shared by replay tests: a dead box with letters of ours, assignments, whole Replays on any broker."""
 
 import asyncio
 import itertools
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from deadletter.api.assignments import Boxes, ReplayAssignment
@@ -10,14 +10,15 @@ from deadletter.brokers.contract import Broker
 from deadletter.brokers.types import Publication
 from deadletter.core import headers
 from deadletter.core.box_spec import BoxSpec
-from deadletter.core.letters import Category, Envelope, Failure, Message, Origin, Place
+from deadletter.core.letters import SEQUENCE_MASK, Category, Envelope, Failure, Message, Origin, Place
 from deadletter.core.replay_progress import PartitionProgress
 from deadletter.workers.exit_status import ExitStatus
 from deadletter.workers.replay.main import run_replay
 
-CALLS = itertools.count()
+BURIALS = itertools.count()
 KAFKA = {"kafka": {"bootstrapServers": ["kafka.test:9092"]}}
 REDIS = {"redis": {"url": "redis://redis.test:6379/0"}}
+SPRING_TOPIC = "kafka_dlt-original-topic"
 
 
 def letter(
@@ -39,7 +40,7 @@ def number_of(message: Message) -> int:
 
 @dataclass
 class Scene:
-    """One dead box on one broker, with everything a Replay of it needs."""
+    """A queue with one dead box on one broker, and what a Replay of it needs."""
 
     broker: Broker
     name: str = "orders"
@@ -59,8 +60,8 @@ class Scene:
         return self
 
     async def bury(self, *messages: Message, partition: int | None = 0) -> None:
-        call = f"test-{next(CALLS)}"  # the same number may die more than once
-        places = [Place(call, partition or 0, number_of(message)) for message in messages]
+        burial = f"test-{next(BURIALS)}"  # the same number may be buried more than once
+        places = [Place(burial, partition or 0, number_of(message)) for message in messages]
         await self.broker.publish(
             [
                 Publication(self.boxes.dead, message, place, partition)
@@ -69,7 +70,9 @@ class Scene:
         )
 
     def assignment(self, uid: str = "uid-1", target: Any = None, **more: Any) -> ReplayAssignment:
-        told = {name: more.pop(name) for name in ("preview_uid", "observe", "http", "allow", "origin") if name in more}
+        """Return an assignment; `more` are fields of the assignment or, in the notation of the CRD, of the spec."""
+        fields = ("preview_uid", "observe", "http", "allow", "origin")
+        of_assignment = {name: more.pop(name) for name in fields if name in more}
         return ReplayAssignment.model_validate(
             {
                 "namespace": "test",
@@ -80,7 +83,7 @@ class Scene:
                 "boxes": self.boxes.model_dump(),
                 "spec": {"queueRef": {"name": "orders"}, **more},
                 "target": target or {"kind": "Origin"},
-                **told,
+                **of_assignment,
             }
         )
 
@@ -90,7 +93,7 @@ class Scene:
     async def replay(self, uid: str = "uid-1", **more: Any) -> ExitStatus:
         return await self.run(self.assignment(uid, **more))
 
-    async def tallies(self, uid: str = "uid-1") -> list[PartitionProgress]:
+    async def all_progress(self, uid: str = "uid-1") -> list[PartitionProgress]:
         found = []
         for partition in range(self.partitions):
             async with self.broker.partition_writer(self.boxes.dead, self.boxes.ledger, partition, uid) as mover:
@@ -115,10 +118,58 @@ class Scene:
         return found
 
 
-def adds_up(tallies: list[PartitionProgress]) -> bool:
-    """matched = replayed + archived + discarded + skipped, but for letters whose expression failed."""
-    for tally in tallies:
-        skipped = sum(count for why, count in tally.skipped.items() if why != "SelectorError")
-        if tally.matched != tally.replayed + tally.archived + tally.discarded + skipped:
+def adds_up(all_progress: list[PartitionProgress]) -> bool:
+    """True if matched = replayed + archived + discarded + skipped, without letters whose expression failed."""
+    for progress in all_progress:
+        skipped = sum(count for reason, count in progress.skipped.items() if reason != "SelectorError")
+        if progress.matched != progress.replayed + progress.archived + progress.discarded + skipped:
             return False
     return True
+
+
+class Application:
+    """An application that consumes what is replayed; some letters fail again, with or without our headers."""
+
+    def __init__(
+        self, scene: Scene, fails: set[int], keeps_headers: bool, partition: int = 1, passes_on: bool = False
+    ) -> None:
+        self.scene, self.fails, self.keeps_headers, self.partition = scene, fails, keeps_headers, partition
+        self.passes_on = passes_on  # through a retry topic of its own, as Spring's retryable topics do
+        self.seen: set[tuple[int, int]] = set()
+
+    async def consume(self) -> None:
+        spans = await self.scene.broker.window(self.scene.name)
+        async for batch in self.scene.broker.read(self.scene.name, spans):
+            for taken in batch:
+                at = (taken.place.partition, taken.place.offset)
+                if at not in self.seen and number_of(taken.message) in self.fails:
+                    await self.scene.bury(self._fail_again(taken), partition=self.partition)
+                self.seen.add(at)
+
+    def _fail_again(self, taken) -> Message:
+        place, old = taken.place, taken.message.headers if self.keeps_headers else ()
+        if place.offset > SEQUENCE_MASK:  # no Kafka dialect can name an entry of a stream
+            hop = Origin(place.box, 0, place.offset)
+            known = replace(
+                headers.read_headers(dict(old)), origin=hop, hop=hop, failed_at=1, failure=Failure("Timeout", "again")
+            )
+            return headers.add_headers(Message(taken.message.key, taken.message.value, (), 1), known)
+        origin = (
+            (SPRING_TOPIC, place.box.encode()),
+            ("kafka_dlt-original-partition", place.partition.to_bytes(4, "big")),
+            ("kafka_dlt-original-offset", place.offset.to_bytes(8, "big")),
+            ("kafka_dlt-exception-fqcn", b"java.net.SocketTimeoutException"),
+        )
+        if self.passes_on:
+            origin += ((SPRING_TOPIC, b"a-retry-topic"), ("kafka_dlt-original-offset", (7).to_bytes(8, "big")))
+        return Message(taken.message.key, taken.message.value, (*old, *origin), 1)
+
+
+def consume_during_waits(monkeypatch, application: Application) -> None:
+    """Let the application consume each time a Replay waits."""
+
+    async def wait(self, seconds):
+        await application.consume()
+        await asyncio.sleep(0)
+
+    monkeypatch.setattr("deadletter.workers.replay.run.ReplayRun._sleep", wait)

@@ -4,7 +4,7 @@ import json
 
 from deadletter.core.box_spec import BoxSpec
 from deadletter.core.letters import Category, Failure, Message
-from tests.workers.replaying import letter
+from tests.workers.replay_scene import letter
 
 
 def envelope(number: int, error: str, source: str = "orders") -> Message:
@@ -34,16 +34,16 @@ async def test_seed_001_retry_archive_clear_and_statistics(scene):
     broken = Failure("PermissionDenied", "no right", Category.Permission)
     await scene.bury(letter(0), letter(1), letter(2, failure=broken), letter(3, failure=broken))
     await scene.replay("statistics", mode="DryRun")
-    (statistics,) = await scene.tallies("statistics")
+    (statistics,) = await scene.all_progress("statistics")
     assert statistics.matched == 4
     assert sorted(statistics.groups.values()) == [2, 2]
     await scene.replay("retry", select={"ids": ["0-0"]})
     await scene.replay("archive", action="Archive", select={"where": 'error.category == "Permission"', "limit": 1})
     await scene.replay("clear", action="Discard")
     counts = [
-        (tally.replayed, tally.archived, tally.discarded)
+        (progress.replayed, progress.archived, progress.discarded)
         for uid in ("retry", "archive", "clear")
-        for tally in await scene.tallies(uid)
+        for progress in await scene.all_progress(uid)
     ]
     assert counts == [(1, 0, 0), (0, 1, 0), (0, 0, 2)]
     assert await scene.open_letters() == []
@@ -71,5 +71,5 @@ async def test_seed_004_a_letter_with_its_envelope_in_the_value_is_previewed_by_
     await scene.bury(envelope(1, "TimeoutError"), envelope(2, "KeyError"))
     assignment = scene.assignment("dry", mode="DryRun", select={"where": 'error.type == "TimeoutError"'})
     await scene.run(assignment.model_copy(update={"read_values": True}))
-    (tally,) = await scene.tallies("dry")
-    assert tally.matched == 1
+    (progress,) = await scene.all_progress("dry")
+    assert progress.matched == 1

@@ -8,18 +8,19 @@ import pytest
 from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.protocol.admin import CreateAclsRequest
 
-from deadletter.brokers.connect import mounted_secrets, open_broker
+from deadletter.brokers.connect import open_broker
 from deadletter.brokers.contract import Broker
 from deadletter.brokers.errors import NotAuthorised
 from deadletter.brokers.types import MonitoredBox
 from deadletter.cli import letters
 from deadletter.clock import now_ms
 from deadletter.core.box_stats import BoxStats
+from deadletter.net.secrets import mounted_secrets
 from deadletter.workers import backoff, exit_status
 from tests.brokers.opening import fresh_name
 from tests.brokers.secured import PASSWORD, Secured, open_secured
-from tests.workers.replaying import Scene, letter
-from tests.workers.test_replay_brokers import LOCAL, PATIENCE, Pod
+from tests.workers.replay_pods import LOCAL_NETWORKS, TIMEOUT_S, ReplayPod
+from tests.workers.replay_scene import Scene, letter
 
 TOPIC, LITERAL, ALLOW = 2, 3, 3
 READ, DESCRIBE, DESCRIBE_CONFIGS = 3, 8, 10
@@ -57,7 +58,7 @@ def write_secrets(secured: Secured, folder) -> None:
 
 async def readable(guest: Broker, box: str) -> None:
     """Rights take a moment to reach the broker."""
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(TIMEOUT_S):
         while True:
             try:
                 await guest.window(box)
@@ -72,13 +73,14 @@ async def scene(secured, tmp_path):
     """Letters written by an application; `scene.broker` is the guest's."""
     scene = Scene(None, fresh_name("observed"), {"kafka": {"bootstrapServers": [secured.plain]}})
     async with AsyncExitStack() as stack:
-        scene.broker = await stack.enter_async_context(open_broker(scene.assignment().broker, lambda *_: b"", LOCAL))
+        owner = open_broker(scene.assignment().broker, lambda *_: b"", LOCAL_NETWORKS)
+        scene.broker = await stack.enter_async_context(owner)
         await scene.build()
         await scene.bury(*(letter(number, scene.name) for number in range(12)))
         await allow(secured, scene.boxes.dead, READ, DESCRIBE)
         write_secrets(secured, tmp_path)
         scene.connection, scene.owner = connection(secured), scene.broker
-        guest = open_broker(scene.assignment().broker, mounted_secrets(tmp_path), LOCAL)
+        guest = open_broker(scene.assignment().broker, mounted_secrets(tmp_path), LOCAL_NETWORKS)
         scene.broker = await stack.enter_async_context(guest)
         await readable(scene.broker, scene.boxes.dead)
         yield scene
@@ -92,7 +94,7 @@ async def sent(scene: Scene) -> list[int]:
 async def test_depth_age_and_groups_need_no_right_to_write(scene):
     registers = scene.broker.monitor()
     watched = MonitoredBox(scene.boxes.dead, scene.boxes.ledger)
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(TIMEOUT_S):
         reading = None
         while not isinstance(reading, BoxStats) or not reading.caught_up:
             reading = (await registers.sweep([watched], now_ms()))[scene.boxes.dead]
@@ -105,9 +107,9 @@ async def test_depth_age_and_groups_need_no_right_to_write(scene):
 async def test_a_preview_answers_by_its_last_word_and_writes_nothing(scene, tmp_path, monkeypatch):
     monkeypatch.setenv("DLQ_SECRETS_DIR", str(tmp_path))
     before = await scene.owner.window(scene.boxes.dead)
-    pod = Pod(tmp_path, scene, observe=True, mode="DryRun", select={"where": "payload.n % 3 == 0"})
-    assert await pod.finish() == exit_status.FINISHED, (tmp_path / "log").read_text()[-2_000:]
-    word = pod.word
+    pod = ReplayPod(tmp_path, scene, observe=True, mode="DryRun", select={"where": "payload.n % 3 == 0"})
+    assert await pod.run_to_end() == exit_status.FINISHED, (tmp_path / "log").read_text()[-2_000:]
+    word = pod.termination_message
     assert (word["reason"], word["scanned"], word["matched"], word["replayed"]) == ("DryRunFinished", 12, 4, 0)
     assert (word["targets"], sum(word["groups"].values())) == ({scene.name: 4}, 4)
     assert word["samples"] == [f"0-{n}" for n in (0, 3, 6, 9)]
@@ -127,7 +129,7 @@ async def test_retention_is_known_to_who_may_read_configs(scene, secured):
     dead = scene.boxes.dead
     assert (await scene.broker.describe([dead]))[dead].retention_ms is None
     await allow(secured, dead, DESCRIBE_CONFIGS)
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(TIMEOUT_S):
         while (await scene.broker.describe([dead]))[dead].retention_ms != -1:
             await asyncio.sleep(0.1)
 

@@ -9,28 +9,28 @@ from deadletter.brokers.types import CommitBatch
 from deadletter.core.letters import Message
 from deadletter.core.replay_progress import PartitionProgress, Span
 from deadletter.workers import backoff, exit_status
-from tests.workers.replaying import adds_up, letter
+from tests.workers.replay_scene import adds_up, letter
 
 
 async def test_letters_over_the_loop_cap_or_without_origin_stay(scene):
     nowhere = Message(b"key-3", b"{}", (("x-dlq-reason", b"broken"),))
     await scene.bury(letter(1, replays=3), letter(2), nowhere, letter(4, origin="gone"))
     await scene.replay()
-    (tally,) = await scene.tallies()
-    assert tally.skipped == {"LoopCap": 1, "NoOrigin": 2}
-    assert (tally.matched, tally.replayed) == (4, 1)
+    (progress,) = await scene.all_progress()
+    assert progress.skipped == {"LoopCap": 1, "NoOrigin": 2}
+    assert (progress.matched, progress.replayed) == (4, 1)
     assert await scene.open_letters() == [1, 3, 4]
-    assert adds_up([tally])
+    assert adds_up([progress])
 
 
 async def test_a_missing_origin_may_end_the_replay(scene):
     await scene.bury(letter(1), letter(2, origin="gone"), letter(3))
     ending = await scene.replay(onMissingOrigin="Fail")
     assert (ending.code, ending.reason) == (exit_status.FAILED, "OriginUnknown")
-    (tally,) = await scene.tallies()
-    assert (tally.replayed, tally.matched, tally.phase) == (1, 1, "Failed")
+    (progress,) = await scene.all_progress()
+    assert (progress.replayed, progress.matched, progress.phase) == (1, 1, "Failed")
     assert await scene.open_letters() == [2, 3]
-    assert (tally.reason, tally.message) == ("OriginUnknown", ending.message)
+    assert (progress.reason, progress.message) == ("OriginUnknown", ending.message)
     again = await scene.replay(onMissingOrigin="Fail")
     assert (again.code, again.message) == (exit_status.FAILED, "Letter 0-1 does not say where it came from.")
     assert await scene.numbers() == [1]
@@ -43,8 +43,8 @@ async def test_a_letter_too_large_is_found_and_skipped(scene, server):
     await scene.bury(*letters)
     server.boxes["orders"].max_message_bytes = 1_000
     await scene.replay()
-    (tally,) = await scene.tallies()
-    assert (tally.scanned, tally.matched, tally.replayed, tally.skipped) == (40, 40, 38, {"TooLarge": 2})
+    (progress,) = await scene.all_progress()
+    assert (progress.scanned, progress.matched, progress.replayed, progress.skipped) == (40, 40, 38, {"TooLarge": 2})
     assert await scene.open_letters() == [17, 31]
     assert await scene.numbers() == [number for number in range(40) if number not in (17, 31)]
 
@@ -57,7 +57,7 @@ async def test_a_letter_too_large_may_end_the_replay(scene, server):
     ending = await scene.replay(onTooLarge="Fail")
     assert (ending.code, ending.reason) == (exit_status.FAILED, "TooLarge")
     assert await scene.numbers() == [0, 1, 2, 3]
-    assert adds_up(await scene.tallies())
+    assert adds_up(await scene.all_progress())
 
 
 async def test_retention_that_ate_the_window_fails_the_replay_and_is_counted(scene, server):
@@ -74,9 +74,9 @@ async def test_retention_that_ate_the_window_fails_the_replay_and_is_counted(sce
         del server.boxes["orders.dlq"].partitions[0][offset]
     ending = await scene.run(assignment)
     assert (ending.code, ending.reason) == (exit_status.FAILED, "WindowExpired")
-    (tally,) = await scene.tallies()
-    assert (tally.replayed, tally.skipped) == (3, {"Expired": 2})
-    assert adds_up([tally])
+    (progress,) = await scene.all_progress()
+    assert (progress.replayed, progress.skipped) == (3, {"Expired": 2})
+    assert adds_up([progress])
 
 
 AWAY = BrokerUnreachable("nobody answers")
@@ -153,8 +153,8 @@ async def test_a_stop_leaves_whole_tallies_and_the_next_pod_goes_on(scene, monke
 
     ending = await scene.run(scene.assignment(), stop=stop, sink=Stopping())
     assert ending.code == exit_status.STOPPED
-    (tally,) = await scene.tallies()
-    assert (tally.replayed, tally.next, tally.phase) == (30, 30, "Running")
+    (progress,) = await scene.all_progress()
+    assert (progress.replayed, progress.next, progress.phase) == (30, 30, "Running")
     assert (await scene.replay()).code == exit_status.FINISHED
     assert await scene.numbers() == list(range(30, 100))
-    assert (await scene.tallies())[0].replayed == 100
+    assert (await scene.all_progress())[0].replayed == 100

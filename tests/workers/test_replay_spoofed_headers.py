@@ -3,7 +3,7 @@
 from deadletter.brokers.memory import MemoryServer
 from deadletter.core.box_spec import BoxSpec
 from deadletter.core.letters import Message
-from tests.workers.replaying import Scene
+from tests.workers.replay_scene import Scene
 
 SPRING = (
     ("kafka_dlt-original-topic", b"orders"),

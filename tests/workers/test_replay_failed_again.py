@@ -6,12 +6,12 @@ from dataclasses import replace
 import pytest
 
 from deadletter.brokers.memory import MemoryBroker, MemoryServer
-from deadletter.core.headers import add_headers, read_headers
-from deadletter.core.letters import SEQUENCE_MASK, Envelope, Failure, Message, Origin
+from deadletter.core.headers import read_headers
+from deadletter.core.letters import Envelope, Origin
 from deadletter.workers import exit_status
 from deadletter.workers.replay.failed_again import was_sent_by
 from deadletter.workers.replay.sinks import BrokerCarrier
-from tests.workers.replaying import Scene, adds_up, letter, number_of
+from tests.workers.replay_scene import Application, Scene, adds_up, consume_during_waits, letter
 
 SPRING = "kafka_dlt-original-topic"
 
@@ -21,77 +21,29 @@ async def scene():
     return await Scene(MemoryBroker(MemoryServer()), partitions=2).build()
 
 
-class Application:
-    """Consumes what is replayed and lets some of it fail again, with or without our headers."""
-
-    def __init__(
-        self, scene: Scene, fails: set[int], keeps_headers: bool, partition: int = 1, passes_on: bool = False
-    ) -> None:
-        self.scene, self.fails, self.keeps_headers, self.partition = scene, fails, keeps_headers, partition
-        self.passes_on = passes_on  # through a retry topic of its own, as Spring's retryable topics do
-        self.seen: set[tuple[int, int]] = set()
-
-    async def consume(self) -> None:
-        spans = await self.scene.broker.window(self.scene.name)
-        async for batch in self.scene.broker.read(self.scene.name, spans):
-            for taken in batch:
-                at = (taken.place.partition, taken.place.offset)
-                if at not in self.seen and number_of(taken.message) in self.fails:
-                    await self.scene.bury(self.again(taken), partition=self.partition)
-                self.seen.add(at)
-
-    def again(self, taken) -> Message:
-        place, old = taken.place, taken.message.headers if self.keeps_headers else ()
-        if place.offset > SEQUENCE_MASK:  # no dialect of Kafka names an entry of a stream
-            hop = Origin(place.box, 0, place.offset)
-            known = replace(
-                read_headers(dict(old)), origin=hop, hop=hop, failed_at=1, failure=Failure("Timeout", "again")
-            )
-            return add_headers(Message(taken.message.key, taken.message.value, (), 1), known)
-        origin = (
-            (SPRING, place.box.encode()),
-            ("kafka_dlt-original-partition", place.partition.to_bytes(4, "big")),
-            ("kafka_dlt-original-offset", place.offset.to_bytes(8, "big")),
-            ("kafka_dlt-exception-fqcn", b"java.net.SocketTimeoutException"),
-        )
-        if self.passes_on:
-            origin += ((SPRING, b"a-retry-topic"), ("kafka_dlt-original-offset", (7).to_bytes(8, "big")))
-        return Message(taken.message.key, taken.message.value, (*old, *origin), 1)
-
-
-def live(monkeypatch, application: Application) -> None:
-    """The application runs while a replay waits."""
-
-    async def wait(self, seconds):
-        await application.consume()
-        await asyncio.sleep(0)
-
-    monkeypatch.setattr("deadletter.workers.replay.run.ReplayRun._sleep", wait)
-
-
 CANARY = {"steps": [1, 4], "wait": "1ms", "maxFailureShare": 25}
 VERIFY = {"window": "1ms", "maxFailureShare": 50}
 
 
 @pytest.mark.parametrize("keeps_headers", [True, False])
 async def test_letters_that_fail_again_are_counted_exactly(scene, monkeypatch, keeps_headers):
-    live(monkeypatch, Application(scene, {2, 5, 7}, keeps_headers))
+    consume_during_waits(monkeypatch, Application(scene, {2, 5, 7}, keeps_headers))
     await scene.bury(*(letter(number) for number in range(10)))
     ending = await scene.replay(verify=VERIFY)
     assert (ending.code, ending.reason) == (exit_status.FINISHED, "AllReplayed")
-    tallies = await scene.tallies()
-    assert sum(tally.failed_again for tally in tallies) == 3
-    assert sum(tally.replayed for tally in tallies) == 10
+    all_progress = await scene.all_progress()
+    assert sum(progress.failed_again for progress in all_progress) == 3
+    assert sum(progress.replayed for progress in all_progress) == 10
     assert sorted(await scene.open_letters()) == [2, 5, 7]
-    assert adds_up(tallies)
+    assert adds_up(all_progress)
 
 
 async def test_letters_passed_on_through_another_topic_are_known_by_where_they_first_came_from(scene, monkeypatch):
-    live(monkeypatch, Application(scene, {2, 5}, keeps_headers=False, passes_on=True))
+    consume_during_waits(monkeypatch, Application(scene, {2, 5}, keeps_headers=False, passes_on=True))
     await scene.bury(*(letter(number) for number in range(10)))
     ending = await scene.replay(verify=VERIFY)
     assert (ending.code, ending.reason) == (exit_status.FINISHED, "AllReplayed")
-    assert sum(tally.failed_again for tally in await scene.tallies()) == 2
+    assert sum(progress.failed_again for progress in await scene.all_progress()) == 2
 
 
 class Places(set):
@@ -121,17 +73,17 @@ def test_what_is_known_to_be_a_return(envelope, known):
 
 @pytest.mark.parametrize("keeps_headers", [True, False])
 async def test_over_the_share_verification_fails_the_replay(scene, monkeypatch, keeps_headers):
-    live(monkeypatch, Application(scene, set(range(6)), keeps_headers))
+    consume_during_waits(monkeypatch, Application(scene, set(range(6)), keeps_headers))
     await scene.bury(*(letter(number) for number in range(10)))
     ending = await scene.replay(verify=VERIFY)
     assert (ending.code, ending.reason) == (exit_status.FAILED, "FailureShareExceeded")
-    tallies = await scene.tallies()
-    assert {tally.phase for tally in tallies} == {"Failed"}
-    assert sum(tally.failed_again for tally in tallies) == 6
+    all_progress = await scene.all_progress()
+    assert {progress.phase for progress in all_progress} == {"Failed"}
+    assert sum(progress.failed_again for progress in all_progress) == 6
 
 
 async def test_a_canary_that_fails_stops_by_itself(scene, monkeypatch):
-    live(monkeypatch, Application(scene, {0}, keeps_headers=False))
+    consume_during_waits(monkeypatch, Application(scene, {0}, keeps_headers=False))
     await scene.bury(*(letter(number) for number in range(10)))
     ending = await scene.replay(canary=CANARY)
     assert (ending.code, ending.reason) == (exit_status.FAILED, "FailureShareExceeded")
@@ -161,15 +113,15 @@ async def test_canary_steps_are_letters_sent_in_all(scene, monkeypatch):
 async def test_letters_that_fail_in_another_queue_are_found_in_its_dead_box(scene, monkeypatch, abroad):
     other = await Scene(MemoryBroker(MemoryServer()) if abroad else scene.broker, "bills").build()
     application = Application(other, {1, 3}, keeps_headers=True, partition=0)
-    live(monkeypatch, application)
+    consume_during_waits(monkeypatch, application)
     await other.bury(letter(50, "bills"))  # one that died there before, and not of this Replay
     await scene.bury(*(letter(number) for number in range(4)))
     target = {"kind": "Queue", "box": "bills", "watched": [other.boxes.dead]}
     told = scene.assignment(target=target, verify=VERIFY)
     ending = await scene.run(told, sink=BrokerCarrier(other.broker, told.uid) if abroad else None)
     assert ending.reason == "AllReplayed"
-    tallies = await scene.tallies()
-    assert sum(tally.failed_again for tally in tallies) == 2
+    all_progress = await scene.all_progress()
+    assert sum(progress.failed_again for progress in all_progress) == 2
     assert await scene.open_letters() == []
     await scene.bury(*(letter(number) for number in (1, 3)))
     told = scene.assignment("uid-2", target=target, canary=CANARY)
@@ -183,12 +135,12 @@ async def test_letters_that_routes_lead_elsewhere_have_failed_again_too(scene, m
     routed = Application(scene, {1, 3}, keeps_headers=True)
     routed.scene = replace(scene)
     monkeypatch.setattr(routed.scene, "bury", lambda letter, partition: invalid.bury(letter))
-    live(monkeypatch, routed)
+    consume_during_waits(monkeypatch, routed)
     await scene.bury(*(letter(number) for number in range(4)))
     target = {"kind": "Origin", "watched": [scene.boxes.dead, invalid.boxes.dead, "not-made-yet"]}
     ending = await scene.replay(target=target, canary={"steps": [4], "wait": "1ms", "maxFailureShare": 25})
     assert ending.reason == "FailureShareExceeded"
-    assert sum(tally.failed_again for tally in await scene.tallies()) == 2
+    assert sum(progress.failed_again for progress in await scene.all_progress()) == 2
 
 
 async def test_nothing_is_waited_for_where_nothing_was_sent(scene, monkeypatch):
@@ -215,7 +167,7 @@ async def test_a_replay_stopped_in_a_canary_goes_on_where_it_was(scene, monkeypa
         ending = await scene.run(scene.assignment(canary=CANARY), stop=stop)
     assert ending.code == exit_status.STOPPED
     assert await scene.numbers() == [0]
-    assert {tally.phase for tally in await scene.tallies()} == {"Waiting"}
+    assert {progress.phase for progress in await scene.all_progress()} == {"Waiting"}
     assert (await scene.replay(canary=CANARY)).code == exit_status.FINISHED
     assert sorted(await scene.numbers()) == list(range(9))
 
@@ -236,13 +188,13 @@ async def test_a_letter_that_fails_again_is_not_sent_twice_by_the_same_replay(sc
 
 
 async def test_a_replayed_letter_that_failed_again_counts_its_replays(scene, monkeypatch):
-    live(monkeypatch, Application(scene, {0}, keeps_headers=True))
+    consume_during_waits(monkeypatch, Application(scene, {0}, keeps_headers=True))
     await scene.bury(letter(0))
     for round_ in range(1, 4):
         await scene.replay(f"uid-{round_}", verify={"window": "1ms", "maxFailureShare": 100})
         newest = (await scene.messages("orders.dlq"))[-1]
         assert read_headers(dict(newest.headers)).replays == round_
     ending = await scene.replay("uid-4")
-    tallies = await scene.tallies("uid-4")
+    all_progress = await scene.all_progress("uid-4")
     assert ending.reason == "AllReplayed"
-    assert [tally.skipped for tally in tallies] == [{}, {"LoopCap": 1}]
+    assert [progress.skipped for progress in all_progress] == [{}, {"LoopCap": 1}]

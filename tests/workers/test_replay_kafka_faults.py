@@ -20,14 +20,21 @@ from tests.bed import beds, processes
 from tests.bed import kafka as kafka_part
 from tests.brokers.kills import BACK_AT_WORK
 from tests.brokers.spoiling import SPOILERS, spoil
-from tests.workers.replaying import Scene, adds_up, letter
-from tests.workers.test_replay_brokers import LOCAL, PATIENCE, Pod, arrived, bury, check_all_once
+from tests.workers.replay_pods import (
+    LOCAL_NETWORKS,
+    TIMEOUT_S,
+    ReplayPod,
+    assert_all_replayed_once,
+    bury_numbers,
+    wait_for_arrivals,
+)
+from tests.workers.replay_scene import Scene, adds_up, letter
 
 
 @asynccontextmanager
 async def stage(address: str):
     scene = Scene(None, f"orders-{uuid.uuid4().hex[:8]}", {"kafka": {"bootstrapServers": [address]}})
-    async with open_broker(scene.assignment().broker, lambda *_: b"", LOCAL) as broker:
+    async with open_broker(scene.assignment().broker, lambda *_: b"", LOCAL_NETWORKS) as broker:
         scene.broker = broker
         yield await scene.build()
 
@@ -61,26 +68,26 @@ async def test_letters_eaten_before_their_turn_are_counted(scene, tmp_path, belo
         await scene.bury(*(padded(number, scene) for number in range(start, start + 500)))
     live = tmp_path / "live.json"
     live.write_text('{"rate": {"perSecond": 20}}')
-    pod = Pod(tmp_path, scene)
+    pod = ReplayPod(tmp_path, scene)
     process = await pod.start()
-    await arrived(scene, 5, process)
+    await wait_for_arrivals(scene, 5, process)
     await eat(scene, below)
     live.write_text('{"rate": {"perSecond": 1000000}}')
-    assert await asyncio.wait_for(process.wait(), PATIENCE) == exit_status.FAILED
-    assert pod.word["reason"] == "WindowExpired"
-    (tally,) = await scene.tallies()
-    assert tally.skipped["Expired"] > 0
-    assert tally.replayed + tally.skipped["Expired"] == 3_000
-    assert adds_up([tally])
+    assert await asyncio.wait_for(process.wait(), TIMEOUT_S) == exit_status.FAILED
+    assert pod.termination_message["reason"] == "WindowExpired"
+    (progress,) = await scene.all_progress()
+    assert progress.skipped["Expired"] > 0
+    assert progress.replayed + progress.skipped["Expired"] == 3_000
+    assert adds_up([progress])
     sent = await scene.numbers()
     assert sent == sorted(set(sent))
-    assert len(sent) == tally.replayed
+    assert len(sent) == progress.replayed
     assert set(range(below, 3_000)) <= set(sent)
 
 
 async def test_a_target_that_is_missing_is_named_and_waited_for(scene, monkeypatch):
     monkeypatch.setattr(backoff, "FIRST_WAIT_S", 0.01)
-    await bury(scene, 6)
+    await bury_numbers(scene, 6)
     box = f"{scene.name}-elsewhere"
     target = {"kind": "Box", "box": box}
     ending = await scene.replay(target=target)
@@ -91,7 +98,7 @@ async def test_a_target_that_is_missing_is_named_and_waited_for(scene, monkeypat
     ending = await scene.replay(target=target)
     assert (ending.code, ending.reason) == (exit_status.FINISHED, "AllReplayed")
     assert await scene.numbers(box) == list(range(6))
-    assert [tally.replayed for tally in await scene.tallies()] == [6]
+    assert [progress.replayed for progress in await scene.all_progress()] == [6]
 
 
 async def test_a_letter_too_large_for_its_target_is_skipped_or_ends_the_replay(scene):
@@ -106,7 +113,7 @@ async def test_a_letter_too_large_for_its_target_is_skipped_or_ends_the_replay(s
     assert (ending.code, ending.reason) == (exit_status.FINISHED, "AllReplayed")
     assert await scene.numbers(box) == [0, 2]
     assert await scene.open_letters() == [1]
-    assert [tally.skipped for tally in await scene.tallies("uid-2")] == [{"TooLarge": 1}]
+    assert [progress.skipped for progress in await scene.all_progress("uid-2")] == [{"TooLarge": 1}]
 
 
 async def test_letters_whose_origin_is_gone_stay_or_end_the_replay(scene):
@@ -118,7 +125,7 @@ async def test_letters_whose_origin_is_gone_stay_or_end_the_replay(scene):
     assert (ending.code, ending.reason) == (exit_status.FINISHED, "AllReplayed")
     assert sorted(await scene.numbers()) == [0, 2]
     assert await scene.open_letters() == [1]
-    assert [tally.skipped for tally in await scene.tallies("uid-2")] == [{"NoOrigin": 1}]
+    assert [progress.skipped for progress in await scene.all_progress("uid-2")] == [{"NoOrigin": 1}]
 
 
 async def anyone(_hosts) -> None:
@@ -139,7 +146,7 @@ class Stability:
 
 async def stop_in_a_transaction(process: asyncio.subprocess.Process, stability: Stability) -> None:
     """Put the replayer to sleep while a transaction of its is open."""
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(TIMEOUT_S):
         while process.returncode is None:
             process.send_signal(signal.SIGSTOP)
             if await stability.is_open():
@@ -150,24 +157,24 @@ async def stop_in_a_transaction(process: asyncio.subprocess.Process, stability: 
 
 async def test_a_transaction_that_timed_out_loses_and_repeats_nothing(scene, tmp_path):
     """The broker aborts what a sleeping pod left open; awake, the pod must not believe that it was committed."""
-    await bury(scene, 20_000)
-    pod, stability = Pod(tmp_path, scene, rate={"maxInFlight": 200}), Stability(scene)
+    await bury_numbers(scene, 20_000)
+    pod, stability = ReplayPod(tmp_path, scene, rate={"maxInFlight": 200}), Stability(scene)
     process = await pod.start()
     try:
-        await arrived(scene, 100, process)
+        await wait_for_arrivals(scene, 100, process)
         await stop_in_a_transaction(process, stability)
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(TIMEOUT_S):
             while await stability.is_open():
                 await asyncio.sleep(0.2)
     finally:
         await stability.line.close()
         if process.returncode is None:
             process.send_signal(signal.SIGCONT)
-    code = await asyncio.wait_for(process.wait(), PATIENCE)
+    code = await asyncio.wait_for(process.wait(), TIMEOUT_S)
     while code in (exit_status.TRY_AGAIN, exit_status.FENCED):  # as the Job does
-        code = await pod.finish()
+        code = await pod.run_to_end()
     assert code == exit_status.FINISHED, (tmp_path / "log").read_text()[-2_000:]
-    await check_all_once(scene, 20_000)
+    await assert_all_replayed_once(scene, 20_000)
 
 
 def of_partition(partition: int, number: int, scene: Scene) -> Message:
@@ -186,7 +193,7 @@ async def test_an_origin_with_fewer_partitions_gets_its_letters_by_key(scene):
     assert sorted(found) == list(range(8))
     assert [found[number] for number in range(4)] == [1, 1, 1, 1]
     assert {found[number] for number in range(4, 8)} <= {0, 1}
-    assert [(tally.replayed, tally.skipped) for tally in await scene.tallies()] == [(8, {})]
+    assert [(progress.replayed, progress.skipped) for progress in await scene.all_progress()] == [(8, {})]
 
 
 def tries(folder: Path) -> int:
@@ -202,13 +209,13 @@ async def test_a_bounced_broker_loses_and_repeats_nothing(bed, tmp_path):
     said = bed.part(part)
     address, ports = said["address"], said["ports"]
     async with stage(f"{address}:{ports[0]}") as scene:
-        await bury(scene, 20_000)
-        process = await Pod(tmp_path, scene, rate={"maxInFlight": 100}).start()
+        await bury_numbers(scene, 20_000)
+        process = await ReplayPod(tmp_path, scene, rate={"maxInFlight": 100}).start()
         for share, most in ((10, 0), (40, 2 * backoff.MAX_TRIES), (70, 0)):
-            await arrived(scene, 20_000 * share // 100, process)
+            await wait_for_arrivals(scene, 20_000 * share // 100, process)
             processes.kill(processes.of_bed(bed.directory, part.name))
             wanted = tries(tmp_path) + most
-            async with asyncio.timeout(4 * PATIENCE):
+            async with asyncio.timeout(4 * TIMEOUT_S):
                 while tries(tmp_path) < wanted:
                     await asyncio.sleep(0.2)
             await asyncio.to_thread(kafka_part.start, bed.directory, part.name, address, *ports)
@@ -217,9 +224,9 @@ async def test_a_bounced_broker_loses_and_repeats_nothing(bed, tmp_path):
                 while len(await scene.numbers()) == before:
                     await asyncio.sleep(0.2)
         log = tmp_path / "log"
-        assert await asyncio.wait_for(process.wait(), 4 * PATIENCE) == exit_status.FINISHED, log.read_text()[-2_000:]
+        assert await asyncio.wait_for(process.wait(), 4 * TIMEOUT_S) == exit_status.FINISHED, log.read_text()[-2_000:]
         assert len(log.read_text().splitlines()) < 500
-        await check_all_once(scene, 20_000)
+        await assert_all_replayed_once(scene, 20_000)
     processes.stop(processes.of_bed(bed.directory, part.name))
 
 

@@ -1,98 +1,68 @@
 """The same replays on a real Kafka and a real Redis: whole, killed, fenced, previewed, restored, across brokers."""
 
 import asyncio
-import json
-import os
 import signal
-import sys
-import uuid
-from contextlib import AsyncExitStack
 from pathlib import Path
 
 import pytest
 
-from deadletter.brokers.connect import open_broker
 from deadletter.brokers.errors import BrokerUnreachable
 from deadletter.brokers.types import MonitoredBox
 from deadletter.clock import now_ms
 from deadletter.core.headers import read_headers
 from deadletter.workers import backoff, exit_status
 from deadletter.workers.replay.sinks import BrokerCarrier
-from tests.workers.replaying import Scene, adds_up, letter
-from tests.workers.test_redrive import Stage
-from tests.workers.test_replay_returns import Application, live
+from tests.workers.redrive_stage import RedriveStage
+from tests.workers.replay_pods import (
+    TIMEOUT_S,
+    ReplayPod,
+    assert_all_replayed_once,
+    build_scene,
+    bury_numbers,
+    kind,
+    scene,
+    stack,
+    wait_for_arrivals,
+)
+from tests.workers.replay_scene import Application, Scene, adds_up, consume_during_waits
 
-LOCAL = ("127.0.0.0/8", "::1/128", "10.0.0.0/8")
-PATIENCE = 120
-
-
-def connection(kind: str, address: str) -> dict:
-    return {"kafka": {"bootstrapServers": [address]}} if kind == "kafka" else {"redis": {"url": address}}
-
-
-@pytest.fixture(params=["kafka", "redis"])
-def kind(request):
-    return request.param
-
-
-@pytest.fixture
-async def stack():
-    async with AsyncExitStack() as stack:
-        yield stack
-
-
-async def build(kind: str, request, stack: AsyncExitStack, partitions: int = 1) -> Scene:
-    told = connection(kind, request.getfixturevalue(kind))
-    scene = Scene(None, f"orders-{uuid.uuid4().hex[:8]}", told, 1 if kind == "redis" else partitions)
-    scene.broker = await stack.enter_async_context(open_broker(scene.assignment().broker, lambda *_: b"", LOCAL))
-    return await scene.build()
-
-
-@pytest.fixture
-async def scene(kind, request, stack):
-    return await build(kind, request, stack)
-
-
-async def bury(scene: Scene, count: int, first: int = 0) -> None:
-    for start in range(first, first + count, 500):
-        numbers = range(start, min(start + 500, first + count))
-        await scene.bury(*(letter(number, origin=scene.name) for number in numbers))
+__all__ = ["kind", "scene", "stack"]  # fixtures
 
 
 async def test_a_whole_replay_arrives_once_in_order_with_an_exact_tally(scene):
-    await bury(scene, 1_200)
+    await bury_numbers(scene, 1_200)
     ending = await scene.replay()
     assert (ending.code, ending.reason) == (exit_status.FINISHED, "AllReplayed")
     assert await scene.numbers() == list(range(1_200))
-    (tally,) = await scene.tallies()
-    assert (tally.scanned, tally.matched, tally.replayed, tally.phase) == (1_200, 1_200, 1_200, "Finished")
+    (progress,) = await scene.all_progress()
+    assert (progress.scanned, progress.matched, progress.replayed, progress.phase) == (1_200, 1_200, 1_200, "Finished")
     assert await scene.open_letters() == []
 
 
 async def test_a_preview_is_taken_exactly_and_its_letters_accounted_for(scene):
-    await bury(scene, 40)
+    await bury_numbers(scene, 40)
     await scene.replay("dry", mode="DryRun", select={"where": "payload.n % 4 == 0"})
-    (dry,) = await scene.tallies("dry")
+    (dry,) = await scene.all_progress("dry")
     assert (dry.matched, dry.replayed) == (10, 0)
     assert await scene.numbers() == []
     await scene.replay("one", select={"ids": [dry.samples[1]]})
-    await bury(scene, 4, first=40)
+    await bury_numbers(scene, 4, first=40)
     await scene.replay("apply", preview_uid="dry")
-    (tally,) = await scene.tallies("apply")
-    assert (tally.matched, tally.replayed, sum(tally.skipped.values())) == (10, 9, 1)
+    (progress,) = await scene.all_progress("apply")
+    assert (progress.matched, progress.replayed, sum(progress.skipped.values())) == (10, 9, 1)
     assert sorted(await scene.numbers()) == list(range(0, 40, 4))
-    assert adds_up([tally])
+    assert adds_up([progress])
 
 
 async def test_archived_letters_come_back_and_discarded_ones_do_not(scene):
-    await bury(scene, 9)
+    await bury_numbers(scene, 9)
     await scene.replay("archive", action="Archive", select={"where": "payload.n < 3"})
     await scene.replay("discard", action="Discard", select={"where": "payload.n < 6"})
     assert await scene.open_letters() == [6, 7, 8]
     await scene.replay("restore", select={"state": "Archived"})
     assert await scene.numbers() == [0, 1, 2]
-    (tally,) = await scene.tallies("restore")
-    assert (tally.matched, tally.replayed) == (3, 3)
+    (progress,) = await scene.all_progress("restore")
+    assert (progress.matched, progress.replayed) == (3, 3)
     again = await scene.replay("again", select={"state": "Archived"})
     assert again.reason == "NothingMatched"
 
@@ -100,18 +70,18 @@ async def test_archived_letters_come_back_and_discarded_ones_do_not(scene):
 @pytest.mark.parametrize("keeps_headers", [True, False])
 async def test_letters_that_fail_again_are_counted_exactly(scene, monkeypatch, keeps_headers):
     application = Application(scene, {1, 4}, keeps_headers, partition=0)
-    live(monkeypatch, application)
-    await bury(scene, 8)
+    consume_during_waits(monkeypatch, application)
+    await bury_numbers(scene, 8)
     ending = await scene.replay(verify={"window": "1ms", "maxFailureShare": 50})
     assert ending.reason == "AllReplayed"
-    (tally,) = await scene.tallies()
-    assert (tally.replayed, tally.failed_again, tally.phase) == (8, 2, "Finished")
+    (progress,) = await scene.all_progress()
+    assert (progress.replayed, progress.failed_again, progress.phase) == (8, 2, "Finished")
     assert sorted(await scene.open_letters()) == [1, 4]
 
 
 async def test_a_canary_that_fails_stops_by_itself(scene, monkeypatch):
-    live(monkeypatch, Application(scene, set(range(9)), keeps_headers=False, partition=0))
-    await bury(scene, 9)
+    consume_during_waits(monkeypatch, Application(scene, set(range(9)), keeps_headers=False, partition=0))
+    await bury_numbers(scene, 9)
     ending = await scene.replay(canary={"steps": [2], "wait": "1ms", "maxFailureShare": 10})
     assert (ending.code, ending.reason) == (exit_status.FAILED, "FailureShareExceeded")
     assert await scene.numbers() == [0, 1]
@@ -120,11 +90,11 @@ async def test_a_canary_that_fails_stops_by_itself(scene, monkeypatch):
 
 async def test_a_redrive_counts_its_rounds_without_our_headers(scene):
     application = Application(scene, {1}, keeps_headers=False, partition=0)
-    stage = Stage(scene)
-    await bury(scene, 2)
+    stage = RedriveStage(scene)
+    await bury_numbers(scene, 2)
     sent = []
     for _ in range(4):
-        sent.append(await stage.after(60))
+        sent.append(await stage.run_after(60))
         await application.consume()
         stage.restart()
     assert sent == [2, 1, 0, 0]
@@ -132,157 +102,114 @@ async def test_a_redrive_counts_its_rounds_without_our_headers(scene):
 
 
 async def test_to_the_retry_box_letters_are_parked_due_now(scene):
-    await bury(scene, 5)
+    await bury_numbers(scene, 5)
     ending = await scene.replay(target={"kind": "Retry"})
     assert ending.reason == "AllReplayed"
     watched = MonitoredBox(scene.boxes.dead, scene.boxes.ledger, scene.boxes.retry)
     registers = scene.broker.monitor()
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(TIMEOUT_S):
         reading = None
         while reading is None or not reading.caught_up:
             reading = (await registers.sweep([watched], now_ms()))[scene.boxes.dead]
     await registers.close()
     assert (reading.depth, reading.parked) == (0, 5)
-    assert [tally.replayed for tally in reading.progress["uid-1"]] == [5]
-
-
-class Pod:
-    """A replayer in a process of its own, as the Job runs it."""
-
-    def __init__(self, folder: Path, scene: Scene, **spec) -> None:
-        self.folder = folder
-        self.last = folder / "termination"
-        told = scene.assignment(allow=LOCAL, **spec)
-        (folder / "assignment.json").write_text(told.model_dump_json(by_alias=True))
-
-    async def start(self) -> asyncio.subprocess.Process:
-        places = {
-            "DLQ_ASSIGNMENT_DIR": str(self.folder),
-            "DLQ_TERMINATION_LOG": str(self.last),
-            "DLQ_HEALTH_PORT": "0",
-            "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
-        }
-        words = (sys.executable, "-m", "deadletter", "replay")
-        log = (self.folder / "log").open("ab")
-        return await asyncio.create_subprocess_exec(*words, env=os.environ | places, stderr=log, stdout=log)
-
-    async def finish(self) -> int:
-        return await asyncio.wait_for((await self.start()).wait(), PATIENCE)
-
-    @property
-    def word(self) -> dict:
-        return json.loads(self.last.read_text())
-
-
-async def arrived(scene: Scene, count: int, process: asyncio.subprocess.Process) -> None:
-    """Until so many have arrived, or the process has ended by itself."""
-    async with asyncio.timeout(PATIENCE):
-        while process.returncode is None and len(await scene.numbers()) < count:
-            await asyncio.sleep(0.02)
+    assert [progress.replayed for progress in reading.progress["uid-1"]] == [5]
 
 
 async def kill_run(scene: Scene, folder: Path, letters: int, at: list[int]) -> None:
-    pod = Pod(folder, scene, rate={"maxInFlight": max(4, letters // 100)})
+    pod = ReplayPod(folder, scene, rate={"maxInFlight": max(4, letters // 100)})
     for share in at:
         process = await pod.start()
-        await arrived(scene, letters * share // 100, process)
+        await wait_for_arrivals(scene, letters * share // 100, process)
         if process.returncode is None:
             process.send_signal(signal.SIGKILL)
-        await asyncio.wait_for(process.wait(), PATIENCE)
-    assert await pod.finish() == 0, (folder / "log").read_text()[-2_000:]
-    assert pod.word["reason"] == "AllReplayed"
-
-
-async def check_all_once(scene: Scene, letters: int) -> None:
-    assert await scene.numbers() == list(range(letters))
-    (tally,) = await scene.tallies()
-    assert (tally.scanned, tally.matched, tally.replayed) == (letters, letters, letters)
-    assert (tally.phase, tally.reason) == ("Finished", "AllReplayed")
-    assert await scene.open_letters() == []
+        await asyncio.wait_for(process.wait(), TIMEOUT_S)
+    assert await pod.run_to_end() == 0, (folder / "log").read_text()[-2_000:]
+    assert pod.termination_message["reason"] == "AllReplayed"
 
 
 async def test_a_killed_replayer_loses_and_repeats_nothing(scene, tmp_path):
-    await bury(scene, 3_000)
+    await bury_numbers(scene, 3_000)
     await kill_run(scene, tmp_path, 3_000, [10, 60])
-    await check_all_once(scene, 3_000)
+    await assert_all_replayed_once(scene, 3_000)
 
 
 @pytest.mark.kill
 async def test_a_replayer_killed_at_every_tenth_loses_and_repeats_nothing(scene, tmp_path):
-    await bury(scene, 100_000)
+    await bury_numbers(scene, 100_000)
     await kill_run(scene, tmp_path, 100_000, list(range(5, 100, 10)))
-    await check_all_once(scene, 100_000)
+    await assert_all_replayed_once(scene, 100_000)
 
 
 async def test_a_stopped_replayer_ends_its_step_and_the_next_goes_on(scene, tmp_path):
-    await bury(scene, 600)
+    await bury_numbers(scene, 600)
     (tmp_path / "live.json").write_text('{"rate": {"perSecond": 50}}')
-    pod = Pod(tmp_path, scene)
+    pod = ReplayPod(tmp_path, scene)
     process = await pod.start()
-    await arrived(scene, 10, process)
+    await wait_for_arrivals(scene, 10, process)
     process.send_signal(signal.SIGTERM)
-    assert await asyncio.wait_for(process.wait(), PATIENCE) == exit_status.STOPPED
-    assert pod.word["reason"] == "Stopped"
-    (tally,) = await scene.tallies()
-    assert (tally.replayed, tally.phase) == (len(await scene.numbers()), "Running")
+    assert await asyncio.wait_for(process.wait(), TIMEOUT_S) == exit_status.STOPPED
+    assert pod.termination_message["reason"] == "Stopped"
+    (progress,) = await scene.all_progress()
+    assert (progress.replayed, progress.phase) == (len(await scene.numbers()), "Running")
     (tmp_path / "live.json").unlink()
-    assert await pod.finish() == 0
-    await check_all_once(scene, 600)
+    assert await pod.run_to_end() == 0
+    await assert_all_replayed_once(scene, 600)
 
 
 async def test_what_a_deleted_replay_had_not_sent_is_there_for_the_next(scene, tmp_path):
-    await bury(scene, 600)
+    await bury_numbers(scene, 600)
     (tmp_path / "live.json").write_text('{"rate": {"perSecond": 50}}')
-    process = await Pod(tmp_path, scene).start()
-    await arrived(scene, 10, process)
+    process = await ReplayPod(tmp_path, scene).start()
+    await wait_for_arrivals(scene, 10, process)
     process.send_signal(signal.SIGTERM)
-    assert await asyncio.wait_for(process.wait(), PATIENCE) == exit_status.STOPPED
+    assert await asyncio.wait_for(process.wait(), TIMEOUT_S) == exit_status.STOPPED
     sent = len(await scene.numbers())
     await scene.broker.delete_replay_records(scene.boxes.ledger, "uid-1")
     assert await scene.open_letters() == list(range(sent, 600))
     await scene.replay("uid-2")
     assert await scene.numbers() == list(range(600))
-    assert [tally.replayed for tally in await scene.tallies("uid-2")] == [600 - sent]
+    assert [progress.replayed for progress in await scene.all_progress("uid-2")] == [600 - sent]
 
 
 async def test_a_rate_changes_while_it_runs(scene, tmp_path):
-    await bury(scene, 2_000)
+    await bury_numbers(scene, 2_000)
     live = tmp_path / "live.json"
     live.write_text('{"rate": {"perSecond": 1}}')
-    pod = Pod(tmp_path, scene)
+    pod = ReplayPod(tmp_path, scene)
     process = await pod.start()
-    await arrived(scene, 1, process)
+    await wait_for_arrivals(scene, 1, process)
     live.write_text('{"rate": {"perSecond": 1000000}}')
-    assert await asyncio.wait_for(process.wait(), PATIENCE) == 0
-    await check_all_once(scene, 2_000)
+    assert await asyncio.wait_for(process.wait(), TIMEOUT_S) == 0
+    await assert_all_replayed_once(scene, 2_000)
 
 
 async def test_a_zombie_is_fenced(scene, tmp_path):
-    await bury(scene, 400)
+    await bury_numbers(scene, 400)
     slow, fast = tmp_path / "slow", tmp_path / "fast"
     slow.mkdir()
     fast.mkdir()
     (slow / "live.json").write_text('{"rate": {"perSecond": 20}}')
-    zombie, heir = Pod(slow, scene), Pod(fast, scene)
+    zombie, heir = ReplayPod(slow, scene), ReplayPod(fast, scene)
     process = await zombie.start()
-    await arrived(scene, 5, process)
+    await wait_for_arrivals(scene, 5, process)
     process.send_signal(signal.SIGSTOP)
     try:
-        assert await heir.finish() == 0
+        assert await heir.run_to_end() == 0
     finally:
         process.send_signal(signal.SIGCONT)
-    assert await asyncio.wait_for(process.wait(), PATIENCE) == exit_status.FENCED
-    assert zombie.word["reason"] == "Fenced"
-    await check_all_once(scene, 400)
+    assert await asyncio.wait_for(process.wait(), TIMEOUT_S) == exit_status.FENCED
+    assert zombie.termination_message["reason"] == "Fenced"
+    await assert_all_replayed_once(scene, 400)
 
 
 @pytest.mark.parametrize(("here", "there"), [("kafka", "redis"), ("redis", "kafka")])
 async def test_letters_cross_from_one_broker_to_the_other(here, there, request, stack, tmp_path):
-    near, far = await build(here, request, stack), await build(there, request, stack)
-    await bury(near, 30)
+    near, far = await build_scene(here, request, stack), await build_scene(there, request, stack)
+    await bury_numbers(near, 30)
     target = {"kind": "Queue", "box": far.name, "broker": far.connection}
-    pod = Pod(tmp_path, near, target=target)
-    assert await pod.finish() == 0, (tmp_path / "log").read_text()[-2_000:]
+    pod = ReplayPod(tmp_path, near, target=target)
+    assert await pod.run_to_end() == 0, (tmp_path / "log").read_text()[-2_000:]
     assert sorted(await far.numbers()) == list(range(30))
     assert await near.open_letters() == []
     known = read_headers(dict((await far.messages())[0].headers))
@@ -307,21 +234,21 @@ async def test_what_crossed_before_it_was_settled_crosses_again_under_the_same_i
     here, there, request, stack, monkeypatch
 ):
     monkeypatch.setattr(backoff, "FIRST_WAIT_S", 0.01)
-    near, far = await build(here, request, stack), await build(there, request, stack)
-    await bury(near, 5)
+    near, far = await build_scene(here, request, stack), await build_scene(there, request, stack)
+    await bury_numbers(near, 5)
     told = near.assignment(target={"kind": "Queue", "box": far.name})
     ending = await near.run(told, sink=Torn(far.broker, told.uid))
     assert ending.reason == "AllReplayed"
     ids = [read_headers(dict(message.headers)).id for message in await far.messages()]
     assert sorted(ids) == sorted([*set(ids)] * (1 if there == "redis" else 2))
     assert len(set(ids)) == 5
-    assert [(tally.matched, tally.replayed) for tally in await near.tallies()] == [(5, 5)]
+    assert [(progress.matched, progress.replayed) for progress in await near.all_progress()] == [(5, 5)]
 
 
 async def test_letters_at_the_places_of_earlier_ones_cross_too(request, stack):
     """As in a topic that was made again, or in one of the same name on a third broker."""
-    near, far = await build("kafka", request, stack), await build("redis", request, stack)
-    await bury(near, 3)
+    near, far = await build_scene("kafka", request, stack), await build_scene("redis", request, stack)
+    await bury_numbers(near, 3)
     for uid in ("uid-1", "uid-2"):
         told = near.assignment(uid, target={"kind": "Queue", "box": far.name})
         assert (await near.run(told, sink=BrokerCarrier(far.broker, uid))).reason == "AllReplayed"
