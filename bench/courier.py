@@ -37,8 +37,7 @@ from deadletter.brokers.types import Publication
 from deadletter.core.box_spec import BoxSpec
 from deadletter.core.letters import Message, Place
 from deadletter.workers.courier.courier import Courier
-from deadletter.workers.courier.main import subscription_spec
-from deadletter.workers.delivery.http.delivery import HttpMessageDelivery
+from deadletter.workers.courier.main import delivery_for, subscription_spec
 from deadletter.workers.process import tune_gc
 from tests.bed import beds
 
@@ -150,37 +149,40 @@ def assignment(url: str, prefix: str, spec: BrokerConnectionSpec, **more: Any) -
     )
 
 
-class Timed(HttpMessageDelivery):
-    """A deliverer that keeps how long each delivery took."""
+class TimedDelivery:
+    """A delivery that records the duration of each attempt."""
 
-    def __init__(self, told: CourierAssignment) -> None:
-        super().__init__(told, no_secret)
+    def __init__(self, assignment: CourierAssignment) -> None:
+        self._delivery = delivery_for(assignment, no_secret)
         self.seconds: list[float] = []
         self.first = 0.0
 
-    async def attempt(self, claim):
+    async def attempt(self, message, metadata):
         began = time.perf_counter()
         self.first = self.first or began
-        outcome = await super().attempt(claim)
+        outcome = await self._delivery.attempt(message, metadata)
         self.seconds.append(time.perf_counter() - began)
         return outcome
+
+    async def close(self) -> None:
+        await self._delivery.close()
 
 
 async def courier(url: str, spec: BrokerConnectionSpec, count: int, bad: int = 0) -> tuple[float, float, float]:
     """Deliveries per second, CPU seconds each and the 99th percentile of a delivery."""
     async with queue(spec, count, bad) as (broker, prefix):
         told = assignment(url, prefix, spec)
-        deliverer, stop = Timed(told), asyncio.Event()
+        delivery, stop = TimedDelivery(told), asyncio.Event()
         async with broker.subscribe(subscription_spec(told, "bench")) as desk:
             used = cpu()
-            work = asyncio.ensure_future(Courier(told, desk, deliverer).run(stop))
-            while len(deliverer.seconds) < count:
+            work = asyncio.ensure_future(Courier(told, desk, delivery).run(stop))
+            while len(delivery.seconds) < count:
                 await asyncio.sleep(0.02)
-            took, spent = time.perf_counter() - deliverer.first, cpu() - used
+            took, spent = time.perf_counter() - delivery.first, cpu() - used
             stop.set()
             await work
-        await deliverer.close()
-        return count / took, spent / count, quantiles(deliverer.seconds, n=100)[98]
+        await delivery.close()
+        return count / took, spent / count, quantiles(delivery.seconds, n=100)[98]
 
 
 def run(work):

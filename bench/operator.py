@@ -19,7 +19,7 @@ from bench import lines
 from deadletter.api.broker_connections import BrokerConnection
 from deadletter.api.dead_letter_queues import DeadLetterQueue
 from deadletter.core.box_spec import BoxSpec
-from deadletter.kube import CONNECTIONS, QUEUES, Cluster, connect
+from deadletter.kube import CONNECTIONS, QUEUES, KubeClient, connect
 from deadletter.plan.boxes import plan_boxes
 from tests.bed import beds
 from tests.bed.control import ApiServer
@@ -66,7 +66,7 @@ def is_ready(found: dict[str, Any]) -> bool:
     return seen and any(one["type"] == "Ready" and one["status"] == "True" for one in status.get("conditions", ()))
 
 
-async def until_ready(cluster: Cluster, namespace: str, count: int) -> float:
+async def until_ready(cluster: KubeClient, namespace: str, count: int) -> float:
     """Seconds until all queues are Ready for their newest generation."""
     began = time.monotonic()
     while time.monotonic() - began < DEADLINE:
@@ -103,7 +103,7 @@ def memory(operator: Operator) -> float:
     return int(re.findall(r"VmHWM:\s+(\d+)", text)[0]) / 1024
 
 
-async def creations(cluster: Cluster, namespace: str, count: int, tag: str) -> float:
+async def creations(cluster: KubeClient, namespace: str, count: int, tag: str) -> float:
     """The 95th percentile of create-to-Ready, all created at once."""
     names = [f"new-{tag}-{number}" for number in range(count)]
     made: dict[str, float] = {}
@@ -147,14 +147,14 @@ def as_topic(box: BoxSpec) -> NewTopic:
     return NewTopic(box.name, 1, 1, topic_configs={"retention.ms": str(box.retention_ms), **box.config})
 
 
-async def own_boxes(cluster: Cluster, namespace: str, name: str) -> None:
+async def own_boxes(cluster: KubeClient, namespace: str, name: str) -> None:
     """Record the boxes of a queue as its own."""
     dead = f"{namespace}.{name}"
     records = [{"name": dead}, {"name": f"{dead}.ledger"}]
     await cluster.patch(QUEUES, namespace, name, {"status": {"ownedBoxes": records}}, "status")
 
 
-async def scene(server: ApiServer, kafka: str, count: int, folder: Path, cluster: Cluster) -> tuple[str, Operator]:
+async def scene(server: ApiServer, kafka: str, count: int, folder: Path, cluster: KubeClient) -> tuple[str, Operator]:
     """A namespace with `count` plain queues whose boxes exist, and an operator that is not started."""
     namespace = f"bench-{uuid.uuid4().hex[:8]}"
     server.kubectl("create", "namespace", namespace)
@@ -172,7 +172,7 @@ async def scene(server: ApiServer, kafka: str, count: int, folder: Path, cluster
     return namespace, Operator(config, namespace, folder / f"{namespace}.log", **SETTINGS)
 
 
-async def starts(operator: Operator, cluster: Cluster, namespace: str, count: int, limit: float) -> None:
+async def starts(operator: Operator, cluster: KubeClient, namespace: str, count: int, limit: float) -> None:
     """The first start, which writes every status, and one after it, which writes none."""
     operator.start()
     lines.bound(f"operator-start-{count}", "s", await until_ready(cluster, namespace, count), limit)
@@ -193,7 +193,7 @@ async def rest(server: ApiServer, count: int, seconds: float) -> None:
     lines.bound(f"operator-idle-requests-{count}", "requests/s", (after[0] - before[0]) / spent, 20)
 
 
-async def changes(cluster: Cluster, namespace: str, count: int) -> float:
+async def changes(cluster: KubeClient, namespace: str, count: int) -> float:
     """Seconds from the first of many changed specs until all are Ready again."""
     began = time.monotonic()
     change = {"spec": {"alerts": {"depth": 7}}}

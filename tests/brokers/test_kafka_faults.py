@@ -214,8 +214,8 @@ async def test_what_was_produced_is_known_by_its_place(broker: Broker) -> None:
     produced = await broker.published_positions(boxes.ledger, "uid-1")
     arrived = await contents(broker, boxes.target)
     assert len(produced) == 3
-    assert all(produced.holds(boxes.target, 0, one.place.offset) for one in arrived)
-    assert not produced.holds(boxes.target, 0, 1_000)
+    assert all(produced.contains(boxes.target, 0, one.place.offset) for one in arrived)
+    assert not produced.contains(boxes.target, 0, 1_000)
     await broker.delete_replay_records(boxes.ledger, "uid-1")
     assert len(await broker.published_positions(boxes.ledger, "uid-1")) == 0
 
@@ -236,7 +236,7 @@ async def test_partitions_that_publish_to_one_place_hide_nothing_from_each_other
             step = CommitBatch(tally_of([one]), republish(other, [one]), {SettledAs.Replayed: [one.place.offset]})
             await movers[one.place.partition].commit(step)
     produced = await broker.published_positions(boxes.ledger, "uid-1")
-    assert all(produced.holds(other, 0, one.place.offset) for one in await contents(broker, other))
+    assert all(produced.contains(other, 0, one.place.offset) for one in await contents(broker, other))
     assert len(produced) == 8
 
 
@@ -305,7 +305,7 @@ async def test_due_letters_of_one_partition_are_not_forgotten_over_another(
         for claim in await claim_some(desk, 2):
             await desk.settle(claim, Parked(claim.message, now() + 3_600_000))
         async with asyncio.timeout(PATIENCE):
-            while desk.parked < 2:
+            while desk.parked_letters < 2:
                 await desk.claim(1)
         for work in desk._works.values():  # type: ignore[attr-defined]
             work._waiting = [(0, *one[1:]) for one in getattr(work, "_waiting", ())]  # their time has come
@@ -325,7 +325,7 @@ async def test_a_letter_settled_by_another_is_not_kept(broker: Broker) -> None:
         (claim,) = await claim_some(desk, 1)
         await desk.settle(claim, Parked(claim.message, now() + 3_600_000))
         async with asyncio.timeout(PATIENCE):
-            while not desk.parked:
+            while not desk.parked_letters:
                 await desk.claim(1)
         work = desk._works[TopicPartition(boxes.retry, 0)]  # type: ignore[attr-defined]
         work._settled.add(SettledAs.Delivered, work._open)

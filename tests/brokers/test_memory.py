@@ -71,7 +71,7 @@ async def test_an_expelled_desk_holds_nothing(server: MemoryServer, broker: Brok
     async with broker.subscribe(boxes.desk("pod-0")) as first, broker.subscribe(boxes.desk("pod-1")) as second:
         (claim,) = await first.claim(1)
         assert await second.claim(1) == []
-        server.expel(boxes.source, boxes.group, "pod-0")
+        server.release_claims(boxes.source, boxes.group, "pod-0")
         assert not first.holds(claim)
         with pytest.raises(Fenced):
             await first.settle(claim, Parked(claim.message, 0))

@@ -24,7 +24,7 @@ from tests.bed import beds, processes
 from tests.bed import kafka as kafka_bed
 from tests.brokers.opening import LOOPBACK, fresh_name, kafka_at, no_secrets
 from tests.brokers.staging import PATIENCE, Boxes, claim_some, lay, make_boxes, now, numbered, settle_all
-from tests.plan.things import connection, delivered
+from tests.plan.builders import connection, delivered_queue
 
 BROKER = "kafka"
 HOUR = 3_600_000
@@ -57,7 +57,7 @@ async def park(desk: KafkaSubscription, count: int, due_at: int) -> None:
     claims = await claim_some(desk, count)
     await asyncio.gather(*(desk.settle(one, Parked(one.message, due_at)) for one in claims))
     async with asyncio.timeout(PATIENCE):
-        while desk.parked < count:
+        while desk.parked_letters < count:
             await desk.claim(1)
 
 
@@ -79,7 +79,7 @@ async def see_retention_run(broker: Broker) -> None:
 
 async def test_a_brokers_retention_by_size_deletes_no_letter(small: str) -> None:
     name = fresh_name("size")
-    queue = delivered(source={"name": name, "group": "billing"})
+    queue = delivered_queue(source={"name": name, "group": "billing"})
     names = queue.boxes(redis=False)
     boxes = Boxes(name, names.dead, names.retry or "", names.ledger, "", "billing")
     async with open_broker(kafka_at(small), no_secrets, LOOPBACK) as broker:
@@ -117,12 +117,12 @@ async def test_the_courier_counts_and_logs_letters_that_are_gone_and_goes_on(
         with capture_logs() as logs:
             claims = await work.claim_due(now() + 2 * HOUR, 100, 1 << 30)
         assert [one.message.value for one in claims] == [b"v3", b"v4"]
-        assert desk.lost == 3
+        assert desk.lost_letters == 3
         said = [one for one in logs if one["event"] == "parked letters lost"]
         assert [(one["topic"], one["partition"], one["letters"]) for one in said] == [(boxes.retry, 0, 3)]
         assert list(work._open) == [3, 4], "nothing of the lost ones holds the trimming back"
         await settle_all(desk, claims)
-        assert desk.parked == 0
+        assert desk.parked_letters == 0
 
 
 async def test_letters_that_a_successor_settled_and_trimmed_are_not_lost(
@@ -140,7 +140,7 @@ async def test_letters_that_a_successor_settled_and_trimmed_are_not_lost(
         await delete(broker, boxes.retry, 3)
     assert isinstance(work, retry_partition.RetryPartition)
     assert await work.claim_due(now(), 100, 1 << 30) == []
-    assert first.lost == 0
+    assert first.lost_letters == 0
 
 
 async def readings(registers: BoxMonitor, boxes: Boxes, parked: int) -> list[BoxStats]:

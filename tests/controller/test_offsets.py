@@ -11,7 +11,7 @@ import pytest
 from deadletter.api.broker_connections import BrokerConnectionSpec
 from deadletter.brokers.connect import open_broker
 from deadletter.brokers.contract import Broker
-from deadletter.brokers.group_offsets import RESUME_FROM
+from deadletter.brokers.group_offsets import RESUME_FROM_ANNOTATION
 from deadletter.brokers.types import SubscriptionSpec
 from deadletter.core.box_spec import BoxSpec
 from deadletter.core.heartbeats import WorkerStatus
@@ -79,10 +79,10 @@ class Queue:
         return self.place.get("deployment", "orders-courier")["spec"]["template"]
 
     def resume(self, value: str) -> None:
-        self.place.kubectl("annotate", "dlq", "orders", f"{RESUME_FROM}={value}")
+        self.place.kubectl("annotate", "dlq", "orders", f"{RESUME_FROM_ANNOTATION}={value}")
 
     def until_consumed(self) -> None:
-        until("consumed", lambda: RESUME_FROM not in self.place.get("dlq", "orders")["metadata"].get("annotations", {}))
+        until("consumed", lambda: RESUME_FROM_ANNOTATION not in self.place.get("dlq", "orders")["metadata"].get("annotations", {}))
 
     def events(self, reason: str) -> list[dict[str, Any]]:
         chosen = f"involvedObject.name=orders,reason={reason}"
@@ -139,7 +139,7 @@ def test_lost_offsets_are_reported_and_resumed_once(
     said = lost(place)
     assert queue.group in said["message"]
     assert queue.source in said["message"]
-    assert RESUME_FROM in said["message"]
+    assert RESUME_FROM_ANNOTATION in said["message"]
     assert place.condition("dlq", "orders", "CourierAvailable")["reason"] == "GroupOffsetsLost"
     (event,) = until("event", lambda: queue.events("GroupOffsetsLost"))  # it follows the condition
     assert event["type"] == "Warning"

@@ -20,7 +20,7 @@ from deadletter.kube import CONNECTIONS, QUEUES, Body
 from deadletter.plan.findings import Finding
 from deadletter.plan.queue_status import queue_status
 from deadletter.settings import Settings
-from tests.plan.things import connection, meta, plain
+from tests.plan.builders import connection, metadata, plain_queue
 
 DEAD = "orders.dead"
 
@@ -29,7 +29,7 @@ class Api:
     """Keeps what is written of the one queue."""
 
     def __init__(self) -> None:
-        self.body: Body = {"metadata": meta("orders", resourceVersion="1"), "spec": plain().spec.to_wire()}
+        self.body: Body = {"metadata": metadata("orders", resourceVersion="1"), "spec": plain_queue().spec.to_wire()}
 
     async def patch(self, _resource: Any, _namespace: str, _name: str, patch: Body, _sub: str = "") -> Body:
         status = {**self.body.get("status", {}), **patch.get("status", {})}
@@ -62,7 +62,7 @@ class Scene:
     def __init__(self) -> None:
         self.api, self.broker = Api(), Stale()
         self.context = OperatorContext(Settings(), self.api)  # type: ignore[arg-type]
-        body = {"metadata": meta("broker", resourceVersion="1"), "spec": connection().spec.to_wire()}
+        body = {"metadata": metadata("broker", resourceVersion="1"), "spec": connection().spec.to_wire()}
         self.context.informers[CONNECTIONS].upsert(body)
         line = PooledBroker(connection().spec, nullcontext(self.broker), self.broker, None)  # type: ignore[arg-type]
 
@@ -73,7 +73,7 @@ class Scene:
 
     async def reconcile(self) -> Finding | None:
         """One pass, as far as boxes are concerned; the records are stored at its end."""
-        self.context.surveys.clear()
+        self.context.observed.surveys.clear()
         self.context.informers[QUEUES].upsert(self.api.body)
         queue = DeadLetterQueue.from_body(self.api.body)
         found = await boxes.ensure_boxes(self.context, queue, connection())
@@ -126,7 +126,7 @@ async def test_a_box_created_before_a_lost_reply_is_ours(scene: Scene) -> None:
 
 async def test_a_queue_that_is_created_again_during_a_pass_does_not_inherit_its_records(scene: Scene) -> None:
     def create_again() -> None:
-        new = {**scene.api.body, "metadata": meta("orders", uid="uid-2", resourceVersion="9"), "status": {}}
+        new = {**scene.api.body, "metadata": metadata("orders", uid="uid-2", resourceVersion="9"), "status": {}}
         scene.context.on_change(QUEUES, scene.api.body, new)
         scene.context.informers[QUEUES].upsert(new)
         scene.api.body = new

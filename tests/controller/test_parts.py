@@ -14,7 +14,7 @@ from deadletter.controller.health import liveness_problem
 from deadletter.controller.state.dependents import BY_BROKER, BY_DEAD_NAME, QUEUE_INDEXES, REPLAY_INDEXES, BY_ROUTE_TARGET
 from deadletter.controller.state.informer import InformerSpec, Informer
 from deadletter.controller.state.workqueue import WorkQueue
-from deadletter.kube import QUEUES, REPLAYS, Body, Bucket
+from deadletter.kube import QUEUES, REPLAYS, Body, RequestThrottle
 from deadletter.settings import Settings
 
 
@@ -79,16 +79,16 @@ def test_a_selection_is_kept_while_a_replay_that_has_not_ended_takes_it() -> Non
 
 
 def test_a_bucket_that_is_shut_lets_nothing_through() -> None:
-    bucket = Bucket(rate=100, burst=200)
+    bucket = RequestThrottle(rate=100, burst=200)
     now = time.monotonic()
     assert bucket._wait(now) == 0
-    bucket.shut(5)
+    bucket.pause(5)
     assert bucket._wait(now + 1) > 3
     assert bucket._wait(now + 60) == 0
 
 
 def test_a_burst_is_followed_by_the_rate() -> None:
-    bucket = Bucket(rate=10, burst=3)
+    bucket = RequestThrottle(rate=10, burst=3)
     assert [bucket._wait(1.0) for _ in range(4)] == [0, 0, 0, pytest.approx(0.1)]
     assert bucket._wait(1.11) == 0
 

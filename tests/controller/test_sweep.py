@@ -16,7 +16,7 @@ from deadletter.brokers import errors
 from deadletter.brokers.types import BoxState, ServerInfo
 from deadletter.clock import now_ms
 from deadletter.controller import health, sweep
-from deadletter.controller.context import BoxSurvey, ObjectKey, OperatorContext
+from deadletter.controller.context import ObjectKey, OperatorContext
 from deadletter.controller.reconcile import boxes, loop, queue
 from deadletter.controller.reconcile.facts import gather_queue_facts
 from deadletter.controller.state.broker_pool import PooledBroker
@@ -25,7 +25,7 @@ from deadletter.core.heartbeats import WorkerStatus
 from deadletter.kube import CONNECTIONS, QUEUES
 from deadletter.plan.queue_status import queue_status
 from deadletter.settings import Settings
-from tests.plan.things import NOW, connection, meta, plain
+from tests.plan.builders import NOW, connection, metadata, plain_queue
 
 KEY = ("shop", "orders")
 ORDERS = ObjectKey(QUEUES, *KEY)
@@ -35,10 +35,10 @@ DEAD = "orders.dead"
 def operating(**spec: Any) -> OperatorContext:
     """An operator that knows one queue, whose box was found and whose status says so."""
     context = OperatorContext(Settings(), SimpleNamespace())
-    for resource, thing in ((CONNECTIONS, connection()), (QUEUES, plain(**spec))):
-        body = {"metadata": meta(thing.name, resourceVersion="1"), "spec": thing.spec.to_wire()}
+    for resource, thing in ((CONNECTIONS, connection()), (QUEUES, plain_queue(**spec))):
+        body = {"metadata": metadata(thing.name, resourceVersion="1"), "spec": thing.spec.to_wire()}
         context.informers[resource].upsert(body)
-    context.surveys[KEY] = BoxSurvey((), {DEAD: BoxState(DEAD, 1)}, time.monotonic())
+    context.observed.surveys[KEY] = BoxSurvey((), {DEAD: BoxState(DEAD, 1)}, time.monotonic())
     return context
 
 
@@ -57,7 +57,7 @@ def shown() -> dict[str, float]:
     """Every series of the queue, by its metric."""
     return {
         sample.name: sample.value
-        for metric in (*metrics.OF_QUEUE, *metrics.BY_QUEUE_AND_MORE)
+        for metric in (*metrics.QUEUE_METRICS, *metrics.EXTRA_LABEL_METRICS)
         for sample in metric.collect()[0].samples
         if sample.labels.get("queue") == "orders" and not sample.name.endswith("_created")
     }
@@ -65,7 +65,7 @@ def shown() -> dict[str, float]:
 
 @pytest.fixture(autouse=True)
 def _nothing_is_shown() -> None:
-    metrics.forget_queue(*KEY)
+    metrics.remove_queue(*KEY)
 
 
 @pytest.mark.parametrize("answer", [BoxStats(3, NOW), errors.BrokerUnreachable("away"), errors.LedgerCorrupt("bad")])
@@ -73,20 +73,20 @@ async def test_a_queue_that_went_during_a_sweep_leaves_nothing_behind(answer: An
     context = operating()
 
     def answers() -> Mapping[str, Any]:
-        context.informers[QUEUES].remove({"metadata": meta("orders")})
+        context.informers[QUEUES].remove({"metadata": metadata("orders")})
         return {DEAD: answer}
 
     await sweep.sweep_broker(context, ("shop", "broker"), line(answers))
     assert shown() == {}
-    assert (context.box_stats, context.box_errors) == ({}, {})
+    assert (context.observed.stats, context.observed.read_errors) == ({}, {})
 
 
 async def test_a_new_queue_of_an_old_name_begins_with_nothing() -> None:
     context = operating(capacity={"maxLetters": 3})
     await swept(context, BoxStats(3, NOW))
     body = context.informers[QUEUES].get(*KEY) or {}
-    context.informers[QUEUES].upsert({**body, "metadata": meta("orders", resourceVersion="2", uid="another")})
-    assert (context.box_stats, context.surveys) == ({}, {})
+    context.informers[QUEUES].upsert({**body, "metadata": metadata("orders", resourceVersion="2", uid="another")})
+    assert (context.observed.stats, context.observed.surveys) == ({}, {})
 
 
 async def test_an_age_grows_while_nothing_happens(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -114,7 +114,7 @@ async def test_skipped_ledger_records_are_counted() -> None:
     for skipped in (0, 2, 0, 3):
         await swept(context, BoxStats(1, NOW, skipped=skipped))
     assert shown()["dlq_ledger_records_skipped_total"] == 5
-    metrics.forget_queue(*KEY)
+    metrics.remove_queue(*KEY)
     assert shown() == {}
 
 
@@ -122,17 +122,17 @@ async def test_letters_of_another_age_of_the_world_are_counted() -> None:
     context = operating()
     await swept(context, BoxStats(1, 2**64))
     assert shown()["dlq_letters"] == 1
-    status = queue_status(plain(), sweep.facts_from_stats(context, plain(), BoxStats(1, 2**64)), None)
+    status = queue_status(plain_queue(), sweep.facts_from_stats(context, plain_queue(), BoxStats(1, 2**64)), None)
     assert status["oldestLetterTime"].startswith("9999-12-31")
 
 
 @pytest.mark.parametrize(("spec", "at_once"), [({}, False), ({"alerts": {"depth": 1}}, True)])
 async def test_numbers_wait_for_their_time_and_a_condition_does_not(spec: dict[str, Any], at_once: bool) -> None:
     context = operating(**spec)
-    told = queue_status(plain(**spec), sweep.facts_from_stats(context, plain(**spec), BoxStats(0, None)), None)
+    told = queue_status(plain_queue(**spec), sweep.facts_from_stats(context, plain_queue(**spec), BoxStats(0, None)), None)
     body = context.informers[QUEUES].get(*KEY) or {}
-    context.informers[QUEUES].upsert({**body, "metadata": meta("orders", resourceVersion="2"), "status": told})
-    context.box_stats[KEY] = BoxStats(0, None)
+    context.informers[QUEUES].upsert({**body, "metadata": metadata("orders", resourceVersion="2"), "status": told})
+    context.observed.stats[KEY] = BoxStats(0, None)
     context.workqueue = type(context.workqueue)()
     context.status_written_at[ORDERS] = time.monotonic()
     await swept(context, BoxStats(2, NOW))
@@ -143,14 +143,14 @@ async def test_numbers_wait_for_their_time_and_a_condition_does_not(spec: dict[s
 async def test_what_only_a_reading_shows_stands_until_a_reading_succeeds() -> None:
     context = operating()
     await swept(context, errors.BoxRecreated("orders.dead: partition 0 was made anew"))
-    found = boxes.sweep_finding(context, plain())
+    found = boxes.sweep_finding(context, plain_queue())
     assert found is not None
-    assert (found.reason, found.is_transient, KEY in context.surveys) == ("BoxRecreated", False, True)
+    assert (found.reason, found.is_transient, KEY in context.observed.surveys) == ("BoxRecreated", False, True)
     context.workqueue = type(context.workqueue)()
     await swept(context, errors.BoxRecreated("orders.dead: partition 0 was made anew"))
     assert len(context.workqueue) == 0, "it was told already"
     await swept(context, BoxStats(0, None))
-    assert boxes.sweep_finding(context, plain()) is None
+    assert boxes.sweep_finding(context, plain_queue()) is None
     assert len(context.workqueue) == 1
 
 
@@ -190,7 +190,7 @@ async def test_one_pass_meets_a_broker_and_no_other_waits_for_it() -> None:
     async with asyncio.timeout(10):
         await loop.reconcile_one(context, ORDERS)
     assert ORDERS in context.workqueue._timers, "it is looked at again soon"
-    assert KEY in context.surveys, "nothing was said or forgotten"
+    assert KEY in context.observed.surveys, "nothing was said or forgotten"
     meeting.cancel()
     await context.pool.close_all()
 
@@ -202,8 +202,8 @@ async def test_queues_of_a_broker_that_is_away_do_not_wait_for_it() -> None:
     context, broker = operating(), connection()
     opened = await context.pool.get_or_open(broker)
     opened.broker, opened.last_error = line(asked).broker, errors.BrokerUnreachable("away")
-    found = await boxes.ensure_boxes(context, plain(), broker)
-    blocked = await boxes.drop_boxes(context, plain(), broker)
+    found = await boxes.ensure_boxes(context, plain_queue(), broker)
+    blocked = await boxes.drop_boxes(context, plain_queue(), broker)
     assert found is not None
     assert blocked is not None
     assert (found.reason, blocked.reason) == ("BrokerUnreachable", "DeletionBlocked")
@@ -216,9 +216,9 @@ async def test_an_owner_whose_broker_was_not_met_yet_is_met_before_a_younger_is_
     context = operating()
     for place, host, made in (("bank", "listener:9093", "2026-11-16"), ("shop", "k:9092", "2026-11-17")):
         head = {"namespace": place, "resourceVersion": "3", "creationTimestamp": f"{made}T00:00:00Z", "uid": place}
-        broker = {"metadata": meta("broker", **head), "spec": {"kafka": {"bootstrapServers": [host]}}}
+        broker = {"metadata": metadata("broker", **head), "spec": {"kafka": {"bootstrapServers": [host]}}}
         context.informers[CONNECTIONS].upsert(broker)
-        context.informers[QUEUES].upsert({"metadata": meta("orders", **head), "spec": plain().spec.to_wire()})
+        context.informers[QUEUES].upsert({"metadata": metadata("orders", **head), "spec": plain_queue().spec.to_wire()})
         cluster = its if place == "bank" else "one-cluster"
         opened = await context.pool.get_or_open(BrokerConnection.from_body(broker))
         opened.broker = SimpleNamespace(server=partial(answers, ServerInfo("Kafka", "4", 1, True, cluster)))
@@ -250,15 +250,15 @@ async def test_lost_letters_add_up_over_restarts_and_are_told_at_once() -> None:
     context = operating(
         source={"name": "orders", "group": "billing"}, delivery={"http": {"url": "http://b.example/"}}
     )
-    context.box_stats[KEY] = BoxStats(0, None)
+    context.observed.stats[KEY] = BoxStats(0, None)
     status = {"lostParkedLetters": 4, "lostParkedLettersTime": "2026-11-15T00:00:00Z"}  # of another life
     body = context.informers[QUEUES].get(*KEY) or {}
-    context.informers[QUEUES].upsert({**body, "metadata": meta("orders", resourceVersion="2"), "status": status})
+    context.informers[QUEUES].upsert({**body, "metadata": metadata("orders", resourceVersion="2"), "status": status})
     await swept(context, BoxStats(0, None))
     assert shown()["dlq_queue_parked_letters_lost"] == 4
     context.workqueue = type(context.workqueue)()
     await swept(context, BoxStats(0, None, lost=3))
     await swept(context, BoxStats(0, None, lost=1))
-    assert (context.losses[KEY].letters, len(context.workqueue)) == (8, 1)
+    assert (context.observed.losses[KEY].letters, len(context.workqueue)) == (8, 1)
     assert shown()["dlq_queue_parked_letters_lost"] == 8
-    assert shown()["dlq_queue_parked_letters_lost_timestamp_seconds"] == context.losses[KEY].at / 1000
+    assert shown()["dlq_queue_parked_letters_lost_timestamp_seconds"] == context.observed.losses[KEY].at / 1000

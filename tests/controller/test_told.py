@@ -24,7 +24,7 @@ from deadletter.plan.facts import QueueFacts
 from deadletter.plan.findings import Finding
 from deadletter.plan.queue_status import queue_status
 from deadletter.settings import Settings
-from tests.plan.things import NOW, connection, delivered, meta, plain, reading
+from tests.plan.builders import NOW, connection, delivered_queue, metadata, plain_queue, box_stats
 
 ORDERS = ObjectKey(QUEUES, "shop", "orders")
 AWAY = Finding(Reason.BrokerUnreachable, "away", True, BOXES_READY)
@@ -43,7 +43,7 @@ class Server:
     async def patch(self, *_: Any) -> Body:
         self.version += 1
         self.statuses.append(_[3]["status"])
-        return {"metadata": meta("orders", resourceVersion=str(self.version)), "spec": plain().spec.to_wire()}
+        return {"metadata": metadata("orders", resourceVersion=str(self.version)), "spec": plain_queue().spec.to_wire()}
 
     async def create(self, resource: Any, _: str, made: Body) -> None:
         assert resource is EVENTS
@@ -57,8 +57,8 @@ class Server:
 
 def told(depth: int, status: Body, found: Finding | None = None) -> Body:
     """The next status of a queue that says this."""
-    queue = plain().model_copy(update={"status": type(plain().status).model_validate(status)})
-    facts = QueueFacts(connection=connection(), stats=reading(depth, NOW if depth else None), now=NOW)
+    queue = plain_queue().model_copy(update={"status": type(plain_queue().status).model_validate(status)})
+    facts = QueueFacts(connection=connection(), stats=box_stats(depth, NOW if depth else None), now=NOW)
     return queue_status(queue, facts, found)
 
 
@@ -68,7 +68,7 @@ async def test_numbers_are_written_at_most_every_thirty_seconds() -> None:
     first = told(0, {})
 
     async def write(old: Body, new: Body) -> int:
-        await statuses.write_status(context, ORDERS, plain(), {"status": old}, new)
+        await statuses.write_status(context, ORDERS, plain_queue(), {"status": old}, new)
         return len(server.statuses)
 
     assert await write({}, first) == 1
@@ -92,7 +92,7 @@ async def test_an_event_tells_what_turned_and_nothing_else() -> None:
     heard: list[list[tuple[str, str]]] = []
     for depth, found in ((0, None), (5, None), (5, AWAY), (6, AWAY), (6, None)):
         old, status = status, told(depth, status, found)
-        await statuses.write_status(context, ORDERS, plain(), {"status": old}, status)
+        await statuses.write_status(context, ORDERS, plain_queue(), {"status": old}, status)
         heard.append(server.events.copy())
         server.events.clear()
     ready, away = [("Normal", "Reconciled")], [("Warning", "BrokerUnreachable")]
@@ -112,7 +112,7 @@ async def test_a_secret_is_read_again_after_its_time_and_sooner_when_it_is_missi
         return found
 
     assert not (await store.fact("shop", "login")).exists
-    server.there = {"metadata": meta("login"), "data": {"password": "eA=="}}
+    server.there = {"metadata": metadata("login"), "data": {"password": "eA=="}}
     assert await facts(4, 2) == [False, True]
     server.there = None
     assert await facts(58, 3) == [True, False]
@@ -128,9 +128,9 @@ async def test_a_secret_is_kept_as_long_as_a_line_needs_it() -> None:
 @pytest.mark.parametrize(
     ("queue", "reason", "asks_again"),
     [
-        (plain(brokerRef={"name": "elsewhere"}), "BrokerConnectionNotFound", False),
-        (plain(retryPolicyRef={"name": "slow"}), "RetryPolicyNotFound", False),
-        (delivered(), "ServiceNotFound", True),
+        (plain_queue(brokerRef={"name": "elsewhere"}), "BrokerConnectionNotFound", False),
+        (plain_queue(retryPolicyRef={"name": "slow"}), "RetryPolicyNotFound", False),
+        (delivered_queue(), "ServiceNotFound", True),
     ],
 )
 async def test_what_a_snapshot_will_tell_is_not_asked_for_again_and_again(
@@ -138,16 +138,16 @@ async def test_what_a_snapshot_will_tell_is_not_asked_for_again_and_again(
 ) -> None:
     server: Any = Server()
     context = OperatorContext(Settings(), server)
-    broker = {"metadata": meta("broker", resourceVersion="1"), "spec": connection().spec.to_wire()}
+    broker = {"metadata": metadata("broker", resourceVersion="1"), "spec": connection().spec.to_wire()}
     context.informers[CONNECTIONS].upsert(broker)
-    body = {"metadata": meta("orders", resourceVersion="1"), "spec": queue.spec.to_wire()}
+    body = {"metadata": metadata("orders", resourceVersion="1"), "spec": queue.spec.to_wire()}
     assert await queues.reconcile(context, ORDERS, queue, body) is asks_again
     assert server.statuses[0]["conditions"][0]["reason"] == reason
 
 
 async def test_many_that_wait_ask_together_at_most_twenty_times_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
     context = OperatorContext(Settings(), cast("Any", Server()))
-    body = {"metadata": meta("orders", resourceVersion="1"), "spec": plain().spec.to_wire()}
+    body = {"metadata": metadata("orders", resourceVersion="1"), "spec": plain_queue().spec.to_wire()}
     context.informers[QUEUES].upsert(body)
     monkeypatch.setattr(loop, "_judge", lambda *_: asyncio.sleep(0, result=True))
     for many, seconds in ((10, 15), (2_000, 100)):
@@ -161,7 +161,7 @@ async def test_many_that_wait_ask_together_at_most_twenty_times_a_second(monkeyp
 
 def replay(uid: str = "uid-back") -> Body:
     spec, status = {"queueRef": {"name": "orders"}}, {"startTime": "2026-11-16T00:00:00Z"}
-    return {"metadata": meta("back", uid=uid), "spec": spec, "status": status}
+    return {"metadata": metadata("back", uid=uid), "spec": spec, "status": status}
 
 
 @pytest.mark.parametrize(
@@ -180,7 +180,7 @@ async def test_traces_of_a_replay_go_only_when_it_is_gone(
     server: Any = Server()
     server.there, server.refuses = there, refuses
     context = OperatorContext(Settings(), server)
-    queue = {"metadata": meta("orders", resourceVersion="1"), "spec": plain().spec.to_wire()}
+    queue = {"metadata": metadata("orders", resourceVersion="1"), "spec": plain_queue().spec.to_wire()}
     context.informers[QUEUES].upsert(queue)
     forgot: list[str] = []
 
@@ -189,7 +189,7 @@ async def test_traces_of_a_replay_go_only_when_it_is_gone(
 
     broker: Any = SimpleNamespace(delete_replay_records=forget)
     context.pool._brokers["shop", "broker"] = PooledBroker(connection().spec, None, broker, None)  # type: ignore[arg-type]
-    context.informers[REPLAYS].upsert(replay() | {"metadata": meta("back", uid="uid-back", resourceVersion="2")})
+    context.informers[REPLAYS].upsert(replay() | {"metadata": metadata("back", uid="uid-back", resourceVersion="2")})
     context.informers[REPLAYS].remove(replay())
     gone, context.deleted_replays = context.deleted_replays, []
     await garbage.clean_ledger(context, gone[0])

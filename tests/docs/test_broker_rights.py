@@ -143,7 +143,7 @@ async def live(sender: Wire, wire: Wire, parked: Callable[[], Awaitable[bool]]) 
                 while not await parked():
                     await sender.send(message("late", "k"))
                     await asyncio.sleep(0.2)
-            assert courier.gate.why(now_ms()) == ("", "")
+            assert courier.gate.pause_reason(now_ms()) == ("", "")
     registers = wire.broker.monitor()
     async with asyncio.timeout(PATIENCE):
         reading = None

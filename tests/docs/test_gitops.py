@@ -7,27 +7,28 @@ from typing import Any
 
 import pytest
 
+from deadletter.core.condition_types import BOXES_READY
 from deadletter.core.reasons import Reason
 from deadletter.plan.facts import QueueFacts, ReplayFacts
-from deadletter.plan.findings import BOXES, Finding
+from deadletter.plan.findings import Finding
 from deadletter.plan.queue_status import queue_status
-from deadletter.plan.replays import replay_status
+from deadletter.plan.replay_status import replay_status
 from tests.bed import places, tools
 from tests.docs.commands import BLOCK
-from tests.plan.things import NOW, connection, plain, reading, replay, tally
+from tests.plan.builders import NOW, connection, plain_queue, box_stats, replay, partition_progress
 
 PAGE = (places.REPOSITORY / "docs" / "guides" / "gitops.md").read_text()
 (CHECK,) = (text for language, text in BLOCK.findall(PAGE) if language == "lua")
-SEEN = QueueFacts(connection=connection(), stats=reading(0), now=NOW)
-AWAY = Finding(Reason.BrokerUnreachable, "nobody answers", True, BOXES)
+SEEN = QueueFacts(connection=connection(), stats=box_stats(0), now=NOW)
+AWAY = Finding(Reason.BrokerUnreachable, "nobody answers", True, BOXES_READY)
 NEVER = Finding(Reason.SelfReference, "a queue cannot reference itself", is_transient=False)
-CIRCLED = queue_status(plain(), SEEN, NEVER)
-WELL = queue_status(plain(), SEEN, None)
-MANY = queue_status(plain(alerts={"depth": 1}), replace(SEEN, reading=reading(2, NOW)), None)
+CIRCLED = queue_status(plain_queue(), SEEN, NEVER)
+WELL = queue_status(plain_queue(), SEEN, None)
+MANY = queue_status(plain_queue(alerts={"depth": 1}), replace(SEEN, stats=box_stats(2, NOW)), None)
 
 
 def ran(**more: Any) -> dict[str, Any]:
-    return replay_status(replay(), ReplayFacts(queue=plain(), connection=connection(), now=NOW, **more), None)
+    return replay_status(replay(), ReplayFacts(queue=plain_queue(), connection=connection(), now=NOW, **more), None)
 
 
 def lua(value: Any) -> str:
@@ -55,12 +56,12 @@ def health(status: dict[str, Any] | None, generation: int = 1) -> tuple[str, str
         (None, "Progressing"),
         (WELL, "Healthy"),
         (MANY, "Healthy"),
-        (queue_status(plain(), SEEN, AWAY), "Progressing"),
+        (queue_status(plain_queue(), SEEN, AWAY), "Progressing"),
         (CIRCLED, "Degraded"),
         (ran(), "Progressing"),
-        (ran(tallies=(tally(phase="Finished", matched=1),)), "Healthy"),
-        (ran(tallies=(tally(phase="Failed", reason="FailureShareExceeded"),)), "Degraded"),
-        (replay_status(replay(suspend=True), ReplayFacts(queue=plain(), connection=connection()), None), "Suspended"),
+        (ran(progress=(partition_progress(phase="Finished", matched=1),)), "Healthy"),
+        (ran(progress=(partition_progress(phase="Failed", reason="FailureShareExceeded"),)), "Degraded"),
+        (replay_status(replay(suspend=True), ReplayFacts(queue=plain_queue(), connection=connection()), None), "Suspended"),
     ],
 )
 def test_argo_cd_shows_what_the_conditions_say(status: dict[str, Any] | None, expected: str) -> None:
@@ -73,4 +74,4 @@ def test_a_change_that_the_operator_has_not_seen_is_not_called_healthy() -> None
 
 def test_the_reason_is_told() -> None:
     assert health(CIRCLED)[1] == "a queue cannot reference itself"
-    assert health(queue_status(plain(), SEEN, AWAY))[1] == "nobody answers"
+    assert health(queue_status(plain_queue(), SEEN, AWAY))[1] == "nobody answers"

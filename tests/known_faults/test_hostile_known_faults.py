@@ -56,7 +56,7 @@ async def replayed_to(victim: str, dialect: str, forged: tuple[str, bytes]) -> l
     """What arrives in a topic that is none of the queue's when a letter with a forged header is replayed."""
     server = MemoryServer()
     scene = await Scene(MemoryBroker(server)).build()
-    server.make(BoxSpec(victim, 1))
+    server.create_box(BoxSpec(victim, 1))
     server.seed(scene.boxes.dead, [Message(b"key", b"pay 1,000,000", (forged, *SPRING), 0)], 0)
     await scene.run(scene.assignment().model_copy(update={"dialect": dialect}))
     return await scene.messages(victim)

@@ -36,8 +36,7 @@ from deadletter.core.letters import Place
 from deadletter.core.replay_progress import SettledAs
 from deadletter.workers import exit_status
 from deadletter.workers.courier.courier import Courier
-from deadletter.workers.courier.main import subscription_spec
-from deadletter.workers.delivery.http.delivery import HttpMessageDelivery
+from deadletter.workers.courier.main import delivery_for, subscription_spec
 from tests.bed import beds
 from tests.bed.kafka_cluster import KafkaCluster
 from tests.brokers.opening import LOOPBACK as OPEN_TO
@@ -81,7 +80,7 @@ async def delete_records(wire: Wire, box: str, below: int) -> None:
 
 async def is_paused(courier: Courier) -> bool:
     """Wait until the courier is paused, at most as long as one that is not paused needs to show it."""
-    return await waited(lambda: bool(courier.gate.why(now_ms())[0]), 3)
+    return await waited(lambda: bool(courier.gate.pause_reason(now_ms())[0]), 3)
 
 
 @known_fault("E17", "letters parked in a recreated retry topic are taken for delivered")
@@ -258,9 +257,9 @@ async def test_a_clock_stepped_back_does_not_keep_the_circuit_open() -> None:
     }
     async with serving(lambda _: web.Response(status=200 if is_up else 503)) as service:
         told = assignment(service.url, policy=policy, delivery={"inlineLimit": "1h"})
-        deliverer, stop = HttpMessageDelivery(told, no_secret), asyncio.Event()
+        delivery, stop = delivery_for(told, no_secret), asyncio.Event()
         async with bench.broker.subscribe(subscription_spec(told, "pod-0")) as desk:
-            courier = Courier(told, desk, deliverer, clock=lambda: now_ms() + step)
+            courier = Courier(told, desk, delivery, clock=lambda: now_ms() + step)
             run = asyncio.ensure_future(courier.run(stop))
             await until(lambda: courier.gate.breaker.state == "Open")
             step = -3_600_000
@@ -270,7 +269,7 @@ async def test_a_clock_stepped_back_does_not_keep_the_circuit_open() -> None:
             requests = len(service.received) - before
             stop.set()
             await run
-            await deliverer.close()
+            await delivery.close()
     assert requests > 5
 
 

@@ -21,7 +21,7 @@ from deadletter.plan.ownership import (
     without_intents,
 )
 from deadletter.plan.queue_status import queue_status
-from tests.plan.things import NOW, connection, delivered, plain
+from tests.plan.builders import NOW, connection, delivered_queue, plain_queue
 
 DEAD, RETRY, LEDGER = "orders.billing.dlq", "orders.billing.dlq.retry", "orders.billing.dlq.ledger"
 ALL = {DEAD: "id-1", RETRY: "id-2", LEDGER: "id-3"}
@@ -33,7 +33,7 @@ def box(name: str, id_: str = "", found: bool = False) -> OwnedBox:
 
 
 def owner(*records: OwnedBox, annotations: dict[str, str] | None = None, **status: Any) -> Any:
-    made = delivered(status=status | {"ownedBoxes": [one.to_wire() for one in records]})
+    made = delivered_queue(status=status | {"ownedBoxes": [one.to_wire() for one in records]})
     return made.model_copy(update={"metadata": made.metadata.model_copy(update={"annotations": annotations or {}})})
 
 
@@ -84,15 +84,20 @@ def test_what_stands_in_the_way(queue: Any, ids: dict[str, str], foreign: Any, r
 
 
 def test_an_adopted_queue_owns_nothing() -> None:
-    adopted = plain(dead={"name": "orders.dead", "adopt": True})
+    adopted = plain_queue(dead={"name": "orders.dead", "adopt": True})
     assert judge_ownership(adopted, False, {"orders.dead": "id-1"}).records == ()
 
 
 def test_a_conflict_names_the_box_and_the_ways_out_of_this_queue() -> None:
-    one = plain()
+    one = plain_queue()
     said = conflict_finding(one, False, judge_ownership(one, False, {"orders.dead": "id-1"}))
     assert (said.reason, said.is_transient) == (Reason.BoxConflict, False)
-    for words in ("orders.dead:", "dead.name", "dead.adopt: true", f"annotate dlq/orders '{TAKE_OVER_ANNOTATION}=orders.dead'"):
+    for words in (
+        "orders.dead:",
+        "dead.name",
+        "dead.adopt: true",
+        f"annotate dlq/orders '{TAKE_OVER_ANNOTATION}=orders.dead'",
+    ):
         assert words in said.message
     ledger = conflict_finding(one, False, judge_ownership(one, False, {"orders.dead.ledger": ""}))
     assert "dead.adopt" not in ledger.message

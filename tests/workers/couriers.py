@@ -13,11 +13,11 @@ from deadletter.brokers.memory import subscription as memory_desk
 from deadletter.clock import now_ms
 from deadletter.core.box_spec import BoxSpec
 from deadletter.core.letters import Envelope, Message
+from deadletter.net.secrets import Secrets
 from deadletter.workers.courier.courier import Courier
-from deadletter.workers.courier.main import subscription_spec
+from deadletter.workers.courier.main import delivery_for, subscription_spec
 from deadletter.workers.courier.status import StatusReporter
-from deadletter.workers.delivery.http.delivery import HttpMessageDelivery, Secrets
-from deadletter.workers.delivery.http.resolver import Resolver, resolve
+from deadletter.workers.delivery.http.resolver import Resolver, resolve_host
 from deadletter.workers.process import cancel_and_wait
 from tests.helpers.headers import read_own_envelope
 from tests.workers.services import serving, until
@@ -60,8 +60,8 @@ class Bench:
         self.server = MemoryServer()
         self.broker: Broker = MemoryBroker(self.server)
         for name in ("orders", "dead", "other"):
-            self.server.make(BoxSpec(name, partitions))
-        self.server.make(BoxSpec("retry", is_retry_box=True))
+            self.server.create_box(BoxSpec(name, partitions))
+        self.server.create_box(BoxSpec("retry", is_retry_box=True))
 
     def send(self, *messages: Message, partition: int | None = None) -> None:
         self.server.seed("orders", list(messages), partition)
@@ -81,12 +81,12 @@ class Bench:
         """Nothing is left to claim, held or parked."""
         group = self.server.groups["orders", "billing"]
         source = self.server.boxes["orders"]
-        taken = all(group.next.get(number, 0) >= cancel_and_wait for number, cancel_and_wait in enumerate(source.ends))
-        return taken and not group.held and not group.freed and not self.parked
+        taken = all(group.next_offsets.get(number, 0) >= end for number, end in enumerate(source.end_offsets))
+        return taken and not group.holders and not group.released and not self.parked
 
     @property
     def words(self) -> list[str]:
-        return [word.paused for word in self.server.ledgers["dead.ledger"].couriers.values()]
+        return [word.paused for word in self.server.ledgers["dead.ledger"].worker_statuses.values()]
 
     @asynccontextmanager
     async def courier(
@@ -94,11 +94,11 @@ class Bench:
         told: CourierAssignment,
         pod: str = "pod-0",
         paused: Any = str,
-        resolver: Resolver = resolve,
+        resolver: Resolver = resolve_host,
         secrets: Secrets = no_secret,
     ) -> AsyncIterator[Courier]:
         """A courier at work while the block runs."""
-        with patch.object(memory_desk, "_WAIT", 0.05):  # so that stopping takes no second
+        with patch.object(memory_desk, "CLAIM_TIMEOUT_S", 0.05):  # so that stopping takes no second
             async with running(self.broker, told, pod, paused, resolver, secrets) as courier:
                 yield courier
 
@@ -109,23 +109,23 @@ async def running(
     told: CourierAssignment,
     pod: str = "pod-0",
     paused: Any = str,
-    resolver: Resolver = resolve,
+    resolver: Resolver = resolve_host,
     secrets: Secrets = no_secret,
 ) -> AsyncIterator[Courier]:
-    """A courier at work on any broker while the block runs."""
+    """Run a courier on any broker while the block runs."""
     stop = asyncio.Event()
-    deliverer = HttpMessageDelivery(told, secrets, resolver)
-    async with broker.subscribe(subscription_spec(told, pod)) as desk:
-        courier = Courier(told, desk, deliverer, paused)
-        speaker = StatusReporter(courier, desk, pod, (told.namespace, told.queue), now_ms, 30)
-        working, speaking = asyncio.ensure_future(courier.run(stop)), asyncio.ensure_future(speaker.speak())
+    delivery = delivery_for(told, secrets, resolver)
+    async with broker.subscribe(subscription_spec(told, pod)) as subscription:
+        courier = Courier(told, subscription, delivery, paused)
+        reporter = StatusReporter(courier, subscription, pod, (told.namespace, told.queue), now_ms, 30)
+        working, reporting = asyncio.ensure_future(courier.run(stop)), asyncio.ensure_future(reporter.run())
         try:
             yield courier
         finally:
             stop.set()
-            await cancel_and_wait(speaking)
+            await cancel_and_wait(reporting)
             await working
-            await deliverer.close()
+            await delivery.close()
 
 
 def message(text: str = "body", key: str | None = "key", *headers: tuple[str, bytes]) -> Message:

@@ -18,7 +18,7 @@ LARGE = 12 << 20
 
 
 def pause_of(courier) -> str:
-    return courier.gate.why(now_ms())[0]
+    return courier.gate.pause_reason(now_ms())[0]
 
 
 async def test_a_dead_box_that_is_gone_pauses_and_nothing_is_settled_until_it_is_back(wire: Wire):

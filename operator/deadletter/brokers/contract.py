@@ -65,18 +65,18 @@ class Subscription(Protocol):
         """Messages of the source not yet claimed, as far as known."""
 
     @property
-    def parked(self) -> int:
+    def parked_letters(self) -> int:
         """Letters waiting in the retry partitions this desk works on."""
 
     @property
-    def lost(self) -> int:
+    def lost_letters(self) -> int:
         """Parked letters that were gone from the retry box when they were due, since this desk was opened."""
 
     @property
     def blocked_by(self) -> BrokerError | None:
         """What keeps a part of the source or the retry box shut, even while the rest is worked on; None: nothing."""
 
-    async def claim(self, limit: int, max_bytes: int = 64 << 20, due: int | None = None) -> list[Claim]:
+    async def claim(self, limit: int, max_bytes: int = 64 << 20, due_limit: int | None = None) -> list[Claim]:
         """Due parked letters first, at most `due` of them, then messages of the source, in turn from its partitions.
 
         It waits at most 1 s for the first one.
@@ -95,7 +95,7 @@ class Subscription(Protocol):
         Fenced: the claim is no longer ours.
         """
 
-    async def report_status(self, word: WorkerStatus) -> None:
+    async def report_status(self, status: WorkerStatus) -> None:
         """Keep this word where the sweep reads it."""
 
 
@@ -123,7 +123,7 @@ class PublishedPositions(Protocol):
     """Where a Replay published, as far as the broker gives positions."""
 
     def __len__(self) -> int: ...
-    def holds(self, topic: str, partition: int, offset: int) -> bool:
+    def contains(self, topic: str, partition: int, offset: int) -> bool:
         """Did it publish there?"""
 
 
@@ -211,7 +211,7 @@ class Broker(Protocol):
         Returns what is missing if the broker refuses that, as a sentence without a period. Only Kafka has replicas.
         """
 
-    async def report_status(self, box: str, ledger: str, pod: str, word: WorkerStatus | None) -> None:
+    async def report_status(self, box: str, ledger: str, pod: str, status: WorkerStatus | None) -> None:
         """Keep the word of a worker without a desk where the sweep reads it; None takes it back."""
 
     def monitor(self) -> BoxMonitor:

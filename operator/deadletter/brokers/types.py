@@ -65,7 +65,7 @@ class Claim:
     attempts: int = 0  # deliveries tried so far
     first_failed_at: int | None = None
     parked: bool = False
-    unreadable: str = ""
+    undecodable_reason: str = ""
 
 
 @dataclass(slots=True, frozen=True)
@@ -115,8 +115,8 @@ class SubscriptionSpec:
 class ResumedGroup:
     """Where a group goes on that had lost its offsets. None: the broker does not count them."""
 
-    passed_over: int | None  # messages that the source holds before that position
-    ahead: int | None  # messages from that position on
+    skipped_messages: int | None  # messages that the source holds before that position
+    remaining_messages: int | None  # messages from that position on
 
 
 @dataclass(slots=True)

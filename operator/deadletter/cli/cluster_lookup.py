@@ -3,7 +3,7 @@
 from deadletter.api.broker_connections import BrokerConnection
 from deadletter.api.dead_letter_queues import DeadLetterQueue
 from deadletter.cli.source import LetterSource, UsageError, apply_queue
-from deadletter.kube import CONNECTIONS, QUEUES, SECRETS, Body, Cluster, Resource, connect
+from deadletter.kube import CONNECTIONS, QUEUES, SECRETS, Body, KubeClient, Resource, connect
 from deadletter.net.secrets import Secrets, decode_secret
 from deadletter.settings import Settings
 
@@ -23,14 +23,14 @@ async def find_queue_source(namespace: str, name: str) -> LetterSource:
     return apply_queue(LetterSource(broker, boxes.dead, boxes.ledger, secrets, settings.allow_addresses), queue.spec)
 
 
-async def _get(cluster: Cluster, resource: Resource, namespace: str, name: str) -> Body:
+async def _get(cluster: KubeClient, resource: Resource, namespace: str, name: str) -> Body:
     body = await cluster.get(resource, namespace, name)
     if body is None:
         raise UsageError(f"there is no {resource.kind} {name} in namespace {namespace}")
     return body
 
 
-async def _secrets(cluster: Cluster, namespace: str, names: tuple[str, ...], require_label: bool) -> Secrets:
+async def _secrets(cluster: KubeClient, namespace: str, names: tuple[str, ...], require_label: bool) -> Secrets:
     """All Secrets of a connection, read once: a list of letters does not outlive a password."""
     kept: dict[tuple[str, str], bytes] = {}
     for name in names:

@@ -19,7 +19,7 @@ from deadletter.api.retry_policies import RetryPolicySpec
 from deadletter.core import durations, times
 from deadletter.core.failures import failure_from_error, failure_from_status
 from deadletter.core.letters import Category, Envelope, Failure, Letter, Message, Origin, Place
-from deadletter.core.policy import Policy, Retry, Verdict, decide, schedule
+from deadletter.core.policy import Policy, Retry, Verdict, decide, retry_schedule
 
 MALFORMED = "not a failure as JSON; see deadletter decide --help"
 MAX_SCHEDULE_ROWS = 100
@@ -53,7 +53,7 @@ def read_policy(text: str) -> Policy:
     """The first RetryPolicy of a manifest; ValueError when there is none or it is refused."""
     for body in yaml.safe_load_all(text):
         if isinstance(body, dict) and body.get("kind") == "RetryPolicy":
-            return RetryPolicySpec.model_validate(body.get("spec") or {}).policy()
+            return RetryPolicySpec.model_validate(body.get("spec") or {}).to_policy()
     raise ValueError("there is no RetryPolicy in this file")
 
 
@@ -61,7 +61,7 @@ def schedule_table(policy: Policy) -> str:
     """The waits between attempts, one a line, with the time passed since the first failure."""
     lines = [f"{'FAILURE':<9}{'WAIT':<14}{'IN ALL':<14}"]
     passed = 0
-    for failures, wait in enumerate(schedule(policy, min(policy.max_attempts - 1, MAX_SCHEDULE_ROWS)), 1):
+    for failures, wait in enumerate(retry_schedule(policy, min(policy.max_attempts - 1, MAX_SCHEDULE_ROWS)), 1):
         passed += wait
         lines.append(f"{failures:<9}{durations.render(wait):<14}{durations.render(min(passed, durations.MAX_MS)):<14}")
     end = "Bury" if policy.on_exhausted == "Bury" else "Discard"

@@ -116,5 +116,5 @@ def apply_queue(counter: LetterSource, queue: DeadLetterQueueSpec) -> LetterSour
         dialect=queue.dead.dialect,
         read_values=queue.dead.read_values,
         origin=queue.dead.origin,
-        observed=queue.redrive.strategy == "Disabled",
+        is_read_only=queue.redrive.strategy == "Disabled",
     )

@@ -20,7 +20,7 @@ from deadletter.controller.state.dependents import BY_BROKER, BY_POLICY, BY_ROUT
 from deadletter.kube import CONNECTIONS, POLICIES, QUEUES, REPLAYS, Body, Resource
 from deadletter.plan.findings import Finding, all_findings
 from deadletter.plan.queue_checks import OBJECT_CHECKS, rules_compile
-from deadletter.plan.replays import REPLAY_CHECKS
+from deadletter.plan.replay_checks import REPLAY_CHECKS
 
 Validate = Callable[[OperatorContext, Body], Awaitable[list[Finding]]]
 UNPROCESSABLE_STATUS = 422

@@ -1,4 +1,4 @@
-"""/healthz, /readyz and /metrics of the operator, and what its probes judge by."""
+"""HTTP server of the operator for /healthz, /readyz and /metrics."""
 
 import asyncio
 import time
@@ -9,30 +9,33 @@ from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from deadletter.controller.context import OperatorContext
 
 STUCK_AFTER_S = 300.0
+MISSED_RELISTS = 5
 
 
 def liveness_problem(context: OperatorContext, now: float) -> str:
-    """What is wrong so that a restart would help, or nothing."""
-    if now - context.liveness.swept_at > STUCK_AFTER_S + context.settings.sweep_seconds:
-        return "no sweep was finished for five minutes"
-    if len(context.workqueue) and now - context.liveness.reconciled_at > STUCK_AFTER_S:
-        return "objects wait and no pass was finished for five minutes"
-    if now - context.liveness.resynced_at > STUCK_AFTER_S + context.settings.rejudge_seconds:
-        return "nothing was judged for longer than it should be"
+    """Return what is wrong that a restart may fix, or an empty string."""
+    liveness, settings = context.liveness, context.settings
+    if now - liveness.swept_at > STUCK_AFTER_S + settings.sweep_seconds:
+        return "no sweep finished in the last five minutes"
+    if len(context.workqueue) and now - liveness.reconciled_at > STUCK_AFTER_S:
+        return "objects wait in the work queue, and none was reconciled in the last five minutes"
+    if now - liveness.resynced_at > STUCK_AFTER_S + settings.rejudge_seconds:
+        return "the periodic resync is overdue by more than five minutes"
     return ""
 
 
 def readiness_problem(context: OperatorContext, now: float) -> str:
-    """Why the operator does not see the cluster as it is, or nothing."""
+    """Return why the caches may be out of date, or an empty string."""
     if not context.informers.have_synced:
-        return "the first list of every kind is not there yet"
-    if asyncio.get_running_loop().time() - context.informers.oldest_listed_at > 5 * context.settings.relist_seconds:
-        return "the API server was not listed for too long"
+        return "the informers have not synced yet"
+    loop_time = asyncio.get_running_loop().time()
+    if loop_time - context.informers.oldest_listed_at > MISSED_RELISTS * context.settings.relist_seconds:
+        return "the last list from the API server is too old"
     return liveness_problem(context, now)
 
 
 async def serve(context: OperatorContext, port: int) -> web.AppRunner:
-    """Answer until the runner is cleaned up."""
+    """Start the server; `cleanup` of the returned runner stops it."""
 
     async def healthz(_: web.Request) -> web.Response:
         return _respond(liveness_problem(context, time.monotonic()))
@@ -40,16 +43,16 @@ async def serve(context: OperatorContext, port: int) -> web.AppRunner:
     async def readyz(_: web.Request) -> web.Response:
         return _respond(readiness_problem(context, time.monotonic()))
 
-    async def show(_: web.Request) -> web.Response:
+    async def export_metrics(_: web.Request) -> web.Response:
         return web.Response(body=generate_latest(), headers={"Content-Type": CONTENT_TYPE_LATEST})
 
     app = web.Application()
-    app.add_routes([web.get("/healthz", healthz), web.get("/readyz", readyz), web.get("/metrics", show)])
+    app.add_routes([web.get("/healthz", healthz), web.get("/readyz", readyz), web.get("/metrics", export_metrics)])
     runner = web.AppRunner(app, access_log=None)
     await runner.setup()
     await web.TCPSite(runner, port=port).start()
     return runner
 
 
-def _respond(wrong: str) -> web.Response:
-    return web.Response(text=(wrong or "ok") + "\n", status=503 if wrong else 200)
+def _respond(problem: str) -> web.Response:
+    return web.Response(text=(problem or "ok") + "\n", status=503 if problem else 200)

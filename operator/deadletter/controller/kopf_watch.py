@@ -1,19 +1,19 @@
-"""kopf's part: it watches our four kinds and hands what it sees to the informers; it writes nothing itself."""
+"""Connect kopf: it watches our four kinds and passes each event to the informers. kopf itself writes nothing."""
 
 from typing import Any
 
 import kopf
 
-from deadletter.controller.context import OperatorContext
-from deadletter.kube import CONNECTIONS, POLICIES, QUEUES, REPLAYS, Resource
+from deadletter.controller.context import KINDS, OperatorContext
+from deadletter.kube import Resource
 
 GROUP, VERSION = "deadletter.dev", "v1alpha1"
-# A watch that is refused is tried again for ever: the couriers go on, and so must we.
+# More than 20 hours, in practice without end: couriers work without the API server, so the operator waits for it.
 RETRY_DELAYS_S = (1, 2, 3, 5, 8, 13, *(15,) * 5000)
 
 
 def configure(settings: kopf.OperatorSettings) -> None:
-    """Own prefixes, patience, and no writes of kopf's own."""
+    """Set our own prefixes and timeouts, and turn off kopf's Events, peering and writes."""
     settings.posting.enabled = False
     settings.posting.loggers = False
     settings.peering.standalone = True
@@ -30,19 +30,19 @@ def configure(settings: kopf.OperatorSettings) -> None:
 
 
 def register(registry: kopf.OperatorRegistry, context: OperatorContext) -> None:
-    """Who we are, and an event handler per kind."""
+    """Register the login and an event handler for each kind."""
 
     @kopf.on.login(registry=registry)
-    async def login(**said: Any) -> kopf.ConnectionInfo | None:
-        return kopf.login_with_service_account(**said) or kopf.login_with_kubeconfig(**said)
+    async def login(**kwargs: Any) -> kopf.ConnectionInfo | None:
+        return kopf.login_with_service_account(**kwargs) or kopf.login_with_kubeconfig(**kwargs)
 
-    for resource in (CONNECTIONS, POLICIES, QUEUES, REPLAYS):
+    for resource in KINDS:
         _register_watch(registry, context, resource)
 
 
 def _register_watch(registry: kopf.OperatorRegistry, context: OperatorContext, resource: Resource) -> None:
     @kopf.on.event(GROUP, VERSION, resource.plural, registry=registry, id=resource.plural)
-    async def hear(event: Any, **_: Any) -> None:
+    async def on_event(event: Any, **_: Any) -> None:
         body = dict(event["object"])
         body["metadata"] = dict(body["metadata"])
         if event["type"] == "DELETED":

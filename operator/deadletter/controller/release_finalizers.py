@@ -1,4 +1,4 @@
-"""`python -m deadletter release-finalizers`: before an uninstall, let every queue go without its boxes."""
+"""Entry point of `python -m deadletter release-finalizers`: prepare an uninstall, so that queues can be deleted."""
 
 import asyncio
 import sys
@@ -11,17 +11,17 @@ from deadletter.settings import Settings
 
 
 async def release_all(kube: Cluster, namespaces: tuple[str, ...]) -> int:
-    """Take our finalizer off every queue; gives how many carried it."""
+    """Remove our finalizer from every queue and return how many had it; their boxes stay on the broker."""
     released = 0
     scopes: list[str | None] = [*namespaces] or [None]
     for scope in scopes:
         bodies, _ = await kube.list(QUEUES, scope)
         for meta in (body["metadata"] for body in bodies):
             if FINALIZER in meta.get("finalizers", ()):
-                kept = [one for one in meta["finalizers"] if one != FINALIZER]
-                # The operator still runs: without the mark it would put the finalizer back.
-                mark = {RELEASED_ANNOTATION: str(now_ms())}
-                patch = {"metadata": {"uid": meta["uid"], "finalizers": kept, "annotations": mark}}
+                others = [finalizer for finalizer in meta["finalizers"] if finalizer != FINALIZER]
+                # Without this annotation the operator, which still runs, would add the finalizer again.
+                annotations = {RELEASED_ANNOTATION: str(now_ms())}
+                patch = {"metadata": {"uid": meta["uid"], "finalizers": others, "annotations": annotations}}
                 await kube.patch(QUEUES, meta["namespace"], meta["name"], patch)
                 released += 1
     return released
@@ -32,15 +32,15 @@ async def _main(settings: Settings) -> int:
         try:
             released = await release_all(kube, settings.namespaces)
         except ApiError as error:
-            if error.status == 404:  # the kinds are not installed: nothing to release
+            if error.status == 404:  # the CRDs are not installed: there is nothing to release
                 return 0
-            print(f"finalizers could not be released: {error}", file=sys.stderr)  # noqa: T201
+            print(f"removing the finalizers failed: {error}", file=sys.stderr)  # noqa: T201
             return 1
-    print(f"released {released} queues")  # noqa: T201
+    print(f"removed the finalizer from {released} queues")  # noqa: T201
     return 0
 
 
 def main(argv: list[str]) -> int:
-    """Release and say how many."""
+    """Remove the finalizers and print how many queues had one."""
     del argv
     return asyncio.run(_main(Settings()))

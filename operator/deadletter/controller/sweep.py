@@ -70,7 +70,7 @@ async def monitored_boxes(context: OperatorContext, key: ConnectionKey) -> dict[
     out = {}
     for count, body in enumerate(context.informers[QUEUES].by_index(BY_BROKER, namespace, name)):
         await _yield_to_loop(count)
-        known = (namespace, body["metadata"]["name"]) in context.surveys
+        known = (namespace, body["metadata"]["name"]) in context.observed.surveys
         if known and (queue := parse(DeadLetterQueue, body)):
             boxes, dead = queue.boxes(connection.spec.is_redis), queue.spec.dead
             watched = MonitoredBox(boxes.dead, boxes.ledger, boxes.retry, dead.dialect, dead.read_values, dead.origin)
@@ -98,7 +98,7 @@ async def sweep_broker(context: OperatorContext, key: ConnectionKey, pooled: Poo
     except Exception as error:  # noqa: BLE001 - one broker must not end the sweep of the others
         log.warning("a sweep failed", namespace=key[0], connection=key[1], error=type(error).__name__)
         answers = dict.fromkeys(watched, BrokerError("the sweep failed"))
-    metrics.SWEEP_SECONDS.observe(time.monotonic() - began)
+    metrics.SWEEP_DURATION.observe(time.monotonic() - began)
     for count, (dead, (queue, _)) in enumerate(watched.items()):
         await _yield_to_loop(count)
         # A sweep takes its time: nothing is kept or shown of a queue that was deleted meanwhile.
@@ -113,14 +113,14 @@ async def sweep_broker(context: OperatorContext, key: ConnectionKey, pooled: Poo
 def record_failure(context: OperatorContext, queue: DeadLetterQueue, error: BrokerError) -> None:
     """No reading is not nought: the gauges go, the failure counts, the queue looks at its broker again."""
     key = (queue.namespace, queue.name)
-    metrics.forget_reading(*key)
+    metrics.remove_box_metrics(*key)
     metrics.SWEEPS_FAILED.labels(*key).inc()
-    context.box_stats.pop(key, None)
+    context.observed.stats.pop(key, None)
     if isinstance(error, READ_ERRORS):
-        known, context.box_errors[key] = context.box_errors.get(key), error
+        known, context.observed.read_errors[key] = context.observed.read_errors.get(key), error
         news = type(known) is not type(error)
     else:
-        news = context.surveys.pop(key, None) is not None
+        news = context.observed.surveys.pop(key, None) is not None
     if news:
         log.warning("a reading failed", namespace=key[0], queue=key[1], reason=type(error).__name__)
         context.workqueue.add(ObjectKey(QUEUES, *key))
@@ -130,8 +130,8 @@ def record_failure(context: OperatorContext, queue: DeadLetterQueue, error: Brok
 def record_stats(context: OperatorContext, queue: DeadLetterQueue, reading: BoxStats) -> None:
     """Show it, keep it, and wake whom it changes."""
     key = (queue.namespace, queue.name)
-    before = context.box_stats.get(key)
-    context.box_stats[key] = reading
+    before = context.observed.stats.get(key)
+    context.observed.stats[key] = reading
     if reading.lost:
         _record_loss(context, queue, reading.lost)
     facts = facts_from_stats(context, queue, reading)
@@ -140,7 +140,7 @@ def record_stats(context: OperatorContext, queue: DeadLetterQueue, reading: BoxS
         metrics.LEDGER_SKIPPED.labels(*key).inc(reading.skipped)
     object_key = ObjectKey(QUEUES, *key)
     turns = _changes_status(queue, facts, before) or _is_first_heartbeat(queue, facts)
-    if context.box_errors.pop(key, None) or reading.lost or turns:
+    if context.observed.read_errors.pop(key, None) or reading.lost or turns:
         context.workqueue.add(object_key)
     elif _has_new_numbers(queue, facts):
         context.workqueue.add_after(object_key, max(0.0, status.seconds_until_writable(context, object_key)))
@@ -153,13 +153,13 @@ def record_stats(context: OperatorContext, queue: DeadLetterQueue, reading: BoxS
 def _record_loss(context: OperatorContext, queue: DeadLetterQueue, letters: int) -> None:
     before = known_loss(context, queue)
     loss = ParkedLetterLoss(letters + (before.letters if before else 0), now_ms())
-    context.losses[queue.namespace, queue.name] = loss
+    context.observed.losses[queue.namespace, queue.name] = loss
     log.error("parked letters lost", namespace=queue.namespace, queue=queue.name, letters=letters, total=loss.letters)
 
 
 def facts_from_stats(context: OperatorContext, queue: DeadLetterQueue, reading: BoxStats) -> QueueFacts:
     """As much as a reading needs to be told."""
-    survey = context.surveys.get((queue.namespace, queue.name))
+    survey = context.observed.surveys.get((queue.namespace, queue.name))
     dead = queue.status.boxes.dead if queue.status.boxes else None
     state = survey.states.get(dead) if survey and dead else None
     return QueueFacts(
@@ -194,27 +194,27 @@ def export_metrics(queue: DeadLetterQueue, facts: QueueFacts, reading: BoxStats)
     """The gauges of one queue."""
     where = (queue.namespace, queue.name)
     if not reading.caught_up:
-        metrics.forget_reading(*where)
+        metrics.remove_box_metrics(*where)
         return
     metrics.LETTERS.labels(*where).set(reading.depth)
-    metrics.PARKED.labels(*where).set(reading.parked)
-    _set_or_remove(metrics.OLDEST, where, None if reading.oldest is None else reading.oldest / 1000)
-    _set_or_remove(metrics.AGE, where, 0.0 if reading.oldest is None else max(0, facts.now - reading.oldest) / 1000)
+    metrics.PARKED_LETTERS.labels(*where).set(reading.parked)
+    _set_or_remove(metrics.OLDEST_LETTER_TIMESTAMP, where, None if reading.oldest is None else reading.oldest / 1000)
+    _set_or_remove(metrics.OLDEST_LETTER_AGE, where, 0.0 if reading.oldest is None else max(0, facts.now - reading.oldest) / 1000)
     loss, used = retention_loss_time(facts), utilization_percent(queue, reading)
-    _set_or_remove(metrics.LOSS, where, None if loss is None else loss / 1000)
+    _set_or_remove(metrics.RETENTION_LOSS_TIMESTAMP, where, None if loss is None else loss / 1000)
     capacity = queue.spec.capacity
-    _set_or_remove(metrics.CAPACITY, where, reading.depth / capacity.max_letters if capacity and used is not None else None)
-    _set_or_remove(metrics.LOST, where, facts.loss.letters if facts.loss else None)
-    _set_or_remove(metrics.LOST_TIME, where, facts.loss.at / 1000 if facts.loss else None)
+    _set_or_remove(metrics.CAPACITY_RATIO, where, reading.depth / capacity.max_letters if capacity and used is not None else None)
+    _set_or_remove(metrics.PARKED_LETTERS_LOST, where, facts.loss.letters if facts.loss else None)
+    _set_or_remove(metrics.PARKED_LETTERS_LOST_TIMESTAMP, where, facts.loss.at / 1000 if facts.loss else None)
     if queue.spec.delivery:
         # A probe that is under way closes nothing; an alert that waits must not begin anew with each.
-        metrics.CIRCUIT.labels(*where).set(any(word.circuit != "Closed" for word in reading.couriers))
+        metrics.CIRCUIT_OPEN.labels(*where).set(any(word.circuit != "Closed" for word in reading.couriers))
     _export_groups(where, reading)
 
 
 def _set_or_remove(gauge: Gauge, where: tuple[str, str], value: float | None) -> None:
     if value is None:
-        metrics.remove((gauge,), *where)
+        metrics.remove_series((gauge,), *where)
     else:
         gauge.labels(*where).set(value)
 
@@ -224,4 +224,4 @@ def _export_groups(where: tuple[str, str], reading: BoxStats) -> None:
     shown = {group.fingerprint: group.letters for group in largest[:MAX_GROUP_SERIES]}
     if rest := sum(group.letters for group in largest[MAX_GROUP_SERIES:]):
         shown["other"] = shown.get("other", 0) + rest
-    metrics.show(metrics.GROUP_LETTERS, where, shown)
+    metrics.set_label_values(metrics.GROUP_LETTERS, where, shown)

@@ -1,32 +1,33 @@
-"""Namespaces that go, for an operator whose rights are Roles in them and go with them.
+"""Release the finalizers in namespaces that are being deleted, for an operator with Roles, which are deleted with them.
 
-A namespace is marked five seconds before Kubernetes begins to delete what is in it. In that time our finalizers are
-taken off, so that nothing of ours holds it; boxes that should be deleted and cannot be so soon stay.
+Kubernetes marks a namespace five seconds before it begins to delete what is in it. In that time our finalizers must be
+removed, because afterwards the operator has no rights to do so and the namespace would never go. Boxes that cannot be
+deleted in that time stay on the broker.
 """
 
 import asyncio
 
-from deadletter.controller.context import FINALIZER, ObjectKey, OperatorContext
+from deadletter.controller.context import FINALIZER, OperatorContext, object_key
 from deadletter.kube import NAMESPACES, QUEUES, ApiError
 
 POLL_INTERVAL_S = 2.0
 
 
 async def watch_forever(context: OperatorContext) -> None:
-    """Ask again and again for the namespaces that a finalizer of ours would hold, and for those that went."""
+    """Poll the namespaces that a finalizer of ours would block, and keep `context.terminating_namespaces` current."""
     while True:
         await asyncio.sleep(POLL_INTERVAL_S)
         for namespace in with_finalizer(context) | context.terminating_namespaces:
             if await is_terminating(context, namespace):
                 context.terminating_namespaces.add(namespace)
                 enqueue_queues(context, namespace)
-            elif namespace in context.terminating_namespaces:  # another of its name: what is in it was left alone until now
+            elif namespace in context.terminating_namespaces:  # it was created again: reconcile what was left alone
                 context.terminating_namespaces.discard(namespace)
                 enqueue_queues(context, namespace)
 
 
 def with_finalizer(context: OperatorContext) -> set[str]:
-    """Namespaces with a queue that carries our finalizer."""
+    """Return the namespaces with a queue that has our finalizer."""
     return {
         body["metadata"]["namespace"]
         for body in context.informers[QUEUES].all()
@@ -35,7 +36,7 @@ def with_finalizer(context: OperatorContext) -> set[str]:
 
 
 async def is_terminating(context: OperatorContext, namespace: str) -> bool:
-    """Is it marked, or gone? When nobody says, it stays as it was."""
+    """True if the namespace is marked for deletion or is gone; after an API error, the last known state."""
     try:
         found = await context.kube.get(NAMESPACES, "", namespace)
     except ApiError:
@@ -44,6 +45,6 @@ async def is_terminating(context: OperatorContext, namespace: str) -> bool:
 
 
 def enqueue_queues(context: OperatorContext, namespace: str) -> None:
-    """Its queues are looked at now."""
+    """Put the queues of a namespace into the work queue."""
     for body in context.informers[QUEUES].all(namespace):
-        context.workqueue.add(ObjectKey(QUEUES, namespace, body["metadata"]["name"]))
+        context.workqueue.add(object_key(QUEUES, body))

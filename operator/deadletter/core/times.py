@@ -1,4 +1,4 @@
-"""Times as text: ISO-8601 in UTC outside, milliseconds since the epoch inside."""
+"""Convert ISO-8601 times to milliseconds since the epoch and back."""
 
 from datetime import UTC, datetime, timedelta
 
@@ -9,11 +9,11 @@ MAX_MS = 253_402_300_799_999  # the end of the year 9999
 
 
 def parse(text: str) -> int:
-    """Milliseconds of an ISO-8601 time; one without an offset is UTC. ValueError when it is none."""
+    """Return the milliseconds of an ISO-8601 time, UTC if it has no offset; ValueError if it is malformed."""
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:
-        raise ValueError("a time is ISO-8601, such as 2026-11-16T00:00:00Z") from None
+        raise ValueError("a time must be ISO-8601, such as 2026-11-16T00:00:00Z") from None
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=UTC)
     past = moment - _EPOCH
@@ -21,12 +21,12 @@ def parse(text: str) -> int:
 
 
 def clamp(ms: int) -> int:
-    """The nearest time between the years 1 and 9999: whoever writes a letter may claim any."""
+    """Return the nearest time between the years 1 and 9999; a foreign letter may claim any time."""
     return min(max(ms, MIN_MS), MAX_MS)
 
 
 def render(ms: int) -> str:
-    """`2026-11-16T00:00:00Z`, bounded; milliseconds are kept as `.123` when they are not whole seconds."""
+    """Return the time as `2026-11-16T00:00:00Z`, clamped; milliseconds are appended as `.123` unless they are zero."""
     seconds, rest = divmod(clamp(ms), 1_000)
     moment = _NAIVE + timedelta(0, seconds, rest * 1_000)
     return moment.isoformat(timespec="milliseconds" if rest else "seconds") + "Z"

@@ -12,6 +12,9 @@ from deadletter.plan.facts import ParkedLetterLoss, QueueFacts
 
 DAY_MS = 86_400_000
 LOSS_SHOWN_MS = DAY_MS
+CIRCUIT_OPEN_MESSAGE = (
+    "Deliveries fail, so the source is paused until a probe succeeds. Check the service that spec.delivery names."
+)
 LEDGER_REMEDY = (
     "Grant the operator's user ALTER on the cluster and ALTER_CONFIGS on the ledger, or raise it with "
     "kafka-reassign-partitions; see LedgerUnderReplicated in docs/operations/troubleshoot.md."
@@ -79,15 +82,16 @@ def _problems(queue: DeadLetterQueue, facts: QueueFacts) -> Iterator[tuple[Reaso
         if paused is not None and paused is not Reason.Suspended:
             yield paused, worker.message or paused.meaning
         if worker.circuit != "Closed":
-            yield Reason.CircuitOpen, worker.message or (
-                "Deliveries fail, so the source is paused until a probe succeeds. Check the service of spec.delivery."
-            )
+            yield Reason.CircuitOpen, worker.message or CIRCUIT_OPEN_MESSAGE
     if stats is None or not stats.caught_up:
         return
     if is_full(queue, stats) and queue.spec.capacity:
-        yield Reason.CapacityReached, (
-            f"The dead box holds {queue.spec.capacity.max_letters} open letters or more. "
-            "Replay, archive or discard letters, or raise spec.capacity.maxLetters."
+        yield (
+            Reason.CapacityReached,
+            (
+                f"The dead box holds {queue.spec.capacity.max_letters} open letters or more. "
+                "Replay, archive or discard letters, or raise spec.capacity.maxLetters."
+            ),
         )
     if facts.loss is not None and facts.now - facts.loss.at < LOSS_SHOWN_MS:
         yield Reason.ParkedLettersLost, parked_letters_lost_message(facts.loss)
@@ -95,9 +99,12 @@ def _problems(queue: DeadLetterQueue, facts: QueueFacts) -> Iterator[tuple[Reaso
     lost_at, warning_ms = retention_loss_time(facts), retention_warning_ms(facts)
     if lost_at is not None and warning_ms is not None and lost_at - facts.now < warning_ms:
         retention = "the retention of the adopted box on the broker" if queue.spec.dead.adopt else "spec.dead.retention"
-        yield Reason.RetentionLossSoon, (
-            "Retention deletes the oldest open letter at status.retentionLossTime. "
-            f"Replay or archive it before, or raise {retention}."
+        yield (
+            Reason.RetentionLossSoon,
+            (
+                "Retention deletes the oldest open letter at status.retentionLossTime. "
+                f"Replay or archive it before, or raise {retention}."
+            ),
         )
     yield from _alerts(queue, stats, facts.now)
 

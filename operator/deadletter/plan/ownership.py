@@ -132,7 +132,9 @@ def conflict_finding(queue: DeadLetterQueue, redis: bool, judged: Ownership) -> 
             f"{_listed(judged.replaced)}: it was deleted and created again by others since this queue recorded it, so "
             "it is neither configured nor deleted. Delete the new one to have the queue create its own."
         )
-    sentences.append(f"To give what exists to this queue: {annotate_command(queue, TAKE_OVER_ANNOTATION, queue.boxes(redis).dead)}")
+    sentences.append(
+        f"To give what exists to this queue: {annotate_command(queue, TAKE_OVER_ANNOTATION, queue.boxes(redis).dead)}"
+    )
     return Finding(Reason.BoxConflict, " ".join(sentences), False, BOXES_READY)
 
 

@@ -96,8 +96,10 @@ def service_account(owner: DeadLetterQueue | Replay, name: str, labels: dict[str
 def pod_spec(
     role: str, config: str, account: str, secrets: Sequence[str], image: WorkerImage, resources: Any = None
 ) -> Manifest:
-    """Return the pod spec of a worker. `config` and `account` are names of its ConfigMap and its
-    ServiceAccount; `secrets` are mounted as files."""
+    """Return the pod spec of a worker.
+
+    `config` and `account` are the names of its ConfigMap and its ServiceAccount; `secrets` are mounted as files.
+    """
     return {
         "serviceAccountName": account,
         "automountServiceAccountToken": False,
@@ -155,7 +157,10 @@ def _container(role: str, secrets: Sequence[str], image: WorkerImage, resources:
         "volumeMounts": [
             {"name": "assignment", "mountPath": "/etc/deadletter", "readOnly": True},
             {"name": "tmp", "mountPath": "/tmp"},  # noqa: S108 - an emptyDir of this pod, in memory
-            *({"name": secret_volume_name(name), "mountPath": f"/secrets/{name}", "readOnly": True} for name in secrets),
+            *(
+                {"name": secret_volume_name(name), "mountPath": f"/secrets/{name}", "readOnly": True}
+                for name in secrets
+            ),
         ],
     }
 

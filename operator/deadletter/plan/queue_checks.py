@@ -48,7 +48,9 @@ def expressions_compile(queue: DeadLetterQueue, _: QueueFacts) -> Finding | None
 
 def rules_compile(policy: RetryPolicy) -> Finding | None:
     """Require that the expression of every rule compiles and returns a bool."""
-    return _check_expressions({f"spec.rules[{index}].match": rule.match for index, rule in enumerate(policy.spec.rules)})
+    return _check_expressions(
+        {f"spec.rules[{index}].match": rule.match for index, rule in enumerate(policy.spec.rules)}
+    )
 
 
 def _check_expressions(expressions: Mapping[str, str]) -> Finding | None:
@@ -214,9 +216,7 @@ def secret_keys(queue: DeadLetterQueue, connection: BrokerConnection) -> tuple[S
     return connection.spec.secret_keys + (delivery.http.secret_keys if delivery else ())
 
 
-def check_secret_keys(
-    namespace: str, keys: Iterable[SecretKeyRef], facts: Mapping[str, SecretFact]
-) -> Finding | None:
+def check_secret_keys(namespace: str, keys: Iterable[SecretKeyRef], facts: Mapping[str, SecretFact]) -> Finding | None:
     """Return a finding for the first of these keys that cannot be read."""
     return next((found for key in keys if (found := check_secret_key(namespace, key, facts[key.name]))), None)
 
@@ -224,7 +224,9 @@ def check_secret_keys(
 def check_secret_key(namespace: str, ref: SecretKeyRef, fact: SecretFact) -> Finding | None:
     """Return why one key of a Secret cannot be read."""
     if not fact.readable:
-        message = fact.refusal or f"The operator may not read Secret {ref.name} in {namespace}; grant it get on Secrets."
+        message = (
+            fact.refusal or f"The operator may not read Secret {ref.name} in {namespace}; grant it get on Secrets."
+        )
         return Finding(Reason.SecretNotReadable, message)
     if not fact.exists:
         return missing_reference("Secret", ref.name, Reason.SecretNotFound)

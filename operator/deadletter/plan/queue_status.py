@@ -107,7 +107,9 @@ def _courier_available(queue: DeadLetterQueue, facts: QueueFacts, found: Finding
     if _replica_count(facts, "availableReplicas") >= 1 or (wanted == 0 and facts.deployment is not None):
         return condition(COURIER_AVAILABLE, True, Reason.CourierAvailable)
     deployment = names.child_name(queue.name, "courier")
-    message = facts.pod_problem or f"No pod of Deployment {deployment} is available yet; describe its pods if this lasts."
+    message = (
+        facts.pod_problem or f"No pod of Deployment {deployment} is available yet; describe its pods if this lasts."
+    )
     return condition(COURIER_AVAILABLE, False, Reason.WaitingForCourier, message)
 
 

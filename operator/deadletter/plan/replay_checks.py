@@ -58,7 +58,9 @@ def target_is_not_own_box(replay: Replay, facts: ReplayFacts) -> Finding | None:
     boxes = queue.boxes(connection.spec.is_redis)
     if to.name not in (boxes.dead, boxes.retry, boxes.ledger):
         return None
-    message = f"spec.to.name: {to.name} belongs to DeadLetterQueue {queue.name} itself. Name another box or omit spec.to."
+    message = (
+        f"spec.to.name: {to.name} belongs to DeadLetterQueue {queue.name} itself. Name another box or omit spec.to."
+    )
     return Finding(Reason.InvalidSpec, message, False)
 
 
@@ -70,7 +72,9 @@ def target_exists(replay: Replay, facts: ReplayFacts) -> Finding | None:
     if facts.target is None:
         return missing_reference("DeadLetterQueue", to.queue_ref.name, Reason.QueueNotFound)
     if facts.target.spec.source is None:
-        message = f"spec.to.queueRef: DeadLetterQueue {facts.target.name} has no spec.source. Name a queue with a source."
+        message = (
+            f"spec.to.queueRef: DeadLetterQueue {facts.target.name} has no spec.source. Name a queue with a source."
+        )
         return Finding(Reason.InvalidSpec, message, False)
     if facts.target_connection is None:
         name = facts.target.spec.broker_ref.name
@@ -109,7 +113,9 @@ def queue_is_ready(replay: Replay, facts: ReplayFacts) -> Finding | None:
         return None
     why = f" ({boxes.reason})" if boxes and boxes.status == "False" else ""
     name = replay.spec.queue_ref.name
-    message = f"DeadLetterQueue {name} is not ready{why}; see its conditions. This Replay starts when BoxesReady is True."
+    message = (
+        f"DeadLetterQueue {name} is not ready{why}; see its conditions. This Replay starts when BoxesReady is True."
+    )
     return Finding(Reason.QueueNotReady, message, True)
 
 

@@ -1,4 +1,4 @@
-"""How a Replay ended: by the ledger's tallies first, else by its Job and the last words of its pod."""
+"""Decide whether a Replay has ended, and how: by the progress in the ledger, else by its Job and its last pod."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -11,21 +11,27 @@ from deadletter.core import times
 from deadletter.core.reasons import Reason
 from deadletter.plan.facts import ReplayFacts
 
-MAX_WINDOW_PARTITIONS = 1000  # partitions told in a status
-PROGRESS_READ_TIMEOUT_MS = 30_000  # three sweeps; a broker that is gone keeps no Replay from its end for longer
-NOT_SENT_NOTE = "What was sent is settled; the other letters are still in the dead box."
+MAX_WINDOW_PARTITIONS = 1000
+MAX_LISTED = 10
+MAX_MESSAGE_CHARACTERS = 1024
+# Offsets above 2^53 are ids of Redis entries, which JSON numbers cannot hold exactly.
+MAX_JSON_INTEGER = 1 << 53
+# Three sweeps. A broker that is gone must not keep a Replay from ending for longer.
+PROGRESS_READ_TIMEOUT_MS = 30_000
+NOT_SENT_NOTE = "Letters that were sent are settled; the other letters are still in the dead box."
+RETRY_NOTE = "Correct the cause, then create another Replay for the letters that are left."
 LEFT_OPEN = {
     Reason.NoOrigin: "name no origin that exists (set spec.dead.origin of the queue, or spec.to)",
-    Reason.TransformError: "cannot be mended by spec.transform and stay as they are",
-    Reason.LoopCap: "were replayed as often as spec.maxReplays allows and stay",
-    Reason.TooLarge: "exceed what the target takes and stay",
+    Reason.TransformError: "could not be changed by spec.transform and stay in the dead box",
+    Reason.LoopCap: "were replayed as often as spec.maxReplays allows and stay in the dead box",
+    Reason.TooLarge: "are larger than the target accepts and stay in the dead box",
 }
-SKIPS = LEFT_OPEN | {Reason.AlreadySettled: "were settled before", Reason.Expired: "are gone or never were"}
+SKIPPED = LEFT_OPEN | {Reason.AlreadySettled: "were settled before", Reason.Expired: "are deleted or never existed"}
 
 
 @dataclass(frozen=True, slots=True)
 class ReplayResult:
-    """Well or badly, and why."""
+    """How a Replay ended, and the counts that only its last pod reported."""
 
     succeeded: bool
     reason: Reason
@@ -34,30 +40,32 @@ class ReplayResult:
 
 
 def replay_result(replay: Replay, facts: ReplayFacts) -> ReplayResult | None:
-    """How it ended; None: it goes on."""
-    phases = {tally.phase for tally in facts.progress}
+    """Return how the Replay ended; None if it has not ended."""
+    phases = {partition.phase for partition in facts.progress}
     if "Failed" in phases:
-        tally = next(tally for tally in facts.progress if tally.phase == "Failed")
-        return ReplayResult(False, _reason(tally.reason, Reason.DeliveryFailed), tally.message or _message(facts))
+        failed = next(partition for partition in facts.progress if partition.phase == "Failed")
+        reason = _reason(failed.reason, Reason.DeliveryFailed)
+        return ReplayResult(False, reason, _failure_message(reason, failed.message, _last_message(facts)))
     if phases == {"Finished"}:
-        return _finished(replay, facts)
-    return _of_job(replay, facts)
+        return _result_of_progress(replay, facts)
+    return _result_of_job(replay, facts)
 
 
-def _finished(replay: Replay, facts: ReplayFacts) -> ReplayResult:
-    matched = sum(tally.matched for tally in facts.progress)
-    done = sum(tally.replayed + tally.archived + tally.discarded for tally in facts.progress)
-    skipped = sum_counts(tally.skipped for tally in facts.progress)
-    left = {why: skipped[why] for why in LEFT_OPEN if why in skipped}
+def _result_of_progress(replay: Replay, facts: ReplayFacts) -> ReplayResult:
+    matched = sum(partition.matched for partition in facts.progress)
+    done = sum(partition.replayed + partition.archived + partition.discarded for partition in facts.progress)
+    skipped = sum_counts(partition.skipped for partition in facts.progress)
+    left = {reason: skipped[reason] for reason in LEFT_OPEN if reason in skipped}
+    summary = _summary(replay, matched, skipped)
     if left and not done and replay.spec.mode == "Apply":
-        most = max(left, key=lambda why: left[why])
-        return ReplayResult(False, Reason.OriginUnknown if most is Reason.NoOrigin else most, _summary(replay, matched, skipped))
-    return ReplayResult(True, _good(replay, done), _summary(replay, matched, skipped))
+        most = max(left, key=lambda reason: left[reason])
+        return ReplayResult(False, Reason.OriginUnknown if most is Reason.NoOrigin else most, summary)
+    return ReplayResult(True, _success_reason(replay, done), summary)
 
 
 def _summary(replay: Replay, matched: int, skipped: Mapping[str, int]) -> str:
-    """What was done, or would be, and what became of the other letters, the most frequent reason first."""
-    left = sorted(((skipped[why], text) for why, text in SKIPS.items() if why in skipped), reverse=True)
+    """Return how many letters were, or would be, replayed, and why others were not, the most frequent reason first."""
+    left = sorted(((skipped[reason], text) for reason, text in SKIPPED.items() if reason in skipped), reverse=True)
     verb = {"Republish": "replayed", "Archive": "archived"}.get(replay.spec.action, "discarded")
     form = "would be" if replay.spec.mode == "DryRun" else "were"
     taken = matched - sum(count for count, _ in left)
@@ -69,60 +77,62 @@ def _summary(replay: Replay, matched: int, skipped: Mapping[str, int]) -> str:
     return f"{text[0].upper()}{text[1:]}."
 
 
-def _of_job(replay: Replay, facts: ReplayFacts) -> ReplayResult | None:
-    said = read_termination_message(_last(facts))
-    if _condition(facts, "Complete") and said:
-        told = message_counts(said)
-        matched, skipped = told.get("matched", 0), told.get("skippedBy", {})
-        good = _reason(str(said.get("reason")), _good(replay, matched))
-        return ReplayResult(True, good, _summary(replay, matched, skipped), told)
-    failed = _condition(facts, "Failed")
+def _result_of_job(replay: Replay, facts: ReplayFacts) -> ReplayResult | None:
+    reported = read_termination_message(facts.pod_exits[-1].message) if facts.pod_exits else {}
+    if _job_condition(facts, "Complete") and reported:
+        counts = message_counts(reported)
+        matched, skipped = counts.get("matched", 0), counts.get("skippedBy", {})
+        reason = _reason(str(reported.get("reason")), _success_reason(replay, matched))
+        return ReplayResult(True, reason, _summary(replay, matched, skipped), counts)
+    failed = _job_condition(facts, "Failed")
     if failed is None or is_progress_pending(facts):
         return None
-    told = _counted_by_then(said, facts)
+    counts = _counts_beyond_progress(reported, facts)
     if failed.get("reason") == "DeadlineExceeded":
-        sentence = f"It took longer than {replay.spec.active_deadline}. {NOT_SENT_NOTE}"
-        return ReplayResult(False, Reason.DeadlineExceeded, sentence, told)
-    reason = _reason(str(said.get("reason", "")), Reason.NoProgress)
-    sentence = str(failed.get("message", ""))
+        message = f"The Replay took longer than spec.activeDeadline, {replay.spec.active_deadline}. {NOT_SENT_NOTE}"
+        return ReplayResult(False, Reason.DeadlineExceeded, message, counts)
+    reason = _reason(str(reported.get("reason", "")), Reason.NoProgress)
+    message = str(failed.get("message", ""))
     if reason is Reason.NoProgress and facts.failed_pods:
-        sentence = f"{facts.failed_pods} pods ended without a step forward, the last one: {exit_summary(facts)}"
-    return ReplayResult(False, reason, _message(facts) or sentence, told)
+        message = f"{facts.failed_pods} pods failed in a row without progress, the last one: {exit_summary(facts)}"
+    return ReplayResult(False, reason, _failure_message(reason, _last_message(facts), message), counts)
 
 
-def _condition(facts: ReplayFacts, kind: str) -> Mapping[str, Any] | None:
-    """The Job's condition of this type, if it is true."""
+def _failure_message(reason: Reason, *reported: str) -> str:
+    """Return the first message that is not empty; without one, the meaning of the reason and what to do."""
+    return next((one for one in reported if one.strip()), f"{reason.meaning} {RETRY_NOTE}")
+
+
+def _job_condition(facts: ReplayFacts, kind: str) -> Mapping[str, Any] | None:
+    """Return the Job's condition of this type if it is true."""
     conditions = ((facts.job or {}).get("status") or {}).get("conditions") or ()
     return next((one for one in conditions if (one["type"], one.get("status")) == (kind, "True")), None)
 
 
 def is_progress_pending(facts: ReplayFacts) -> bool:
-    """Did the Job fail just now, so that its last steps are in no reading yet?"""
-    failed = _condition(facts, "Failed") or {}
+    """True if the Job failed so recently that no sweep may have read its last progress."""
+    failed = _job_condition(facts, "Failed") or {}
     if facts.queue is None or facts.connection is None or not failed.get("lastTransitionTime"):
         return False
+    # abs: the clock of the control plane may be ahead.
     return abs(facts.now - times.parse(failed["lastTransitionTime"])) < PROGRESS_READ_TIMEOUT_MS
 
 
-def _counted_by_then(said: dict[str, Any], facts: ReplayFacts) -> dict[str, Any]:
-    """What the last pod counted; how far it came only the ledger tells, and of the window the ledger tells more."""
-    known = ("remaining", "window") if facts.progress else ("remaining",)
-    return {name: count for name, count in message_counts(said).items() if name not in known}
+def _counts_beyond_progress(reported: dict[str, Any], facts: ReplayFacts) -> dict[str, Any]:
+    """Return the counts that the last pod knows better than the ledger: all but `remaining` and the window."""
+    from_ledger = ("remaining", "window") if facts.progress else ("remaining",)
+    return {name: count for name, count in message_counts(reported).items() if name not in from_ledger}
 
 
 def exit_summary(facts: ReplayFacts) -> str:
-    """How the newest pod ended: in its own words, else in the node's."""
+    """Return how the newest pod ended: its termination message, else its exit code and the kubelet's reason."""
     if not facts.pod_exits:
         return ""
     last = facts.pod_exits[-1]
-    return _message(facts) or f"exit code {last.code}{f', {last.reason}' if last.reason else ''}."
+    return _last_message(facts) or f"exit code {last.code}{f', {last.reason}' if last.reason else ''}."
 
 
-def _last(facts: ReplayFacts) -> str:
-    return facts.pod_exits[-1].message if facts.pod_exits else ""
-
-
-def _good(replay: Replay, taken: int) -> Reason:
+def _success_reason(replay: Replay, taken: int) -> Reason:
     if replay.spec.mode == "DryRun":
         return Reason.DryRunFinished
     return Reason.AllReplayed if taken else Reason.NothingMatched
@@ -132,61 +142,68 @@ def _reason(text: str, otherwise: Reason) -> Reason:
     return Reason.__members__.get(text, otherwise)
 
 
-def _message(facts: ReplayFacts) -> str:
-    return str(read_termination_message(_last(facts)).get("message", ""))[:1024]
+def _last_message(facts: ReplayFacts) -> str:
+    message = facts.pod_exits[-1].message if facts.pod_exits else ""
+    return str(read_termination_message(message).get("message", ""))[:MAX_MESSAGE_CHARACTERS]
 
 
 def read_termination_message(text: str) -> dict[str, Any]:
-    """A termination message as a mapping; anything else says nothing."""
+    """Parse a worker's termination message; text that is not a JSON object gives an empty mapping."""
     try:
-        said = msgspec.json.decode(text.encode())
+        message = msgspec.json.decode(text.encode())
     except (msgspec.DecodeError, UnicodeEncodeError):
         return {}
-    return said if isinstance(said, dict) else {}
+    return message if isinstance(message, dict) else {}
 
 
-def message_counts(said: dict[str, Any]) -> dict[str, Any]:
-    """The counts of a pod's last words, as the status tells them."""
-    if not isinstance(said.get("matched"), int):
+def message_counts(message: dict[str, Any]) -> dict[str, Any]:
+    """Return the counts of a termination message as the fields of the status."""
+    if not isinstance(message.get("matched"), int):
         return {}
-    skipped = {str(name): int(count) for name, count in (said.get("skipped") or {}).items()}
+    skipped = _counts_of(message, "skipped")
     return {
-        **{name: int(said.get(name) or 0) for name in ("matched", "replayed", "archived", "discarded")},
-        "failedAgain": int(said.get("failed_again") or 0),
+        **{name: int(message.get(name) or 0) for name in ("matched", "replayed", "archived", "discarded")},
+        "failedAgain": int(message.get("failed_again") or 0),
         "remaining": 0,
         "skipped": sum(skipped.values()),
         "skippedBy": skipped,
-        "groups": largest_groups_matched({str(name): int(count) for name, count in (said.get("groups") or {}).items()}),
-        "targets": largest_targets({str(name): int(count) for name, count in (said.get("targets") or {}).items()}),
-        "bytes": int(said.get("bytes") or 0),
-        "samples": [str(sample) for sample in said.get("samples") or ()][:10],
-        "window": window_fields(tuple(map(int, span)) for span in said.get("window") or () if span[2] < 1 << 53),
+        "groups": group_fields(_counts_of(message, "groups")),
+        "targets": target_fields(_counts_of(message, "targets")),
+        "bytes": int(message.get("bytes") or 0),
+        "samples": [str(sample) for sample in message.get("samples") or ()][:MAX_LISTED],
+        "window": window_fields(
+            tuple(map(int, span)) for span in message.get("window") or () if span[2] < MAX_JSON_INTEGER
+        ),
     }
 
 
-def sum_counts(counted: Iterable[Mapping[str, int]]) -> dict[str, int]:
-    """Counts by name, of all partitions together."""
+def _counts_of(message: dict[str, Any], name: str) -> dict[str, int]:
+    return {str(key): int(count) for key, count in (message.get(name) or {}).items()}
+
+
+def sum_counts(counts: Iterable[Mapping[str, int]]) -> dict[str, int]:
+    """Add up counts by name."""
     total: dict[str, int] = {}
-    for one in counted:
+    for one in counts:
         for name, count in one.items():
             total[name] = total.get(name, 0) + count
     return dict(sorted(total.items()))
 
 
 def window_fields(spans: Iterable[tuple[int, ...]]) -> list[dict[str, int]]:
-    """The frozen window, bounded."""
+    """Return the frozen window as the status shows it, of at most MAX_WINDOW_PARTITIONS partitions."""
     return [{"partition": span[0], "start": span[1], "end": span[2]} for span in spans][:MAX_WINDOW_PARTITIONS]
 
 
-def largest_groups_matched(named: dict[str, int]) -> list[dict[str, Any]]:
-    """The ten largest groups of what matched."""
-    return [{"fingerprint": name, "letters": count} for name, count in _largest(named)]
+def group_fields(counts: dict[str, int]) -> list[dict[str, Any]]:
+    """Return the ten largest failure groups of the letters that matched."""
+    return [{"fingerprint": name, "letters": count} for name, count in _largest(counts)]
 
 
-def largest_targets(named: dict[str, int]) -> list[dict[str, Any]]:
-    """The ten places that most letters go to."""
-    return [{"name": name, "letters": count} for name, count in _largest(named)]
+def target_fields(counts: dict[str, int]) -> list[dict[str, Any]]:
+    """Return the ten targets that most letters go to."""
+    return [{"name": name, "letters": count} for name, count in _largest(counts)]
 
 
-def _largest(named: dict[str, int]) -> list[tuple[str, int]]:
-    return sorted(named.items(), key=lambda item: (-item[1], item[0]))[:10]
+def _largest(counts: dict[str, int]) -> list[tuple[str, int]]:
+    return sorted(counts.items(), key=lambda item: (-item[1], item[0]))[:MAX_LISTED]

@@ -99,7 +99,7 @@ def _courier_assignment(
         group_started=consumer_group_status(queue, facts) is not None,
         policy=facts.policy.spec if facts.policy else RetryPolicySpec(),
         delivery=delivery.model_copy(update={"replicas": 1, "resources": None}),
-        url=delivery.http.target(queue.namespace),
+        url=delivery.http.request_url(queue.namespace),
         routes=tuple(ResolvedRoute(match=match, box=target.boxes(redis).dead) for match, target in routes),
         compat_headers=queue.spec.dead.compat_headers,
         allow=workers.allow,

@@ -6,9 +6,9 @@ from contextlib import asynccontextmanager
 from deadletter.brokers.contract import BoxMonitor, Offsets
 from deadletter.brokers.errors import BoxAppeared, BoxConflict, BoxMissing
 from deadletter.brokers.group_offsets import StartPosition
-from deadletter.brokers.memory.groups import is_lost, positions
+from deadletter.brokers.memory.groups import is_lost, start_offsets
 from deadletter.brokers.memory.partition_writer import MemoryPartitionWriter
-from deadletter.brokers.memory.server import Box, MemoryServer
+from deadletter.brokers.memory.server import MemoryBox, MemoryServer
 from deadletter.brokers.memory.subscription import MemorySubscription
 from deadletter.brokers.types import BoxState, Publication, ResumedGroup, ServerInfo, StoredMessage, SubscriptionSpec
 from deadletter.core.box_spec import BoxSpec
@@ -16,7 +16,7 @@ from deadletter.core.heartbeats import WorkerStatus
 from deadletter.core.letters import Place
 from deadletter.core.replay_progress import PartitionProgress, Span
 
-_BATCH = 100
+BATCH_SIZE = 100
 
 
 class MemoryPublishedPositions:
@@ -28,7 +28,7 @@ class MemoryPublishedPositions:
     def __len__(self) -> int:
         return len(self._places)
 
-    def holds(self, topic: str, partition: int, offset: int) -> bool:
+    def contains(self, topic: str, partition: int, offset: int) -> bool:
         """Did it publish there?"""
         return (topic, partition, offset) in self._places
 
@@ -41,37 +41,37 @@ class MemoryBroker:
 
     async def server_info(self) -> ServerInfo:
         """Who answers."""
-        self._server.check()
+        self._server.raise_if_down()
         return ServerInfo("Memory", "1", 1, transactions=True, id=self._server.name)
 
     async def describe(self, names: Sequence[str]) -> Mapping[str, BoxState]:
         """Those that exist."""
-        self._server.check()
+        self._server.raise_if_down()
         return {name: self._server.boxes[name].state for name in names if name in self._server.boxes}
 
     async def ensure(self, spec: BoxSpec) -> BoxState:
         """Make it, or let it grow."""
-        self._server.check()
+        self._server.raise_if_down()
         box = self._server.boxes.get(spec.name)
         if spec.adopt and box is None:
             raise BoxMissing(f"box {spec.name} does not exist and is to be adopted; create it first")
         if box is None:
-            return self._server.make(spec).state
+            return self._server.create_box(spec).state
         if spec.must_be_new:
             raise BoxAppeared(f"{spec.name}: others created it at the same moment")
-        return box.state if spec.adopt else _grown(box, spec).state
+        return box.state if spec.adopt else _add_partitions(box, spec).state
 
     async def delete(self, names: Sequence[str]) -> None:
         """Delete boxes and ledgers."""
-        self._server.check()
+        self._server.raise_if_down()
         for name in names:
             self._server.boxes.pop(name, None)
             self._server.ledgers.pop(name, None)
 
     async def window(self, box: str, archived: bool = False) -> tuple[Span, ...]:  # noqa: ARG002 (they lie in the same box)
         """First and end offset of each partition."""
-        found = self._server.box(box)
-        return tuple(Span(number, found.start(number), end) for number, end in enumerate(found.ends))
+        found = self._server.get_box(box)
+        return tuple(Span(number, found.first_offset(number), end) for number, end in enumerate(found.end_offsets))
 
     async def read(
         self,
@@ -81,18 +81,18 @@ class MemoryBroker:
     ) -> AsyncGenerator[list[StoredMessage], None]:
         """Batches of letters in these spans."""
         for span in spans:
-            letters = self._server.box(box).partitions[span.partition]
+            letters = self._server.get_box(box).partitions[span.partition]
             offsets = [offset for offset in letters if span.start <= offset < span.end]
-            for first in range(0, len(offsets), _BATCH):
-                self._server.check()
-                batch = offsets[first : first + _BATCH]
+            for first in range(0, len(offsets), BATCH_SIZE):
+                self._server.raise_if_down()
+                batch = offsets[first : first + BATCH_SIZE]
                 if not letters.keys() >= set(batch):
                     yield []
                 yield [StoredMessage(Place(box, span.partition, at), letters[at]) for at in batch if at in letters]
 
     async def settled_offsets(self, box: str, ledger: str) -> Mapping[int, Offsets]:
         """Settled offsets per partition."""
-        self._server.check()
+        self._server.raise_if_down()
         if ledger not in self._server.ledgers:
             return {}
         found = self._server.ledgers[ledger].settled.items()
@@ -117,7 +117,7 @@ class MemoryBroker:
         try:
             yield desk
         finally:
-            desk.leave()
+            desk.close()
 
     async def is_group_lost(self, source: str, group: str) -> bool:
         """True if there are messages and no position."""
@@ -127,32 +127,32 @@ class MemoryBroker:
         """Give it a position in every partition."""
         if not is_lost(self._server, source, group):
             return None
-        box = self._server.box(source)
-        firsts, starts = [box.start(number) for number in range(len(box.ends))], positions(box, start)
-        self._server.groups[source, group].next = dict(enumerate(starts))
-        ahead = sum(box.ends) - sum(starts)
-        return ResumedGroup(passed_over=sum(starts) - sum(firsts), ahead=ahead)
+        box = self._server.get_box(source)
+        firsts, starts = [box.first_offset(number) for number in range(len(box.end_offsets))], start_offsets(box, start)
+        self._server.groups[source, group].next_offsets = dict(enumerate(starts))
+        ahead = sum(box.end_offsets) - sum(starts)
+        return ResumedGroup(skipped_messages=sum(starts) - sum(firsts), remaining_messages=ahead)
 
     async def selected_offsets(self, ledger: str, uid: str) -> Mapping[int, Offsets]:
         """What a DryRun selected."""
-        self._server.check()
+        self._server.raise_if_down()
         return {part: tuple(sorted(held)) for part, held in self._server.ledgers[ledger].selected.get(uid, {}).items()}
 
     async def published_positions(self, ledger: str, uid: str) -> MemoryPublishedPositions:
         """Where a Replay published."""
-        self._server.check()
-        return MemoryPublishedPositions(frozenset(self._server.ledgers[ledger].produced.get(uid, ())))
+        self._server.raise_if_down()
+        return MemoryPublishedPositions(frozenset(self._server.ledgers[ledger].published.get(uid, ())))
 
     async def replay_progress(self, ledger: str) -> Mapping[str, Sequence[PartitionProgress]]:
         """What every Replay has counted."""
-        self._server.check()
-        return {uid: list(parts.values()) for uid, parts in self._server.ledgers[ledger].tallies.items()}
+        self._server.raise_if_down()
+        return {uid: list(parts.values()) for uid, parts in self._server.ledgers[ledger].progress.items()}
 
     async def delete_replay_records(self, ledger: str, uid: str) -> None:
         """Remove what a deleted Replay left."""
-        self._server.check()
+        self._server.raise_if_down()
         kept = self._server.ledgers[ledger]
-        for part in (kept.selected, kept.produced, kept.tallies):
+        for part in (kept.selected, kept.published, kept.progress):
             part.pop(uid, None)
 
     async def reset_ledger(self, box: str, ledger: str) -> None:
@@ -160,20 +160,20 @@ class MemoryBroker:
         kept = self._server.ledgers[ledger]
         for key in [key for key in kept.settled if key[0] == box]:
             del kept.settled[key]
-        for key in [key for key in kept.born if key[0] == box]:
-            del kept.born[key]
+        for key in [key for key in kept.generations if key[0] == box]:
+            del kept.generations[key]
 
     async def match_ledger_replication(self, box: str, ledger: str) -> str:  # noqa: ARG002 (nothing is replicated here)
         """Nothing to do."""
         return ""
 
-    async def report_status(self, box: str, ledger: str, pod: str, word: WorkerStatus | None) -> None:  # noqa: ARG002
+    async def report_status(self, box: str, ledger: str, pod: str, status: WorkerStatus | None) -> None:  # noqa: ARG002
         """Keep the word of a worker without a desk."""
-        self._server.check()
-        if word is None:
-            self._server.ledgers[ledger].couriers.pop(pod, None)
+        self._server.raise_if_down()
+        if status is None:
+            self._server.ledgers[ledger].worker_statuses.pop(pod, None)
         else:
-            self._server.ledgers[ledger].couriers[pod] = word
+            self._server.ledgers[ledger].worker_statuses[pod] = status
 
     def monitor(self) -> BoxMonitor:
         """Counted anew in each sweep."""
@@ -182,13 +182,13 @@ class MemoryBroker:
         return MemoryMonitor(self._server)
 
 
-def _grown(box: Box, spec: BoxSpec) -> Box:
+def _add_partitions(box: MemoryBox, spec: BoxSpec) -> MemoryBox:
     if not spec.is_retry_box and spec.partitions is not None and spec.partitions < len(box.partitions):
         raise BoxConflict(
             f"box {spec.name} has {len(box.partitions)} partitions and cannot shrink to {spec.partitions}"
         )
     if box.spec.is_retry_box != spec.is_retry_box:
         raise BoxConflict(f"box {spec.name} exists and is of the other kind")
-    box.grow(1 if spec.is_retry_box else spec.partitions or 1)
+    box.add_partitions(1 if spec.is_retry_box else spec.partitions or 1)
     box.spec = spec
     return box

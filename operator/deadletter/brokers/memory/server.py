@@ -16,7 +16,7 @@ from deadletter.core.replay_progress import PartitionProgress, SettledAs
 
 
 @dataclass(slots=True)
-class Waiting:
+class WaitingLetter:
     """A letter in a retry box until it is due."""
 
     message: Message
@@ -24,22 +24,22 @@ class Waiting:
 
 
 @dataclass(slots=True)
-class Box:
+class MemoryBox:
     """A box: its letters per partition by offset. A retry box keeps them with their due times."""
 
     spec: BoxSpec
-    born: int
+    generation: int
     partitions: list[dict[int, Message]] = field(default_factory=list)
-    ends: list[int] = field(default_factory=list)
-    waiting: dict[int, Waiting] = field(default_factory=dict)
+    end_offsets: list[int] = field(default_factory=list)
+    waiting: dict[int, WaitingLetter] = field(default_factory=dict)
     max_message_bytes: int | None = None
     id: str = field(default_factory=lambda: uuid4().hex)
 
-    def grow(self, partitions: int) -> None:
+    def add_partitions(self, partitions: int) -> None:
         """Partitions are added, never taken away."""
         while len(self.partitions) < partitions:
             self.partitions.append({})
-            self.ends.append(0)
+            self.end_offsets.append(0)
 
     @property
     def state(self) -> BoxState:
@@ -47,54 +47,54 @@ class Box:
         parts, keep = len(self.partitions), self.spec.retention_ms
         return BoxState(self.spec.name, parts, keep, max_message_bytes=self.max_message_bytes, id=self.id)
 
-    def start(self, partition: int) -> int:
+    def first_offset(self, partition: int) -> int:
         """The first offset that still holds a letter, or the end."""
-        return next(iter(self.partitions[partition]), self.ends[partition])
+        return next(iter(self.partitions[partition]), self.end_offsets[partition])
 
-    def put(self, message: Message, partition: int | None) -> tuple[int, int]:
+    def append(self, message: Message, partition: int | None) -> tuple[int, int]:
         """Append it; partition and offset where it lies now."""
         chosen = crc32(message.key or b"") % len(self.partitions) if partition is None else partition
-        offset = self.ends[chosen]
+        offset = self.end_offsets[chosen]
         self.partitions[chosen][offset] = message
-        self.ends[chosen] += 1
+        self.end_offsets[chosen] += 1
         return chosen, offset
 
     def park(self, message: Message, due_at: int) -> tuple[int, int]:
         """Let it wait; partition and offset where it lies now."""
-        offset = self.ends[0]
-        self.ends[0] += 1
-        self.waiting[offset] = Waiting(message, due_at)
+        offset = self.end_offsets[0]
+        self.end_offsets[0] += 1
+        self.waiting[offset] = WaitingLetter(message, due_at)
         return 0, offset
 
 
 @dataclass(slots=True)
-class Group:
+class MemoryGroup:
     """A consumer group: where it stands, what is in whose hands, what is done."""
 
-    next: dict[int, int] = field(default_factory=dict)
-    held: dict[tuple[bool, int, int], str] = field(default_factory=dict)  # (parked, partition, offset) -> consumer
-    freed: list[tuple[int, int]] = field(default_factory=list)
-    notes: dict[tuple[int, int], tuple[int, int]] = field(default_factory=dict)
+    next_offsets: dict[int, int] = field(default_factory=dict)
+    holders: dict[tuple[bool, int, int], str] = field(default_factory=dict)  # (parked, partition, offset) -> consumer
+    released: list[tuple[int, int]] = field(default_factory=list)
+    attempts: dict[tuple[int, int], tuple[int, int]] = field(default_factory=dict)
     sessions: dict[str, int] = field(default_factory=dict)
 
     def release(self, consumer: str) -> None:
         """What this consumer held may be claimed again."""
-        lost = sorted(key for key, holder in self.held.items() if holder == consumer)
+        lost = sorted(key for key, holder in self.holders.items() if holder == consumer)
         for key in lost:
-            del self.held[key]
-        self.freed = sorted({*self.freed, *((partition, offset) for parked, partition, offset in lost if not parked)})
+            del self.holders[key]
+        self.released = sorted({*self.released, *((partition, offset) for parked, partition, offset in lost if not parked)})
 
 
 @dataclass(slots=True)
-class Ledger:
+class MemoryLedger:
     """What became of the letters of a dead box."""
 
     settled: dict[tuple[str, int], dict[SettledAs, set[int]]] = field(default_factory=lambda: defaultdict(dict))
     selected: dict[str, dict[int, set[int]]] = field(default_factory=dict)
-    produced: dict[str, set[tuple[str, int, int]]] = field(default_factory=dict)
-    tallies: dict[str, dict[int, PartitionProgress]] = field(default_factory=dict)
-    born: dict[tuple[str, int], int] = field(default_factory=dict)
-    couriers: dict[str, WorkerStatus] = field(default_factory=dict)
+    published: dict[str, set[tuple[str, int, int]]] = field(default_factory=dict)
+    progress: dict[str, dict[int, PartitionProgress]] = field(default_factory=dict)
+    generations: dict[tuple[str, int], int] = field(default_factory=dict)
+    worker_statuses: dict[str, WorkerStatus] = field(default_factory=dict)
 
     def is_settled(self, box: str, partition: int, offset: int) -> bool:
         """Is there any settlement of this letter?"""
@@ -113,36 +113,36 @@ class MemoryServer:
     def __init__(self, clock: Callable[[], int] = now_ms, name: str = "memory") -> None:
         self.clock = clock
         self.name = name
-        self.boxes: dict[str, Box] = {}
-        self.groups: dict[tuple[str, str], Group] = defaultdict(Group)
-        self.ledgers: dict[str, Ledger] = defaultdict(Ledger)
+        self.boxes: dict[str, MemoryBox] = {}
+        self.groups: dict[tuple[str, str], MemoryGroup] = defaultdict(MemoryGroup)
+        self.ledgers: dict[str, MemoryLedger] = defaultdict(MemoryLedger)
         self.epochs: dict[tuple[str, int], int] = defaultdict(int)
         self.refuse: dict[str, BrokerError] = {}
         self.down: BrokerError | None = None
-        self._births = 0
+        self._last_generation = 0
 
-    def check(self) -> None:
+    def raise_if_down(self) -> None:
         """Fails when the server is down."""
         if self.down is not None:
             raise self.down
 
-    def box(self, name: str) -> Box:
+    def get_box(self, name: str) -> MemoryBox:
         """The box of this name; BoxMissing if there is none."""
-        self.check()
+        self.raise_if_down()
         if name not in self.boxes:
             raise BoxMissing(f"box {name} does not exist")
         return self.boxes[name]
 
-    def make(self, spec: BoxSpec) -> Box:
+    def create_box(self, spec: BoxSpec) -> MemoryBox:
         """A new, empty box."""
-        self._births += 1
-        self.boxes[spec.name] = made = Box(spec, self._births)
-        made.grow(1 if spec.is_retry_box else spec.partitions or 1)
+        self._last_generation += 1
+        self.boxes[spec.name] = made = MemoryBox(spec, self._last_generation)
+        made.add_partitions(1 if spec.is_retry_box else spec.partitions or 1)
         return made
 
-    def writable(self, name: str, message: Message) -> Box:
+    def writable_box(self, name: str, message: Message) -> MemoryBox:
         """The box, if it takes this message now."""
-        box = self.box(name)
+        box = self.get_box(name)
         if name in self.refuse:
             raise self.refuse[name]
         if box.max_message_bytes is not None and message.size > box.max_message_bytes:
@@ -151,19 +151,19 @@ class MemoryServer:
 
     def publish(self, publication: Publication) -> tuple[str, int, int]:
         """Append or park it; where it lies now."""
-        box = self.writable(publication.to, publication.message)
+        box = self.writable_box(publication.to, publication.message)
         message = replace(publication.message, timestamp=publication.message.timestamp or self.clock())
         if box.spec.is_retry_box:
             return (publication.to, *box.park(message, publication.due_at or 0))
-        return (publication.to, *box.put(message, publication.partition))
+        return (publication.to, *box.append(message, publication.partition))
 
     def seed(self, box: str, messages: list[Message], partition: int | None = None) -> None:
         """What an application sent: the box is made if need be. For tests."""
         if box not in self.boxes:
-            self.make(BoxSpec(box, 1))
+            self.create_box(BoxSpec(box, 1))
         for message in messages:
-            self.boxes[box].put(replace(message, timestamp=message.timestamp or self.clock()), partition)
+            self.boxes[box].append(replace(message, timestamp=message.timestamp or self.clock()), partition)
 
-    def expel(self, source: str, group: str, consumer: str) -> None:
+    def release_claims(self, source: str, group: str, consumer: str) -> None:
         """Take everything out of a consumer's hands, as a rebalance does. For tests."""
         self.groups[source, group].release(consumer)

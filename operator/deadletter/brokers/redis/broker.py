@@ -103,11 +103,11 @@ class RedisBroker:
     async def subscribe(self, spec: SubscriptionSpec) -> AsyncIterator[RedisSubscription]:
         """Join the group; leaving gives back what is still held."""
         desk = RedisSubscription(self._client, spec)
-        await desk.join()
+        await desk.open()
         try:
             yield desk
         finally:
-            await desk.leave()
+            await desk.close()
 
     async def is_group_lost(self, source: str, group: str) -> bool:
         """True if there are messages and no group."""
@@ -141,9 +141,9 @@ class RedisBroker:
         """Nothing to do."""
         return ""
 
-    async def report_status(self, box: str, ledger: str, pod: str, word: WorkerStatus | None) -> None:  # noqa: ARG002
+    async def report_status(self, box: str, ledger: str, pod: str, status: WorkerStatus | None) -> None:  # noqa: ARG002
         """Keep the word of a worker without a desk."""
-        await ledgers.write_status(self._client, ledger, pod, word)
+        await ledgers.write_status(self._client, ledger, pod, status)
 
     def monitor(self) -> BoxMonitor:
         """New, empty registers."""

@@ -17,7 +17,7 @@ from deadletter.brokers.errors import (
     NotAuthorised,
 )
 from deadletter.brokers.types import BoxState
-from deadletter.controller.context import BoxSurvey, OperatorContext
+from deadletter.controller.context import OperatorContext
 from deadletter.controller.reconcile.facts import connection_of, older_queues, still_exists
 from deadletter.controller.reconcile.ownership import boxes_to_drop, record_ownership, track_created_boxes
 from deadletter.controller.state.broker_pool import PooledBroker, broker_identities, with_timeout
@@ -47,7 +47,7 @@ def to_finding(error: BrokerError) -> Finding:
 
 def sweep_finding(context: OperatorContext, queue: DeadLetterQueue) -> Finding | None:
     """What the sweep found and a look from outside cannot see: such a box is there, and not to be used."""
-    error = context.box_errors.get((queue.namespace, queue.name))
+    error = context.observed.read_errors.get((queue.namespace, queue.name))
     return to_finding(error) if error else None
 
 
@@ -56,7 +56,7 @@ async def ensure_boxes(
 ) -> Finding | None:
     """Every box of the queue is there as asked. What was seen a moment ago is believed."""
     key, planned = (queue.namespace, queue.name), plan_boxes(queue, connection.spec)
-    known = context.surveys.get(key)
+    known = context.observed.surveys.get(key)
     pooled = await context.pool.get_or_open(connection)
     if isinstance(pooled.last_error, BrokerUnreachable):  # its connection's pass asks again; a thousand queues need not
         return to_finding(pooled.last_error)
@@ -69,7 +69,7 @@ async def ensure_boxes(
         states = await _describe_boxes(pooled, queue)
         records = await record_ownership(context, queue, pooled.spec.is_redis, states)
         if isinstance(records, Finding):
-            context.surveys.pop(key, None)
+            context.observed.surveys.pop(key, None)
             return records
         new = new_intents(queue.status.owned_boxes, records)
         with track_created_boxes(context, queue, planned, records, states):
@@ -77,10 +77,10 @@ async def ensure_boxes(
         names = queue.boxes(connection.spec.is_redis)
         lacks = await with_timeout(pooled.broker.match_ledger_replication(names.dead, names.ledger)) if thorough else None
     except BrokerError as error:
-        context.surveys.pop(key, None)
+        context.observed.surveys.pop(key, None)
         return to_finding(error)
     if still_exists(context, queue):
-        context.surveys[key] = BoxSurvey(planned, states, time.monotonic(), lacks)
+        context.observed.surveys[key] = BoxSurvey(planned, states, time.monotonic(), lacks)
     return None
 
 

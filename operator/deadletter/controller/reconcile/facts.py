@@ -81,11 +81,11 @@ async def gather_queue_facts(context: OperatorContext, queue: DeadLetterQueue, c
         policy=policy,
         queues=await _connected_queues(context, queue, confirm),
         box_owner=older_owner(context, queue, connection),
-        stats=context.box_stats.get((where, queue.name)),
+        stats=context.observed.stats.get((where, queue.name)),
         retention_ms=_dead_retention_ms(context, queue, connection),
         loss=known_loss(context, queue),
         ledger_problem=ledger_lacks(context, queue),
-        owned_boxes=context.owned_boxes.get((where, queue.name)),
+        owned_boxes=context.observed.owned_boxes.get((where, queue.name)),
         deployment=_worker_deployment(context, queue),
         now=now_ms(),
     )
@@ -144,7 +144,7 @@ def queue_age_key(queue: DeadLetterQueue) -> tuple[str, str, str]:
 
 
 def _dead_retention_ms(context: OperatorContext, queue: DeadLetterQueue, connection: BrokerConnection | None) -> int | None:
-    survey = context.surveys.get((queue.namespace, queue.name))
+    survey = context.observed.surveys.get((queue.namespace, queue.name))
     if survey is None or connection is None:
         return None
     state = survey.states.get(queue.boxes(connection.spec.is_redis).dead)
@@ -157,13 +157,13 @@ def known_loss(context: OperatorContext, queue: DeadLetterQueue) -> ParkedLetter
     told = None
     if status.lost_parked_letters and status.lost_parked_letters_time:
         told = ParkedLetterLoss(status.lost_parked_letters, times.parse(status.lost_parked_letters_time))
-    return context.losses.get((queue.namespace, queue.name), told)
+    return context.observed.losses.get((queue.namespace, queue.name), told)
 
 
 def ledger_lacks(context: OperatorContext, queue: DeadLetterQueue) -> str | None:
     """Return what the last survey found missing at the ledger; None if there was no survey yet."""
-    survey = context.surveys.get((queue.namespace, queue.name))
-    return survey.ledger_lacks if survey else None
+    survey = context.observed.surveys.get((queue.namespace, queue.name))
+    return survey.ledger_problem if survey else None
 
 
 def _worker_deployment(context: OperatorContext, queue: DeadLetterQueue) -> Body | None:

@@ -6,7 +6,7 @@ from deadletter.api.dead_letter_queues import DeadLetterQueue
 from deadletter.api.queue_spec import Source
 from deadletter.brokers.contract import Broker
 from deadletter.brokers.errors import BrokerError
-from deadletter.brokers.group_offsets import EARLIEST, LATEST, RESUME_FROM, StartPosition, offsets_lost
+from deadletter.brokers.group_offsets import EARLIEST, LATEST, RESUME_FROM_ANNOTATION, StartPosition, offsets_lost_error
 from deadletter.brokers.types import ResumedGroup
 from deadletter.controller.context import ObjectKey, OperatorContext
 from deadletter.controller.reconcile import boxes, status
@@ -29,7 +29,7 @@ async def check_group_offsets(context: OperatorContext, queue: DeadLetterQueue, 
 
     The broker is asked only while no courier is available: one that is at work keeps the offsets alive.
     """
-    asked, source = queue.metadata.annotations.get(RESUME_FROM), queue.spec.source
+    asked, source = queue.metadata.annotations.get(RESUME_FROM_ANNOTATION), queue.spec.source
     has_started = consumer_group_status(queue, facts) is not None
     if facts.connection is None or (asked is None and (not has_started or _is_courier_available(facts))):
         return None
@@ -41,7 +41,7 @@ async def check_group_offsets(context: OperatorContext, queue: DeadLetterQueue, 
             return None
     except BrokerError as error:
         return boxes.to_finding(error)
-    return Finding(Reason.GroupOffsetsLost, str(offsets_lost(source.name, source.group)), True, COURIER_AVAILABLE)
+    return Finding(Reason.GroupOffsetsLost, str(offsets_lost_error(source.name, source.group)), True, COURIER_AVAILABLE)
 
 
 def _is_courier_available(facts: QueueFacts) -> bool:
@@ -51,20 +51,20 @@ def _is_courier_available(facts: QueueFacts) -> bool:
 async def _consume_annotation(context: OperatorContext, queue: DeadLetterQueue, asked: str, broker: Broker, has_started: bool) -> None:
     """Resume, tell it in an Event, take the annotation away. Killed in between, the next pass finds offsets."""
     live = await confirm_current(context, queue)
-    if (live["metadata"].get("annotations") or {}).get(RESUME_FROM) != asked:
+    if (live["metadata"].get("annotations") or {}).get(RESUME_FROM_ANNOTATION) != asked:
         return  # consumed or changed meanwhile: another pass looks at it
     reason, message = await _resume(queue.spec.source if has_started else None, asked, broker)
     log.info("resume-from consumed", reason=reason.value, message=message)
     level = "Normal" if reason is Reason.GroupResumed else "Warning"
     key = ObjectKey(QUEUES, queue.namespace, queue.name)
     await status.create_event(context, status.build_event(key, queue, reason, message, level))
-    meta = {"uid": queue.uid, "annotations": {RESUME_FROM: None}}
+    meta = {"uid": queue.uid, "annotations": {RESUME_FROM_ANNOTATION: None}}
     written = await context.kube.patch(QUEUES, queue.namespace, queue.name, {"metadata": meta})
     context.informers[QUEUES].upsert(written)
 
 
 async def _resume(source: Source | None, asked: str, broker: Broker) -> tuple[Reason, str]:
-    said, start = f"{RESUME_FROM}={asked[:MAX_SHOWN_CHARACTERS]}", _parse_start(asked)
+    said, start = f"{RESUME_FROM_ANNOTATION}={asked[:MAX_SHOWN_CHARACTERS]}", _parse_start(asked)
     if start is None:
         accepted = "Earliest, Latest and a time such as 2026-11-16T00:00:00Z"
         return Reason.ResumeIgnored, f"{said} was removed: accepted are {accepted}."
@@ -82,9 +82,9 @@ async def _resume(source: Source | None, asked: str, broker: Broker) -> tuple[Re
 
 
 def _describe_counts(resumed: ResumedGroup) -> str:
-    if resumed.ahead is None or resumed.passed_over is None:
+    if resumed.remaining_messages is None or resumed.skipped_messages is None:
         return ""
-    return f": {resumed.ahead} messages are to be delivered, {resumed.passed_over} before them are passed over"
+    return f": {resumed.remaining_messages} messages are to be delivered, {resumed.skipped_messages} before them are passed over"
 
 
 def _parse_start(text: str) -> StartPosition | None:

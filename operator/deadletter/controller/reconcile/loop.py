@@ -57,7 +57,7 @@ async def reconcile_one(context: OperatorContext, key: ObjectKey) -> None:
         _report_error(context, key, type(error).__name__, "".join(traceback.format_tb(error.__traceback__)[-3:]))
     finally:
         context.liveness.reconciled_at = time.monotonic()
-    metrics.RECONCILE_SECONDS.labels(key.resource.kind).observe(time.monotonic() - began)
+    metrics.RECONCILE_DURATION.labels(key.resource.kind).observe(time.monotonic() - began)
 
 
 def _report_error(context: OperatorContext, key: ObjectKey, reason: str, where: str) -> None:
@@ -111,11 +111,11 @@ async def forget_deleted(context: OperatorContext, key: ObjectKey) -> None:
     context.status_written_at.pop(key, None)
     namespaced_name = (key.namespace, key.name)
     if key.resource is QUEUES:
-        context.forget_queue(*namespaced_name)
-        metrics.forget_queue(*namespaced_name)
+        context.observed.forget(*namespaced_name)
+        metrics.remove_queue(*namespaced_name)
         await close_unused_brokers(context)
     elif key.resource is REPLAYS:
-        metrics.forget_replay(*namespaced_name)
+        metrics.remove_replay(*namespaced_name)
     elif key.resource is CONNECTIONS:
         await close_unused_brokers(context)
 

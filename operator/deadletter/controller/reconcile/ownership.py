@@ -90,7 +90,7 @@ def track_created_boxes(
     finally:
         after = records_after(records, existed, ids_of(states), refused)
         if still_exists(context, queue):  # else they would be written for another queue of its name
-            context.owned_boxes[(queue.namespace, queue.name)] = after
+            context.observed.owned_boxes[(queue.namespace, queue.name)] = after
 
 
 def boxes_to_drop(queue: DeadLetterQueue, redis: bool, states: Mapping[str, BoxState]) -> tuple[str, ...] | Finding:

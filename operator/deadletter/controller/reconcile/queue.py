@@ -141,7 +141,7 @@ async def _reset_ledger(context: OperatorContext, queue: DeadLetterQueue, facts:
         await with_timeout(pooled.broker.reset_ledger(names.dead, names.ledger))
     except BrokerError as error:
         return boxes.to_finding(error)
-    context.box_errors.pop((queue.namespace, queue.name), None)
+    context.observed.read_errors.pop((queue.namespace, queue.name), None)
     meta: dict[str, Any] = {"uid": queue.uid, "annotations": {RESET_LEDGER: None}}
     written = await context.kube.patch(QUEUES, queue.namespace, queue.name, {"metadata": meta})
     context.informers[QUEUES].upsert(written)
@@ -201,13 +201,13 @@ async def _explain_missing_pods(context: OperatorContext, queue: DeadLetterQueue
 
 def _export_metrics(queue: DeadLetterQueue, facts: QueueFacts, status: Body) -> None:
     where = (queue.namespace, queue.name)
-    metrics.READY.labels(*where).set(status["conditions"][0]["status"] == "True")
+    metrics.QUEUE_READY.labels(*where).set(status["conditions"][0]["status"] == "True")
     alerts = queue.spec.alerts
     depth = {"depth": float(alerts.depth)} if alerts and alerts.depth is not None else {}
     age = {"age": alerts.age_ms / 1000} if alerts and alerts.age_ms is not None else {}
     warning = retention_warning_ms(facts)
     loss = {"loss": warning / 1000} if warning is not None else {}
-    metrics.show(metrics.THRESHOLD, where, depth | age | loss)
+    metrics.set_label_values(metrics.ALERT_THRESHOLD, where, depth | age | loss)
     if queue.spec.delivery and facts.deployment is not None:
-        metrics.COURIER_WANTED.labels(*where).set(queue.spec.delivery.replicas)
-        metrics.COURIER_READY.labels(*where).set(status.get("readyReplicas", 0))
+        metrics.COURIER_REPLICAS.labels(*where).set(queue.spec.delivery.replicas)
+        metrics.COURIER_READY_REPLICAS.labels(*where).set(status.get("readyReplicas", 0))

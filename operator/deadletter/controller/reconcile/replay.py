@@ -19,8 +19,9 @@ from deadletter.plan.facts import ReplayFacts
 from deadletter.plan.findings import first_finding
 from deadletter.plan.pod_template import ASSIGNMENT_KEY
 from deadletter.plan.queue_checks import route_targets
+from deadletter.plan.replay_checks import REPLAY_CHECKS
 from deadletter.plan.replay_manifests import plan_replay
-from deadletter.plan.replays import REPLAY_CHECKS, is_finished, replay_status
+from deadletter.plan.replay_status import is_finished, replay_status
 
 RESULTS = ("matched", "replayed", "archived", "discarded", "skipped", "failedAgain")
 
@@ -57,7 +58,7 @@ async def gather_replay_facts(context: OperatorContext, replay: Replay, confirm:
     if to is not None and to.queue_ref is not None:
         target = await find_object(context, DeadLetterQueue, QUEUES, where, to.queue_ref.name, confirm)
     services = [to.service_ref.name] if confirm and to is not None and to.service_ref is not None else []
-    reading = context.box_stats.get((where, replay.spec.queue_ref.name))
+    reading = context.observed.stats.get((where, replay.spec.queue_ref.name))
     return ReplayFacts(
         queue=queue,
         connection=await _connection(context, queue, confirm),

@@ -11,14 +11,14 @@ from deadletter.controller.state.dependents import BY_QUEUE
 from deadletter.core import names
 from deadletter.core.reasons import Reason
 from deadletter.kube import JOBS, REPLAYS, Body
-from deadletter.plan.replays import WAITING_OR_RUNNING
+from deadletter.plan.replay_status import RUNNABLE_REASONS
 
 
 def is_in_line(body: Body) -> bool:
     """Is it in the line, as far as its status tells? A new one is."""
     conditions = (body.get("status") or {}).get("conditions", ())
     said = next((one["reason"] for one in conditions if one["type"] == "Succeeded"), Reason.Queued)
-    return said in WAITING_OR_RUNNING
+    return said in RUNNABLE_REASONS
 
 
 def _is_waiting(context: OperatorContext, body: Body) -> bool:

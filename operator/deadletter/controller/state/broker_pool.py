@@ -1,4 +1,4 @@
-"""Open connections to brokers: one per BrokerConnection, opened at first use, opened anew when its spec changed."""
+"""Pool of open brokers: one per BrokerConnection, opened at first use and opened again when its spec changes."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -16,32 +16,33 @@ from deadletter.brokers.types import BoxState, ServerInfo
 from deadletter.controller.state.secret_cache import SecretCache
 
 T = TypeVar("T")
-ConnectionKey = tuple[str, str]
+ConnectionKey = tuple[str, str]  # namespace and name of a BrokerConnection
 DESCRIBE_BATCH_DELAY_S = 0.05
 BROKER_TIMEOUT_S = 60.0
-log = structlog.stdlib.get_logger("brokers")
+CLOSE_TIMEOUT_S = 10.0
+log = structlog.stdlib.get_logger("broker_pool")
 
 
 class ProbeInProgress(Exception):
-    """A broker is being asked who it is: no error, look again in a moment."""
+    """Another pass is probing the broker; the object is reconciled again shortly. This is not an error."""
 
 
 @dataclass(slots=True)
 class PooledBroker:
-    """One open broker, what it said of itself, and its monitor."""
+    """One open broker with its monitor and the result of its last probe."""
 
     spec: BrokerConnectionSpec
     context_manager: AbstractAsyncContextManager[Broker]
     broker: Broker
     monitor: BoxMonitor
     server: ServerInfo | None = None
-    last_error: BrokerError | None = None  # what the last probe said
+    last_error: BrokerError | None = None  # of the last probe
     pending_describes: dict[str, asyncio.Future[BoxState | None]] = field(default_factory=dict)
     describe_task: asyncio.Task[None] | None = None
     probe_lock: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     async def describe(self, names: Sequence[str]) -> Mapping[str, BoxState]:
-        """Describe boxes together with all others that are asked for in the same moment."""
+        """Describe boxes, in one request with those that other passes ask for at the same time."""
         loop = asyncio.get_running_loop()
         futures = [self.pending_describes.setdefault(name, loop.create_future()) for name in names]
         if self.describe_task is None or self.describe_task.done():
@@ -52,21 +53,22 @@ class PooledBroker:
     async def _describe_pending(self) -> None:
         while self.pending_describes:
             await asyncio.sleep(DESCRIBE_BATCH_DELAY_S)
-            asked, self.pending_describes = self.pending_describes, {}
+            pending, self.pending_describes = self.pending_describes, {}
+            results: Mapping[str, BoxState | Exception]
             try:
-                found = await self._describe_or_split(list(asked))
-            except Exception as error:  # noqa: BLE001 - whatever it is, those who asked must hear of it
-                found = dict.fromkeys(asked, error)
-            for name, future in asked.items():
-                answer = found.get(name)
-                if isinstance(answer, Exception):
-                    future.set_exception(answer)
-                    future.exception()  # somebody may have given up waiting
+                results = await self._describe_or_split(list(pending))
+            except Exception as error:  # noqa: BLE001 - every caller that waits must get the error
+                results = dict.fromkeys(pending, error)
+            for name, future in pending.items():
+                result = results.get(name)
+                if isinstance(result, Exception):
+                    future.set_exception(result)
+                    future.exception()  # marks it as retrieved: the caller may have been cancelled
                 else:
-                    future.set_result(answer)
+                    future.set_result(result)
 
     async def _describe_or_split(self, names: list[str]) -> dict[str, BoxState | Exception]:
-        """A name that we may not describe fails the whole request: halve it until the others have their answer."""
+        """Describe boxes; one unauthorised name fails the whole request, so halve it until the others are known."""
         try:
             return dict(await with_timeout(self.broker.describe(names)))
         except NotAuthorised as error:
@@ -76,40 +78,40 @@ class PooledBroker:
             return await self._describe_or_split(names[:middle]) | await self._describe_or_split(names[middle:])
 
 
-async def with_timeout(asking: Awaitable[T]) -> T:
-    """An answer of a broker, or BrokerUnreachable when it takes too long."""
+async def with_timeout(call: Awaitable[T]) -> T:
+    """Await a call to a broker; raises BrokerUnreachable when it takes longer than a minute."""
     try:
         async with asyncio.timeout(BROKER_TIMEOUT_S):
-            return await asking
+            return await call
     except TimeoutError as error:
         raise BrokerUnreachable("the broker does not answer in time") from error
 
 
 def broker_identities(spec: BrokerConnectionSpec, server: ServerInfo | None) -> frozenset[str]:
-    """Two that have one of these in common are the same broker."""
-    where = sorted(spec.kafka.bootstrap_servers) if spec.kafka else spec.redis.url if spec.redis else ""
-    return frozenset({f"at:{where}", *([f"id:{server.id}"] if server else [])})
+    """Return address and, if known, cluster id; connections that share one of them reach the same broker."""
+    address = sorted(spec.kafka.bootstrap_servers) if spec.kafka else spec.redis.url if spec.redis else ""
+    return frozenset({f"at:{address}", *([f"id:{server.id}"] if server else [])})
 
 
 class BrokerPool:
-    """All open brokers."""
+    """The open brokers by the namespace and name of their BrokerConnection."""
 
-    def __init__(self, secrets: SecretCache, allow: Sequence[str]) -> None:
+    def __init__(self, secrets: SecretCache, allowed_addresses: Sequence[str]) -> None:
         self._secrets = secrets
-        self._allow = allow
+        self._allowed_addresses = allowed_addresses
         self._brokers: dict[ConnectionKey, PooledBroker] = {}
         self._locks: dict[ConnectionKey, asyncio.Lock] = {}
 
     def items(self) -> list[tuple[ConnectionKey, PooledBroker]]:
-        """Every open pooled."""
+        """Return every open broker."""
         return list(self._brokers.items())
 
     def get(self, namespace: str, name: str) -> PooledBroker | None:
-        """The line of a connection, if it is open."""
+        """Return the broker of a connection if it is open."""
         return self._brokers.get((namespace, name))
 
     async def get_or_open(self, connection: BrokerConnection) -> PooledBroker:
-        """The open line of this connection; opening dials nothing yet."""
+        """Return the broker of a connection, opened if necessary; opening does not connect yet."""
         key = (connection.namespace, connection.name)
         async with self._locks.setdefault(key, asyncio.Lock()):
             old = self._brokers.get(key)
@@ -117,24 +119,24 @@ class BrokerPool:
                 return old
             if old is not None:
                 await self._close(key)
-            opened = open_broker(connection.spec, self._secrets.reader(connection.namespace), self._allow)
+            opened = open_broker(connection.spec, self._secrets.reader(connection.namespace), self._allowed_addresses)
             broker = await opened.__aenter__()
             self._brokers[key] = PooledBroker(connection.spec, opened, broker, broker.monitor())
             return self._brokers[key]
 
     def identities_of(self, connection: BrokerConnection | None) -> frozenset[str]:
-        """What tells one broker from another: where it is, and the cluster's id once that is known."""
+        """Return the identities of a connection's broker; the cluster id is among them after a successful probe."""
         if connection is None:
             return frozenset()
         pooled = self.get(connection.namespace, connection.name)
-        known = pooled is not None and pooled.spec == connection.spec
-        return broker_identities(connection.spec, pooled.server if pooled is not None and known else None)
+        is_current = pooled is not None and pooled.spec == connection.spec
+        return broker_identities(connection.spec, pooled.server if pooled is not None and is_current else None)
 
     async def probe(self, connection: BrokerConnection) -> ServerInfo:
-        """Ask the broker who it is."""
+        """Ask the broker for its kind, version and cluster id."""
         pooled = await self.get_or_open(connection)
         try:
-            pooled.server = await with_timeout(pooled.broker.server_info())
+            pooled.server = await with_timeout(pooled.broker.server())
         except BrokerError as error:
             pooled.last_error = error
             raise
@@ -142,7 +144,7 @@ class BrokerPool:
         return pooled.server
 
     async def ensure_identified(self, connection: BrokerConnection) -> None:
-        """Know who the broker is before anything is asked of it. Meeting: another pass asks, and may wait for long."""
+        """Probe the broker if it was not probed yet; raises ProbeInProgress while another pass does it."""
         pooled = await self.get_or_open(connection)
         if pooled.server is not None or pooled.last_error is not None:
             return
@@ -152,13 +154,13 @@ class BrokerPool:
             await self.probe(connection)
 
     async def close(self, namespace: str, name: str) -> None:
-        """The connection is gone."""
+        """Close the broker of a deleted connection."""
         async with self._locks.setdefault((namespace, name), asyncio.Lock()):
             await self._close((namespace, name))
         self._locks.pop((namespace, name), None)
 
     async def close_all(self) -> None:
-        """The operator ends."""
+        """Close every broker at shutdown."""
         for key in list(self._brokers):
             await self._close(key)
 
@@ -167,12 +169,12 @@ class BrokerPool:
         if pooled is None:
             return
         for step in (pooled.monitor.close, lambda: pooled.context_manager.__aexit__(None, None, None)):
-            await _close_and_log(step)
+            await _run_and_log_error(step)
 
 
-async def _close_and_log(step: Callable[[], Awaitable[object]]) -> None:
+async def _run_and_log_error(step: Callable[[], Awaitable[object]]) -> None:
     try:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(CLOSE_TIMEOUT_S):
             await step()
     except (BrokerError, TimeoutError, OSError) as error:
-        log.warning("a broker was not closed cleanly", error=type(error).__name__)
+        log.warning("closing a broker failed", error=type(error).__name__)

@@ -1,4 +1,4 @@
-"""Whom a change concerns: a changed policy, connection, queue or Replay leads to those that name it."""
+"""Find the objects that depend on a changed one, by the references in their specs."""
 
 from collections.abc import Iterator
 
@@ -6,45 +6,47 @@ from deadletter.controller.state.informer import Indexes, Informers
 from deadletter.core import names
 from deadletter.kube import CONNECTIONS, POLICIES, QUEUES, REPLAYS, Body, Resource
 
-Address = tuple[str, str, Resource]
-BY_BROKER, BY_POLICY, BY_ROUTE_TARGET, BY_DEAD_NAME, BY_QUEUE, BY_OWNER_UID = "broker", "policy", "routes", "dead", "queue", "owner"
+Address = tuple[str, str, Resource]  # namespace, name, kind
+BY_BROKER, BY_POLICY, BY_ROUTE_TARGET, BY_DEAD_NAME = "broker", "policy", "route_target", "dead_name"
+BY_QUEUE, BY_OWNER_UID = "queue", "owner_uid"
 
 
 def dependents(informers: Informers, resource: Resource, body: Body) -> Iterator[Address]:
-    """Addresses of the objects that must be judged again."""
+    """Yield the objects that must be reconciled when this one changes."""
     namespace, name = body["metadata"]["namespace"], body["metadata"]["name"]
     if resource in (CONNECTIONS, POLICIES):
-        for user in informers[QUEUES].by_index(BY_BROKER if resource is CONNECTIONS else BY_POLICY, namespace, name):
-            yield namespace, user["metadata"]["name"], QUEUES
+        index = BY_BROKER if resource is CONNECTIONS else BY_POLICY
+        for queue in informers[QUEUES].by_index(index, namespace, name):
+            yield namespace, queue["metadata"]["name"], QUEUES
     elif resource is QUEUES:
         yield from _dependents_of_queue(informers, namespace, name, body)
     else:
-        queue = ref_name(body, "queueRef")
-        yield namespace, queue, QUEUES
-        yield from _replays_of_queue(informers, namespace, queue, name)
+        queue_name = ref_name(body, "queueRef")
+        yield namespace, queue_name, QUEUES
+        yield from _replays_of_queue(informers, namespace, queue_name, name)
 
 
 def ref_name(body: Body, field: str) -> str:
-    """The name in a reference, or nothing."""
+    """Return the name in a reference of the spec, or an empty string."""
     return str((body.get("spec", {}).get(field) or {}).get("name", ""))
 
 
 def route_targets(body: Body) -> set[str]:
-    """The queues that routes name."""
+    """Return the names of the queues in `spec.routes`."""
     return {ref_name({"spec": route}, "queueRef") for route in body.get("spec", {}).get("routes") or ()}
 
 
 def possible_dead_names(body: Body) -> set[str]:
-    """The names its dead box may have, as far as the body tells: a default one is another on a Redis."""
+    """Return the names its dead box may have; the default name differs between Kafka and Redis."""
     spec = body.get("spec", {})
     if name := (spec.get("dead") or {}).get("name"):
         return {str(name)}
     source = spec.get("source") or {}
-    return {names.dead_box_name(str(source.get("name")), str(source.get("group")), redis) for redis in (False, True)}
+    return {names.dead_box(str(source.get("name")), str(source.get("group")), redis) for redis in (False, True)}
 
 
-def _index_values(body: Body, *called: str) -> list[tuple[str, ...]]:
-    return [(body["metadata"]["namespace"], name) for name in called if name]
+def _index_values(body: Body, *referenced: str) -> list[tuple[str, ...]]:
+    return [(body["metadata"]["namespace"], name) for name in referenced if name]
 
 
 QUEUE_INDEXES: Indexes = {
@@ -54,7 +56,9 @@ QUEUE_INDEXES: Indexes = {
     BY_DEAD_NAME: lambda body: [(name,) for name in possible_dead_names(body)],
 }
 REPLAY_INDEXES: Indexes = {BY_QUEUE: lambda body: _index_values(body, ref_name(body, "queueRef"))}
-CHILD_INDEXES: Indexes = {BY_OWNER_UID: lambda body: [(one["uid"],) for one in body["metadata"].get("ownerReferences", ())]}
+CHILD_INDEXES: Indexes = {
+    BY_OWNER_UID: lambda body: [(owner["uid"],) for owner in body["metadata"].get("ownerReferences", ())]
+}
 
 
 def _dependents_of_queue(informers: Informers, namespace: str, name: str, body: Body) -> Iterator[Address]:
@@ -62,15 +66,15 @@ def _dependents_of_queue(informers: Informers, namespace: str, name: str, body: 
     if policy := ref_name(body, "retryPolicyRef"):
         yield namespace, policy, POLICIES
     yield from _replays_of_queue(informers, namespace, name, "")
-    near = {(namespace, called) for called in route_targets(body)}
-    rivals = [other for box in possible_dead_names(body) for other in informers[QUEUES].by_index(BY_DEAD_NAME, box)]
-    for other in (*informers[QUEUES].by_index(BY_ROUTE_TARGET, namespace, name), *rivals):
-        near.add((other["metadata"]["namespace"], other["metadata"]["name"]))
-    for where, called in sorted(near - {(namespace, name)}):
-        yield where, called, QUEUES
+    queues = {(namespace, target) for target in route_targets(body)}
+    same_dead_name = [other for box in possible_dead_names(body) for other in informers[QUEUES].by_index(BY_DEAD_NAME, box)]
+    for other in (*informers[QUEUES].by_index(BY_ROUTE_TARGET, namespace, name), *same_dead_name):
+        queues.add((other["metadata"]["namespace"], other["metadata"]["name"]))
+    for queue_namespace, queue_name in sorted(queues - {(namespace, name)}):
+        yield queue_namespace, queue_name, QUEUES
 
 
-def _replays_of_queue(informers: Informers, namespace: str, queue: str, but: str) -> Iterator[Address]:
+def _replays_of_queue(informers: Informers, namespace: str, queue: str, excluded: str) -> Iterator[Address]:
     for body in informers[REPLAYS].by_index(BY_QUEUE, namespace, queue):
-        if body["metadata"]["name"] != but:
+        if body["metadata"]["name"] != excluded:
             yield namespace, body["metadata"]["name"], REPLAYS

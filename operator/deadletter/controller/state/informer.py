@@ -1,4 +1,7 @@
-"""One informer per kind: LIST, watch, and LIST again every minute, which notices what vanished in a gap."""
+"""Informers: caches of the objects of a kind, kept current by LIST and WATCH, with indexes.
+
+The LIST is repeated every minute, because a watch with a gap may miss a deletion.
+"""
 
 import asyncio
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
@@ -8,28 +11,34 @@ from typing import NamedTuple
 import structlog
 
 from deadletter import metrics
-from deadletter.kube import ApiError, Body, Cluster, Resource
+from deadletter.kube import ApiError, Body, KubeClient, Resource
 
 NamespacedName = tuple[str, str]
-OnChange = Callable[[Resource, Body | None, Body | None], None]  # before and after; None: not there
-Indexes = Mapping[str, Callable[[Body], Iterable[Hashable]]]  # by name: under which words an object is found
+OnChange = Callable[[Resource, Body | None, Body | None], None]  # before and after; None: it does not exist
+Indexes = Mapping[str, Callable[[Body], Iterable[Hashable]]]  # index name -> the values an object is found under
 FORGET_FORBIDDEN_AFTER_S = 300.0
-log = structlog.stdlib.get_logger("informers")
+MAX_RETRY_DELAY_S = 15.0
+log = structlog.stdlib.get_logger("informer")
 
 
 def namespaced_name(body: Body) -> NamespacedName:
-    """Namespace and name."""
+    """Return namespace and name of an object."""
     return body["metadata"].get("namespace", ""), body["metadata"]["name"]
 
 
 def resource_version(body: Body | None) -> int:
-    """Resource versions grow; compared as numbers, as the API allows since 1.35."""
+    """Return the resource version as a number; the Kubernetes API allows to compare them since 1.35."""
     text = (body or {}).get("metadata", {}).get("resourceVersion", "0")
     return int(text) if text.isdigit() else 0
 
 
+def is_same_object(one: Body, other: Body) -> bool:
+    """True if both have the same uid, so that neither is a successor of the same name."""
+    return bool(one["metadata"].get("uid") == other["metadata"].get("uid"))
+
+
 class InformerSpec(NamedTuple):
-    """A kind to keep a informer of: which of its objects, and how they are looked up."""
+    """Which objects an informer caches, and its indexes."""
 
     resource: Resource
     selector: str
@@ -37,7 +46,7 @@ class InformerSpec(NamedTuple):
 
 
 class Informer:
-    """All objects of one resource, as far as they were heard of."""
+    """The cache of the objects of one resource."""
 
     def __init__(self, spec: InformerSpec, on_change: OnChange) -> None:
         self.resource, self.selector, self._indexes = spec
@@ -46,42 +55,42 @@ class Informer:
         self._bodies: dict[NamespacedName, Body] = {}
         self._by_index: dict[tuple[str, Hashable], dict[NamespacedName, None]] = {}
         self._listed_scopes: set[str] = set()
-        self._forbidden_since: dict[str, float] = {}  # namespaces that we may not look into, and since when
+        self._forbidden_since: dict[str, float] = {}  # namespace -> loop time of the first 403
 
     def get(self, namespace: str, name: str) -> Body | None:
-        """The object as last seen."""
+        """Return the cached object."""
         return self._bodies.get((namespace, name))
 
     def all(self, namespace: str | None = None) -> Iterator[Body]:
-        """All objects, or those of a namespace."""
+        """Iterate over all cached objects, or those of a namespace."""
         return (body for (where, _), body in list(self._bodies.items()) if namespace is None or where == namespace)
 
     def by_index(self, index: str, *values: str) -> list[Body]:
-        """The objects that an index has under these words, without looking at any other."""
+        """Return the objects that an index holds under these values."""
         return [self._bodies[key] for key in self._by_index.get((index, values), ())]
 
     def _index(self, body: Body) -> None:
-        for index, words_of in self._indexes.items():
-            for words in words_of(body):
-                self._by_index.setdefault((index, words), {})[namespaced_name(body)] = None
+        for index, values_of in self._indexes.items():
+            for values in values_of(body):
+                self._by_index.setdefault((index, values), {})[namespaced_name(body)] = None
 
     def _unindex(self, body: Body) -> None:
-        for index, words_of in self._indexes.items():
-            for words in words_of(body):
-                kept = self._by_index.get((index, words), {})
-                kept.pop(namespaced_name(body), None)
-                if not kept:
-                    self._by_index.pop((index, words), None)
+        for index, values_of in self._indexes.items():
+            for values in values_of(body):
+                entries = self._by_index.get((index, values), {})
+                entries.pop(namespaced_name(body), None)
+                if not entries:
+                    self._by_index.pop((index, values), None)
 
     def __len__(self) -> int:
         return len(self._bodies)
 
     def has_synced(self, scopes: int) -> bool:
-        """Was every namespace listed once? One that we may not look into keeps no other waiting."""
+        """True if every namespace was listed once; one that the operator may not list counts as listed."""
         return bool(self._listed_scopes) and len(self._listed_scopes | self._forbidden_since.keys()) >= scopes
 
     def upsert(self, body: Body) -> None:
-        """An object as somebody has just seen it; an older sight of it is not believed."""
+        """Cache an object, unless a newer version of it is cached."""
         key = namespaced_name(body)
         old = self._bodies.get(key)
         if resource_version(old) >= resource_version(body):
@@ -94,38 +103,39 @@ class Informer:
         self._on_change(self.resource, old, body)
 
     def remove(self, body: Body) -> None:
-        """An object that is gone."""
+        """Remove a deleted object from the cache; a successor of the same name stays."""
         old = self._bodies.get(namespaced_name(body))
         if old is not None and is_same_object(old, body):
             self._unindex(old)
             del self._bodies[namespaced_name(body)]
             self._on_change(self.resource, old, None)
 
-    async def run(self, kube: Cluster, namespace: str | None, relist_interval_s: float) -> None:
-        """Keep listing and watching for ever; trouble with the API server is waited out."""
-        pause = 1.0
+    async def run(self, kube: KubeClient, namespace: str | None, relist_interval_s: float) -> None:
+        """List and watch until cancelled; after an API error, wait and start again."""
+        delay = 1.0
         while True:
             try:
                 await self._list_and_watch(kube, namespace, relist_interval_s)
-                pause = 1.0
+                delay = 1.0
             except ApiError as error:
-                where = {"resource": self.resource.plural, "namespace": namespace or ""}
-                log.warning("cannot follow", **where, status=error.status, error=error.message)
-                self._note_failure(namespace if error.status == 403 else None)
-                await asyncio.sleep(pause)
-                pause = min(15.0, pause * 2)
+                scope = {"resource": self.resource.plural, "namespace": namespace or ""}
+                log.warning("list or watch failed", **scope, status=error.status, error=error.message)
+                if error.status == 403 and namespace is not None:
+                    self._note_forbidden(namespace)
+                await asyncio.sleep(delay)
+                delay = min(MAX_RETRY_DELAY_S, delay * 2)
 
-    def _note_failure(self, namespace: str | None) -> None:
-        """Rights that are gone for long went with the namespace: what was in it is forgotten."""
+    def _note_forbidden(self, namespace: str) -> None:
+        """Remove the objects of a namespace that is forbidden for long: its Roles were deleted together with it."""
         now = asyncio.get_running_loop().time()
-        if namespace is not None and now - self._forbidden_since.setdefault(namespace, now) > FORGET_FORBIDDEN_AFTER_S:
+        if now - self._forbidden_since.setdefault(namespace, now) > FORGET_FORBIDDEN_AFTER_S:
             for body in self.all(namespace):
                 self.remove(body)
 
-    async def _list_and_watch(self, kube: Cluster, namespace: str | None, every: float) -> None:
+    async def _list_and_watch(self, kube: KubeClient, namespace: str | None, relist_interval_s: float) -> None:
         version = await self.relist(kube, namespace)
         loop = asyncio.get_running_loop()
-        until = loop.time() + every
+        until = loop.time() + relist_interval_s
         while (left := until - loop.time()) > 0:
             try:
                 async with asyncio.timeout(left):
@@ -137,18 +147,18 @@ class Informer:
                     raise
                 return
 
-    async def relist(self, kube: Cluster, namespace: str | None) -> str:
-        """LIST, and drop what is not in it."""
+    async def relist(self, kube: KubeClient, namespace: str | None) -> str:
+        """LIST, remove what is not in the list, and return the version to watch from."""
         bodies, version = await kube.list(self.resource, namespace, self.selector)
-        there = set()
+        listed = set()
         for body in bodies:
-            # Items of a list do not say what they are.
+            # Items of a list have neither apiVersion nor kind.
             whole = {"apiVersion": self.resource.api_version, "kind": self.resource.kind} | body
-            there.add(namespaced_name(whole))
+            listed.add(namespaced_name(whole))
             self.upsert(whole)
         newest = int(version) if version.isdigit() else 0
         for body in list(self.all(namespace)):
-            if namespaced_name(body) not in there and resource_version(body) <= newest:
+            if namespaced_name(body) not in listed and resource_version(body) <= newest:
                 self.remove(body)
         self._listed_scopes.add(namespace or "")
         self._forbidden_since.pop(namespace or "", None)
@@ -156,7 +166,7 @@ class Informer:
         metrics.RELISTS.labels(self.resource.plural).inc()
         return version
 
-    async def _watch(self, kube: Cluster, namespace: str | None, version: str) -> str:
+    async def _watch(self, kube: KubeClient, namespace: str | None, version: str) -> str:
         async with aclosing(kube.watch(self.resource, namespace, version, self.selector)) as events:  # type: ignore[type-var]
             async for kind, body in events:
                 version = body["metadata"]["resourceVersion"]
@@ -167,18 +177,12 @@ class Informer:
         return version
 
 
-def is_same_object(one: Body, other: Body) -> bool:
-    """The same object, not another of its name."""
-    mine, theirs = one["metadata"].get("uid"), other["metadata"].get("uid")
-    return bool(mine == theirs)
-
-
 class Informers:
-    """The informers of all kinds we look at."""
+    """The informers of all resources that the operator watches."""
 
     def __init__(self, specs: Sequence[InformerSpec], namespaces: Sequence[str], on_change: OnChange) -> None:
         self._scopes: list[str | None] = [*namespaces] or [None]
-        self._informers = {one.resource: Informer(one, on_change) for one in specs}
+        self._informers = {spec.resource: Informer(spec, on_change) for spec in specs}
 
     def __getitem__(self, resource: Resource) -> Informer:
         return self._informers[resource]
@@ -186,20 +190,20 @@ class Informers:
     def __contains__(self, resource: Resource) -> bool:
         return resource in self._informers
 
-    def start(self, kube: Cluster, relist_interval_s: float) -> list[asyncio.Task[None]]:
-        """A task per kind and namespace."""
+    def start(self, kube: KubeClient, relist_interval_s: float) -> list[asyncio.Task[None]]:
+        """Start one task for each resource and namespace."""
         return [
-            asyncio.create_task(one.run(kube, scope, relist_interval_s), name=f"informer-{one.resource.plural}")
-            for one in self._informers.values()
+            asyncio.create_task(informer.run(kube, scope, relist_interval_s), name=f"informer-{resource.plural}")
+            for resource, informer in self._informers.items()
             for scope in self._scopes
         ]
 
     @property
     def have_synced(self) -> bool:
-        """Was everything listed once?"""
-        return all(one.has_synced(len(self._scopes)) for one in self._informers.values())
+        """True if every resource was listed once."""
+        return all(informer.has_synced(len(self._scopes)) for informer in self._informers.values())
 
     @property
     def oldest_listed_at(self) -> float:
-        """When the kind that waits longest was last listed (loop time)."""
-        return min((one.listed_at for one in self._informers.values()), default=0.0)
+        """The loop time of the last list of the resource that was listed least recently."""
+        return min((informer.listed_at for informer in self._informers.values()), default=0.0)

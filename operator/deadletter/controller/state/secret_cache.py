@@ -1,21 +1,19 @@
 """Cache of Secrets, each read by GET and read again after a minute; Secrets are never listed or watched."""
 
 import asyncio
-import base64
-import binascii
 import time
 from collections.abc import Callable, Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from deadletter.kube import SECRETS, ApiError, Cluster
+from deadletter.kube import SECRETS, ApiError, KubeClient
+from deadletter.net.secrets import Secrets, decode_secret
 from deadletter.plan.facts import SecretFact
 
 READABLE_LABEL = "deadletter.dev/readable"
 REFRESH_INTERVAL_S = 10.0
 MISSING_TTL_S = 5.0
-ReadSecret = Callable[[str, str], bytes]
 SecretName = tuple[str, str]  # namespace and name
 User = TypeVar("User")
 
@@ -32,7 +30,7 @@ class CachedSecret:
 class SecretCache:
     """The Secrets that connections and deliveries name."""
 
-    def __init__(self, kube: Cluster, ttl_s: float, require_label: bool, grant: str) -> None:
+    def __init__(self, kube: KubeClient, ttl_s: float, require_label: bool, grant: str) -> None:
         self._kube = kube
         self._ttl_s = ttl_s
         self._require_label = require_label
@@ -65,14 +63,14 @@ class SecretCache:
         if self._require_label and (body["metadata"].get("labels") or {}).get(READABLE_LABEL) != "true":
             refusal = f"The operator reads Secret {name} only with the label {READABLE_LABEL}=true; add it."
             return CachedSecret(SecretFact(readable=False, refusal=refusal), read_at=time.monotonic())
-        content = {key: _decode_or_empty(text) for key, text in (body.get("data") or {}).items()}
+        content = decode_secret(body)
         return CachedSecret(SecretFact(frozenset(content)), content, time.monotonic())
 
     def _explain_forbidden(self, namespace: str, name: str) -> str:
         bind = f"kubectl -n {namespace} create rolebinding dlq-operator-secrets {self._grant}"
         return f"The operator may not read Secret {name}; allow it with: {bind}"
 
-    def reader(self, namespace: str) -> ReadSecret:
+    def reader(self, namespace: str) -> Secrets:
         """Return a function that reads a key of a cached Secret of this namespace, as last read."""
 
         def read(name: str, key: str) -> bytes:
@@ -113,10 +111,3 @@ class SecretCache:
     def _last_read(self, namespace: str, name: str) -> object:
         cached = self._cached.get((namespace, name))
         return (cached.fact, cached.content) if cached else None
-
-
-def _decode_or_empty(text: str) -> bytes:
-    try:
-        return base64.b64decode(text)
-    except (binascii.Error, ValueError):
-        return b""

@@ -12,11 +12,20 @@ from deadletter.api.retry_policies import RetryPolicy
 from deadletter.core.heartbeats import WorkerStatus
 from deadletter.plan.boxes import owned_boxes, plan_boxes
 from deadletter.plan.facts import PodExit, QueueFacts, ReplayFacts
-from deadletter.plan.gates import plan_live_config
 from deadletter.plan.pod_template import WorkerImage
 from deadletter.plan.replay_manifests import backoff_limit, plan_replay, build_target
-from deadletter.plan.worker_manifests import WorkerSettings, plan_worker
-from tests.plan.things import NOW, connection, delivered, meta, plain, reading, replay, routes, tally
+from deadletter.plan.worker_manifests import WorkerSettings, plan_live_config, plan_worker
+from tests.plan.builders import (
+    NOW,
+    connection,
+    delivered_queue,
+    metadata,
+    plain_queue,
+    box_stats,
+    replay,
+    routes,
+    partition_progress,
+)
 
 WORKERS = WorkerSettings(
     WorkerImage("image:1", pull_secrets=("pull",)), allow=("10.0.0.0/8",), network_policy=True, pod_monitor=True
@@ -34,23 +43,28 @@ def told(manifests: list[dict[str, Any]], key: str = "assignment.json") -> str:
 
 
 def test_a_plain_queue_has_no_children() -> None:
-    assert plan_worker(plain(), SEEN, WORKERS) == []
+    assert plan_worker(plain_queue(), SEEN, WORKERS) == []
 
 
 def test_a_courier_is_told_all_it_needs() -> None:
-    policy = RetryPolicy.from_body({"metadata": meta("slow"), "spec": {"maxAttempts": 9}})
-    queue = delivered(routes=routes("invalid"))
-    facts = QueueFacts(connection=connection(**SASL), policy=policy, queues={"invalid": plain("invalid")})
+    policy = RetryPolicy.from_body({"metadata": metadata("slow"), "spec": {"maxAttempts": 9}})
+    queue = delivered_queue(routes=routes("invalid"))
+    facts = QueueFacts(connection=connection(**SASL), policy=policy, queues={"invalid": plain_queue("invalid")})
     made = CourierAssignment.model_validate_json(told(plan_worker(queue, facts, WORKERS)))
     assert made.url == "http://billing.shop.svc:8080/orders"
     assert made.policy.max_attempts == 9
     assert [(route.match, route.box) for route in made.routes] == [("attempts > 3", "invalid.dead")]
-    assert made.boxes.all == ("orders", "orders.billing.dlq.retry", "orders.billing.dlq", "orders.billing.dlq.ledger")
+    assert made.boxes.model_dump() == {
+        "source": "orders",
+        "retry": "orders.billing.dlq.retry",
+        "dead": "orders.billing.dlq",
+        "ledger": "orders.billing.dlq.ledger",
+    }
     assert made.allow == ("10.0.0.0/8",)
 
 
 def test_the_pods_pass_restricted() -> None:
-    children = by_kind(plan_worker(delivered(), SEEN, WORKERS))
+    children = by_kind(plan_worker(delivered_queue(), SEEN, WORKERS))
     assert set(children) == {"ConfigMap", "ServiceAccount", "Deployment", "NetworkPolicy", "PodMonitor"}
     pod = children["Deployment"]["spec"]["template"]["spec"]
     container = pod["containers"][0]
@@ -84,20 +98,20 @@ def digest(queue: Any, facts: QueueFacts = SEEN) -> str:
     ],
 )
 def test_only_what_a_courier_works_by_rolls_it(change: dict[str, Any], rolls: bool) -> None:
-    assert (digest(delivered(**change)) != digest(delivered())) is rolls
+    assert (digest(delivered_queue(**change)) != digest(delivered_queue())) is rolls
 
 
 STARTED = {"consumerGroup": {"name": "billing", "source": "orders", "startedTime": "2026-11-16T00:00:00Z"}}
-HEARD = QueueFacts(connection=connection(**SASL), stats=reading(couriers=(WorkerStatus("pod-0"),)), now=NOW)
+HEARD = QueueFacts(connection=connection(**SASL), stats=box_stats(couriers=(WorkerStatus("pod-0"),)), now=NOW)
 
 
 @pytest.mark.parametrize(
     ("queue", "facts", "has_started"),
     [
-        (delivered(), SEEN, False),
-        (delivered(), HEARD, True),
-        (delivered(status=STARTED), SEEN, True),
-        (delivered(status={"consumerGroup": STARTED["consumerGroup"] | {"name": "another"}}), SEEN, False),
+        (delivered_queue(), SEEN, False),
+        (delivered_queue(), HEARD, True),
+        (delivered_queue(status=STARTED), SEEN, True),
+        (delivered_queue(status={"consumerGroup": STARTED["consumerGroup"] | {"name": "another"}}), SEEN, False),
     ],
 )
 def test_a_courier_is_told_whether_its_group_has_started_and_is_not_rolled_by_it(
@@ -105,46 +119,46 @@ def test_a_courier_is_told_whether_its_group_has_started_and_is_not_rolled_by_it
 ) -> None:
     made = CourierAssignment.model_validate_json(told(plan_worker(queue, facts, WORKERS)))
     assert made.group_started is has_started
-    assert digest(queue, facts) == digest(delivered())
+    assert digest(queue, facts) == digest(delivered_queue())
 
 
 def test_scaling_does_not_roll() -> None:
     http = {"serviceRef": {"name": "billing", "port": 8080, "path": "/orders"}}
-    assert digest(delivered(delivery={"http": http, "replicas": 7})) == digest(delivered())
+    assert digest(delivered_queue(delivery={"http": http, "replicas": 7})) == digest(delivered_queue())
 
 
 def test_the_gate_is_live() -> None:
-    facts = QueueFacts(connection=connection(), stats=reading(9))
-    queue = delivered(capacity={"maxLetters": 9})
+    facts = QueueFacts(connection=connection(), stats=box_stats(9))
+    queue = delivered_queue(capacity={"maxLetters": 9})
     assert json.loads(told(plan_worker(queue, facts, WORKERS), "live.json"))["paused"] == "CapacityReached"
 
 
 def test_what_a_queue_hides_is_live() -> None:
     hides = {"redaction": {"headers": ["cookie"], "jsonPointers": ["/card"]}}
-    courier, redriven = delivered(**hides), plain(redrive={"strategy": "Automatic"}, **hides)
+    courier, redriven = delivered_queue(**hides), plain_queue(redrive={"strategy": "Automatic"}, **hides)
     began = ReplayFacts(queue=courier, connection=connection(), assignment="{}")  # with what the queue hid then
-    gated = plan_live_config(courier, SEEN, plan_worker(delivered(), SEEN, WORKERS)[:1], may_redrive=True)
+    gated = plan_live_config(courier, SEEN, plan_worker(delivered_queue(), SEEN, WORKERS)[:1], may_redrive=True)
     made = [plan_worker(courier, SEEN, WORKERS), plan_worker(redriven, SEEN, WORKERS), gated]
     for children in (*made, plan_replay(replay(), began, WORKERS, suspend=False)):
         assert json.loads(told(children, "live.json"))["redaction"] == {
             "headers": ["cookie"],
             "json_pointers": ["/card"],
         }
-    assert "redaction" not in json.loads(told(plan_worker(delivered(), SEEN, WORKERS), "live.json"))
+    assert "redaction" not in json.loads(told(plan_worker(delivered_queue(), SEEN, WORKERS), "live.json"))
 
 
 def test_a_queue_pauses_although_its_policy_is_missing() -> None:
-    queue = delivered(retryPolicyRef={"name": "gone"}, suspend=True)
-    before = [one for one in plan_worker(delivered(), SEEN, WORKERS) if one["kind"] == "ConfigMap"]
+    queue = delivered_queue(retryPolicyRef={"name": "gone"}, suspend=True)
+    before = [one for one in plan_worker(delivered_queue(), SEEN, WORKERS) if one["kind"] == "ConfigMap"]
     (gated,) = plan_live_config(queue, SEEN, before, may_redrive=True)
     assert json.loads(gated["data"]["live.json"])["paused"] == "Suspended"
     assert gated["data"]["assignment.json"] == told(before)
     assert plan_live_config(queue, SEEN, [], may_redrive=True) == []
-    assert plan_live_config(plain(), SEEN, before, may_redrive=True) == []
+    assert plan_live_config(plain_queue(), SEEN, before, may_redrive=True) == []
 
 
 def test_a_redrive_waits_for_an_apply() -> None:
-    queue = plain(redrive={"strategy": "Selective", "where": "attempts < 9"})
+    queue = plain_queue(redrive={"strategy": "Selective", "where": "attempts < 9"})
     children = plan_worker(queue, SEEN, WORKERS, may_redrive=False)
     assert RedriveAssignment.model_validate_json(told(children)).where == "attempts < 9"
     assert json.loads(told(children, "live.json"))["paused"] == "Queued"
@@ -152,21 +166,21 @@ def test_a_redrive_waits_for_an_apply() -> None:
 
 
 def test_boxes() -> None:
-    dead, retry = plan_boxes(delivered(), connection(defaults={"partitions": 6, "replicationFactor": 3}).spec)
+    dead, retry = plan_boxes(delivered_queue(), connection(defaults={"partitions": 6, "replicationFactor": 3}).spec)
     assert (dead.partitions, dead.replication_factor, dead.retention_ms) == (6, 3, 720 * 3_600_000)
     kept = {"cleanup.policy": "delete", "retention.bytes": "-1"}
     assert dead.config == kept | {"message.timestamp.type": "LogAppendTime"}
     assert retry.config == kept
-    assert [box.config for box in plan_boxes(delivered(), connection(redis=True).spec)] == [{}, {}]
+    assert [box.config for box in plan_boxes(delivered_queue(), connection(redis=True).spec)] == [{}, {}]
     assert (retry.name, retry.is_retry_box, retry.retention_ms) == ("orders.billing.dlq.retry", True, -1)
-    (adopted,) = plan_boxes(plain(dead={"name": "x", "adopt": True}), connection().spec)
+    (adopted,) = plan_boxes(plain_queue(dead={"name": "x", "adopt": True}), connection().spec)
     assert adopted.adopt
-    assert owned_boxes(plain(dead={"name": "x", "adopt": True}), redis=False) == ()
-    assert owned_boxes(plain(), redis=False) == ("orders.dead", "orders.dead.ledger")
+    assert owned_boxes(plain_queue(dead={"name": "x", "adopt": True}), redis=False) == ()
+    assert owned_boxes(plain_queue(), redis=False) == ("orders.dead", "orders.dead.ledger")
 
 
 def test_a_replay_is_one_job_of_one_pod() -> None:
-    facts = ReplayFacts(queue=delivered(), connection=connection(**SASL))
+    facts = ReplayFacts(queue=delivered_queue(), connection=connection(**SASL))
     again = replay(rate={"perSecond": 5}, activeDeadline="1h")
     children = by_kind(plan_replay(again, facts, WORKERS, suspend=True))
     spec = children["Job"]["spec"]
@@ -179,7 +193,7 @@ def test_a_replay_is_one_job_of_one_pod() -> None:
 
 
 def test_into_a_replays_pod_comes_nothing_but_probes_and_metrics() -> None:
-    facts = ReplayFacts(queue=delivered(), connection=connection())
+    facts = ReplayFacts(queue=delivered_queue(), connection=connection())
     children = by_kind(plan_replay(replay(), facts, WORKERS, suspend=False))
     policy, pod = children["NetworkPolicy"]["spec"], children["Job"]["spec"]["template"]
     assert policy["podSelector"]["matchLabels"].items() <= pod["metadata"]["labels"].items()
@@ -195,7 +209,7 @@ def limit(failed: int, now: int, *exits: int, moved: int | None = NOW) -> int:
     facts = ReplayFacts(
         job={"spec": {"backoffLimit": now}, "status": {"failed": failed}},
         pod_exits=tuple(PodExit(NOW + at, 137) for at in exits),
-        progress=() if moved is None else (tally(updated_at=moved),),
+        progress=() if moved is None else (partition_progress(updated_at=moved),),
     )
     return backoff_limit(facts)
 
@@ -213,7 +227,7 @@ def test_what_a_job_may_still_suffer_is_never_taken_back() -> None:
 
 
 def test_a_job_that_runs_keeps_the_pod_it_was_made_with() -> None:
-    facts = ReplayFacts(queue=delivered(), connection=connection())
+    facts = ReplayFacts(queue=delivered_queue(), connection=connection())
     job = by_kind(plan_replay(replay(), facts, WORKERS, suspend=False))["Job"]
     newer = replace(WORKERS, image=WorkerImage("image:2"))
     running = replace(facts, job=job | {"status": {}})
@@ -232,17 +246,17 @@ def test_a_job_that_runs_keeps_the_pod_it_was_made_with() -> None:
     ],
 )
 def test_where_letters_go(to: dict[str, Any] | None, kind: str, box: str | None) -> None:
-    facts = ReplayFacts(target=delivered("other"), target_connection=connection())
-    made = build_target(replay(**({"to": to} if to else {})), facts, plain(), connection())
+    facts = ReplayFacts(target=delivered_queue("other"), target_connection=connection())
+    made = build_target(replay(**({"to": to} if to else {})), facts, plain_queue(), connection())
     assert (made.kind, made.box) == (kind, box)
 
 
 def test_letters_are_watched_where_they_would_die() -> None:
-    other = delivered("other", source={"name": "bills", "group": "shop"})
+    other = delivered_queue("other", source={"name": "bills", "group": "shop"})
     facts, invalid = ReplayFacts(target=other, target_connection=connection()), ("invalid",)
-    made = lambda facts, **to: build_target(replay(**to), facts, delivered(), connection()).watched  # noqa: E731
+    made = lambda facts, **to: build_target(replay(**to), facts, delivered_queue(), connection()).watched  # noqa: E731
     assert made(facts, to={"queueRef": {"name": "other"}}) == ("bills.shop.dlq",)
-    assert made(replace(facts, routed=invalid), to={"queueRef": {"name": "other"}}) == ("bills.shop.dlq", "invalid")
+    assert made(replace(facts, route_boxes=invalid), to={"queueRef": {"name": "other"}}) == ("bills.shop.dlq", "invalid")
     assert made(ReplayFacts()) == ()
     assert made(ReplayFacts(route_boxes=invalid)) == ("orders.billing.dlq", "invalid")
     assert made(ReplayFacts(route_boxes=invalid), to={"origin": True}) == ("orders.billing.dlq", "invalid")

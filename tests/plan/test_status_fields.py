@@ -17,8 +17,8 @@ from deadletter.core.box_stats import FailureGroup
 from deadletter.core.heartbeats import WorkerStatus
 from deadletter.plan.facts import ParkedLetterLoss, QueueFacts, ReplayFacts
 from deadletter.plan.queue_status import queue_status
-from deadletter.plan.replays import replay_status
-from tests.plan.things import NOW, connection, delivered, reading, replay, tally
+from deadletter.plan.replay_status import replay_status
+from tests.plan.builders import NOW, connection, delivered_queue, box_stats, replay, partition_progress
 from tools.crds import crd
 from tools.reference_docs import rows
 
@@ -27,21 +27,29 @@ DEPLOYMENT = {"status": {"replicas": 2, "readyReplicas": 1, "availableReplicas":
 
 
 def _queue() -> dict[str, Any]:
-    queue = delivered(capacity={"maxLetters": 10})
+    queue = delivered_queue(capacity={"maxLetters": 10})
     couriers = (WorkerStatus("pod-0"),)
-    seen = reading(3, NOW - 1000, groups=(CAUSE,), upper_bound=True, caught_up=True, couriers=couriers)
+    seen = box_stats(3, NOW - 1000, groups=(CAUSE,), upper_bound=True, caught_up=True, couriers=couriers)
     owned = (OwnedBox(name="orders.billing.dlq", id="id-1"),)
-    facts = QueueFacts(connection(), stats=seen, retention_ms=86_400_000, owned_boxes=owned, deployment=DEPLOYMENT, now=NOW)
+    facts = QueueFacts(
+        connection(), stats=seen, retention_ms=86_400_000, owned_boxes=owned, deployment=DEPLOYMENT, now=NOW
+    )
     facts = replace(facts, loss=ParkedLetterLoss(3, NOW))
     return queue_status(queue, facts, None)
 
 
 def _replay() -> dict[str, Any]:
-    queue = DeadLetterQueue.from_body({"metadata": {"name": "orders"}, "spec": delivered().spec, "status": _queue()})
-    running = tally(matched=3, scanned=5, next=5, updated_at=NOW + 5000, groups={"ab12cd34": 3}, samples=("0-1",))
+    queue = DeadLetterQueue.from_body(
+        {"metadata": {"name": "orders"}, "spec": delivered_queue().spec, "status": _queue()}
+    )
+    running = partition_progress(
+        matched=3, scanned=5, next=5, updated_at=NOW + 5000, groups={"ab12cd34": 3}, samples=("0-1",)
+    )
     running = running.evolve(targets={"orders": 3}, bytes=99)
     facts = ReplayFacts(queue, connection(), progress=(running,), job={}, now=NOW)
-    finished = ReplayFacts(queue, connection(), progress=(tally(phase="Finished", matched=3),), job={}, now=NOW)
+    finished = ReplayFacts(
+        queue, connection(), progress=(partition_progress(phase="Finished", matched=3),), job={}, now=NOW
+    )
     preview = replay_status(replay(mode="DryRun"), finished, None)
     return preview | replay_status(replay(), facts, None)
 
@@ -79,5 +87,7 @@ def test_a_cause_of_a_replay_keeps_its_name_when_the_queue_forgets_it() -> None:
     told = _replay()["groups"]
     assert told == [{"fingerprint": "ab12cd34", "letters": 3, "errorType": "Timeout", "category": "Network"}]
     again = replay(status={"groups": told})
-    facts = ReplayFacts(delivered(), connection(), progress=(tally(groups={"ab12cd34": 3, "ffff0000": 1}),), now=NOW)
+    facts = ReplayFacts(
+        delivered_queue(), connection(), progress=(partition_progress(groups={"ab12cd34": 3, "ffff0000": 1}),), now=NOW
+    )
     assert [one["errorType"] for one in replay_status(again, facts, None)["groups"]] == ["Timeout", ""]

@@ -1,0 +1,363 @@
+"""Conditions, counts and results of a Replay."""
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from deadletter.core import times
+from deadletter.plan.facts import PodExit, ReplayFacts
+from deadletter.plan.findings import first_finding
+from deadletter.plan.replay_checks import REPLAY_CHECKS
+from deadletter.plan.replay_status import is_finished, progress_counts, replay_status
+from tests.plan.builders import (
+    NOW,
+    condition_field,
+    connection,
+    delivered_queue,
+    partition_progress,
+    plain_queue,
+    ready_queue,
+    replay,
+    replay_facts,
+    skipping,
+)
+
+
+def succeeded(facts: ReplayFacts, again: Any = None) -> tuple[str, str]:
+    status = replay_status(again or replay(), facts, first_finding(REPLAY_CHECKS, again or replay(), facts))
+    one = next(one for one in status["conditions"] if one["type"] == "Succeeded")
+    return one["status"], one["reason"]
+
+
+def message(again: Any, facts: ReplayFacts) -> str:
+    return str(replay_status(again, facts, None)["conditions"][0]["message"])
+
+
+def lost(**more: Any) -> Any:
+    return partition_progress(phase="Finished", skipped={"NoOrigin": 2}, **more)
+
+
+def pinned(dialect: str, **more: str) -> Any:
+    return ready_queue(dead={"name": "x", "adopt": True, "dialect": dialect} | more)
+
+
+FAILED = condition_field("Succeeded", "False", "NoProgress")
+SERVICE = {"serviceRef": {"name": "s"}}
+OTHER = {"queueRef": {"name": "other"}}
+ELSEWHERE = {"target": delivered_queue("other"), "target_connection": connection()}
+ADOPTED = {"dead": {"name": "x", "adopt": True}, "redrive": {"strategy": "Disabled"}}
+
+
+@pytest.mark.parametrize(
+    ("again", "facts", "expected"),
+    [
+        (replay(), replay_facts(), ("Unknown", "Freezing")),
+        (replay(), replay_facts(queue=None), ("Unknown", "QueueNotFound")),
+        (replay(), replay_facts(queue=plain_queue()), ("Unknown", "QueueNotReady")),
+        (replay(), replay_facts(queue=ready_queue(**ADOPTED)), ("False", "RedriveDisabled")),
+        (replay(mode="DryRun"), replay_facts(queue=ready_queue(**ADOPTED)), ("Unknown", "Freezing")),
+        (replay(select={"where": "1"}), replay_facts(), ("False", "InvalidSpec")),
+        (replay(previewRef={"name": "dry"}), replay_facts(), ("Unknown", "ReplayNotFound")),
+        (
+            replay(previewRef={"name": "dry"}),
+            replay_facts(preview=replay("dry", mode="DryRun")),
+            ("Unknown", "Pending"),
+        ),
+        (replay(previewRef={"name": "dry"}), replay_facts(preview=replay("dry")), ("False", "InvalidSpec")),
+        (replay(to={"queueRef": {"name": "other"}}), replay_facts(), ("Unknown", "QueueNotFound")),
+        (
+            replay(to={"queueRef": {"name": "other"}}),
+            replay_facts(target=plain_queue("other")),
+            ("False", "InvalidSpec"),
+        ),
+        (replay(to={"serviceRef": {"name": "s"}}), replay_facts(services={"s": False}), ("Unknown", "ServiceNotFound")),
+        (
+            replay(previewRef={"name": "dry"}),
+            replay_facts(preview=replay("dry", {"conditions": [FAILED]}, mode="DryRun")),
+            ("False", "InvalidSpec"),
+        ),
+        (
+            replay(previewRef={"name": "dry"}),
+            replay_facts(preview=replay("dry", mode="DryRun", select={"state": "Archived"})),
+            ("False", "InvalidSpec"),
+        ),
+        (replay(), replay_facts(blocking_replay="first"), ("Unknown", "Queued")),
+        (replay(suspend=True), replay_facts(), ("Unknown", "Suspended")),
+        (replay(), replay_facts(progress=(partition_progress(),)), ("Unknown", "Running")),
+        (replay(), replay_facts(progress=(partition_progress(phase="Verifying"),)), ("Unknown", "Verifying")),
+        (
+            replay(),
+            replay_facts(progress=(partition_progress(phase="Finished", matched=1, replayed=1),)),
+            ("True", "AllReplayed"),
+        ),
+        (replay(), replay_facts(progress=(partition_progress(phase="Finished"),)), ("True", "NothingMatched")),
+        (replay(), replay_facts(progress=(lost(matched=3, replayed=1),)), ("True", "AllReplayed")),
+        (replay(), replay_facts(progress=(lost(matched=2),)), ("False", "OriginUnknown")),
+        (replay(mode="DryRun"), replay_facts(progress=(lost(matched=2),)), ("True", "DryRunFinished")),
+        (replay(), replay_facts(progress=(skipping(TransformError=2, LoopCap=1),)), ("False", "TransformError")),
+        (
+            replay(),
+            replay_facts(progress=(skipping(TransformError=2), skipping(1, replayed=1))),
+            ("True", "AllReplayed"),
+        ),
+        (replay(), replay_facts(progress=(skipping(AlreadySettled=2, Expired=1),)), ("True", "NothingMatched")),
+        (replay(to={"name": "orders.dead"}), replay_facts(), ("False", "InvalidSpec")),
+        (replay(to={"name": "orders.dead.ledger"}), replay_facts(), ("False", "InvalidSpec")),
+        (replay(verify={}, to=OTHER), replay_facts(queue=pinned("watermill"), **ELSEWHERE), ("Unknown", "Freezing")),
+        (replay(), replay_facts(queue=pinned("cronsumer")), ("False", "OriginUnknown")),
+        (replay(to={"origin": True}), replay_facts(queue=pinned("none")), ("False", "OriginUnknown")),
+        (replay(), replay_facts(queue=pinned("cronsumer", origin="orders")), ("Unknown", "Freezing")),
+        (replay(to={"name": "elsewhere"}), replay_facts(queue=pinned("cronsumer")), ("Unknown", "Freezing")),
+        (replay(action="Discard"), replay_facts(queue=pinned("cronsumer")), ("Unknown", "Freezing")),
+        (replay(), replay_facts(queue=pinned("watermill")), ("Unknown", "Freezing")),
+        (replay(canary={"steps": [1]}), replay_facts(queue=pinned("watermill")), ("False", "OriginUnknown")),
+        (replay(verify={}), replay_facts(queue=pinned("arroyo", origin="orders")), ("Unknown", "Freezing")),
+        (
+            replay(verify={}, to=SERVICE),
+            replay_facts(queue=pinned("watermill"), services={"s": True}),
+            ("Unknown", "Freezing"),
+        ),
+        (
+            replay(mode="DryRun"),
+            replay_facts(progress=(partition_progress(phase="Finished", matched=1),)),
+            ("True", "DryRunFinished"),
+        ),
+        (
+            replay(),
+            replay_facts(progress=(partition_progress(phase="Finished"), partition_progress(1))),
+            ("Unknown", "Running"),
+        ),
+        (
+            replay(),
+            replay_facts(
+                progress=(partition_progress(phase="Failed", reason="FailureShareExceeded"), partition_progress(1))
+            ),
+            ("False", "FailureShareExceeded"),
+        ),
+    ],
+)
+def test_what_is_said(again: Any, facts: ReplayFacts, expected: tuple[str, str]) -> None:
+    assert succeeded(facts, again) == expected
+
+
+def job(kind: str, reason: str = "", at: int | None = None) -> dict[str, Any]:
+    told = {"type": kind, "status": "True", "reason": reason}
+    return {"status": {"conditions": [told if at is None else told | {"lastTransitionTime": times.render(at)}]}}
+
+
+def test_a_job_that_failed_says_why() -> None:
+    words = json.dumps({"reason": "BoxRecreated", "message": "made again"})
+    assert succeeded(replay_facts(job=job("Failed"), pod_exits=(PodExit(1, 5, "Error", words),))) == (
+        "False",
+        "BoxRecreated",
+    )
+    late = replay_facts(job=job("Failed", "DeadlineExceeded"), pod_exits=(PodExit(1, 143, "Error", words),))
+    assert succeeded(late) == ("False", "DeadlineExceeded")
+    assert message(replay(activeDeadline="5m"), late) == (
+        "The Replay took longer than spec.activeDeadline, 5m. "
+        "Letters that were sent are settled; the other letters are still in the dead box."
+    )
+
+
+@pytest.mark.parametrize(
+    ("ago", "more", "expected"),
+    [
+        (0, {}, ("Unknown", "Running")),
+        (29_000, {}, ("Unknown", "Running")),
+        (30_000, {}, ("False", "DeadlineExceeded")),
+        (-20_000, {}, ("Unknown", "Running")),
+        (-3_600_000, {}, ("False", "DeadlineExceeded")),  # clocks that differ keep nobody waiting
+        (0, {"queue": None}, ("False", "DeadlineExceeded")),
+        (0, {"connection": None}, ("False", "DeadlineExceeded")),
+        (0, {"progress": (partition_progress(phase="Failed", reason="WindowExpired"),)}, ("False", "WindowExpired")),
+    ],
+)
+def test_a_job_that_failed_just_now_is_told_with_the_next_reading(ago: int, more: Any, expected: Any) -> None:
+    facts = replay_facts(
+        **({"job": job("Failed", "DeadlineExceeded", NOW - ago), "progress": (partition_progress(next=3),)} | more)
+    )
+    (first, *_) = replay_status(replay(), facts, None)["conditions"]
+    assert (first["status"], first["reason"]) == expected
+
+
+def test_while_letters_of_a_failed_job_are_counted_it_says_so() -> None:
+    facts = replay_facts(
+        job=job("Failed", at=NOW), pod_exits=(PodExit(NOW, 137, "OOMKilled"),), progress=(partition_progress(next=3),)
+    )
+    assert (
+        message(replay(), facts)
+        == "The Job of this Replay failed, and its last progress is being read. The last pod: exit code 137, OOMKilled."
+    )
+    assert (
+        message(replay(), replace(facts, pod_exits=()))
+        == "The Job of this Replay failed, and its last progress is being read."
+    )
+
+
+def test_the_last_words_of_a_failed_job_are_its_counts() -> None:
+    said = {"reason": "DeliveryFailed", "matched": 9, "replayed": 7, "failed_again": 2, "window": [[0, 0, 10]]}
+    facts = replay_facts(job=job("Failed"), pod_exits=(PodExit(1, 3, "Error", json.dumps(said)),))
+    status = replay_status(replay(), facts, None)
+    assert (status["matched"], status["replayed"], status["failedAgain"]) == (9, 7, 2)
+    assert status["window"] == [{"partition": 0, "start": 0, "end": 10}]
+    assert "remaining" not in status
+    known = (partition_progress(next=4, matched=4, replayed=4), partition_progress(1, next=10))
+    status = replay_status(replay(), replace(facts, progress=known), None)
+    assert (status["matched"], status["replayed"], status["remaining"], len(status["window"])) == (9, 7, 6, 2)
+
+
+def test_why_it_failed_is_in_the_ledger_whatever_became_of_the_pod() -> None:
+    failed = partition_progress(phase="Failed", reason="FailureShareExceeded", message="3 of 4 letters failed again.")
+    assert message(replay(), replay_facts(job={}, progress=(failed,))) == "3 of 4 letters failed again."
+
+
+def test_letters_that_were_not_taken_are_told_with_what_helps() -> None:
+    skipped = skipping(replayed=4, TransformError=2, LoopCap=3, SelectorError=5)
+    assert message(replay(), replay_facts(progress=(skipped,))) == (
+        "4 of 9 letters were replayed; 3 were replayed as often as spec.maxReplays allows and stay in the dead box; "
+        "2 could not be changed by spec.transform and stay in the dead box; "
+        "spec.select.where cannot be evaluated for 5 letters, so it does not select them."
+    )
+    gone = skipping(Expired=2, AlreadySettled=1)
+    assert message(replay(action="Archive"), replay_facts(progress=(gone,))) == (
+        "0 of 3 letters were archived; 2 are deleted or never existed; 1 were settled before."
+    )
+    assert (
+        message(replay(mode="DryRun"), replay_facts(progress=(skipping(replayed=4),)))
+        == "4 of 4 letters would be replayed."
+    )
+    assert message(replay(), replay_facts(progress=(skipping(),))) == "No letter matched."
+    assert message(replay(mode="DryRun"), replay_facts(progress=(skipping(SelectorError=5),))) == (
+        "No letter matched; spec.select.where cannot be evaluated for 5 letters, so it does not select them."
+    )
+
+
+def test_pods_that_end_without_a_step_forward_end_the_replay_and_say_how() -> None:
+    exits = (PodExit(NOW - 1, 137), PodExit(NOW + 1, 137, "OOMKilled"), PodExit(NOW + 2, 137, "OOMKilled", "no json"))
+    facts = replay_facts(
+        job=job("Failed", "BackoffLimitExceeded"),
+        pod_exits=exits,
+        progress=(partition_progress(next=3, updated_at=NOW),),
+    )
+    (first, *_) = replay_status(replay(), facts, None)["conditions"]
+    assert (first["status"], first["reason"]) == ("False", "NoProgress")
+    assert first["message"] == "2 pods failed in a row without progress, the last one: exit code 137, OOMKilled."
+
+
+def test_a_killed_pod_is_told_until_another_has_gone_on() -> None:
+    killed = (PodExit(NOW + 1, 137, "OOMKilled"),)
+    message = lambda at: replay_status(  # noqa: E731
+        replay(), replay_facts(job={}, pod_exits=killed, progress=(partition_progress(next=3, updated_at=at),)), None
+    )["conditions"][0]["message"]
+    assert message(NOW) == "A pod failed and another one continues: exit code 137, OOMKilled."
+    assert message(NOW + 2) == "Letters of the window are being processed; status.remaining shows what is left."
+
+
+def test_a_replay_without_a_ledger_answers_by_its_last_words() -> None:
+    words = {
+        "reason": "DryRunFinished",
+        "matched": 3,
+        "skipped": {"LoopCap": 1},
+        "window": [[0, 0, 9]],
+        "samples": ["0-1"],
+        "targets": {"orders": 2},
+        "bytes": 9,
+    }
+    again = replay(mode="DryRun")
+    status = replay_status(
+        again, replay_facts(job=job("Complete"), pod_exits=(PodExit(1, 0, message=json.dumps(words)),)), None
+    )
+    assert (status["matched"], status["skipped"], status["window"]) == (3, 1, [{"partition": 0, "start": 0, "end": 9}])
+    assert (status["targets"], status["bytes"]) == ([{"name": "orders", "letters": 2}], 9)
+    assert status["conditions"][0]["reason"] == "DryRunFinished"
+    assert is_finished(again.model_copy(update={"status": type(again.status).model_validate(status)}))
+
+
+def test_counts_are_summed_over_partitions() -> None:
+    one = partition_progress(
+        0, 10, next=4, matched=3, replayed=2, skipped={"LoopCap": 1}, groups={"ab": 3}, samples=("0-1",)
+    )
+    one = one.evolve(targets={"orders": 2}, bytes=100)
+    other = partition_progress(
+        1, 20, matched=5, replayed=5, failed_again=1, groups={"ab": 1, "cd": 4}, samples=("1-7",)
+    )
+    other = other.evolve(targets={"orders": 1, "bills": 4}, bytes=11)
+    summed = progress_counts((other, one))
+    assert (summed["matched"], summed["replayed"], summed["failedAgain"], summed["remaining"]) == (8, 7, 1, 6)
+    assert summed["skippedBy"] == {"LoopCap": 1}
+    assert [group["letters"] for group in summed["groups"]] == [4, 4]
+    assert summed["targets"] == [{"name": "bills", "letters": 4}, {"name": "orders", "letters": 3}]
+    assert summed["bytes"] == 111
+    assert summed["samples"] == ["0-1", "1-7"]
+    assert summed["window"][1] == {"partition": 1, "start": 0, "end": 20}
+
+
+@pytest.mark.parametrize(
+    ("spec", "expected"),
+    [
+        ({}, "3s"),  # 100 letters seen in 2 s, 70 of them to send: at half that pace
+        ({"rate": {"perSecond": 10}}, "7s"),
+        ({"rate": {"perSecond": 10}, "canary": {"steps": [1, 10], "wait": "30s"}, "verify": {"window": "2m"}}, "3m7s"),
+        ({"action": "Discard"}, "3s"),
+    ],
+)
+def test_a_preview_tells_how_long_sending_takes(spec: dict[str, Any], expected: str) -> None:
+    half = {"next": 50, "scanned": 50, "phase": "Finished", "reason": "DryRunFinished"}
+    one = partition_progress(
+        0, 50, matched=40, skipped={"LoopCap": 5, "SelectorError": 9}, updated_at=NOW + 1_000, **half
+    )
+    other = partition_progress(1, 50, matched=35, updated_at=NOW + 2_000, **half)
+    status = replay_status(replay(mode="DryRun", **spec), replay_facts(job={}, progress=(one, other)), None)
+    assert status["estimatedDuration"] == expected
+    applied = replay_status(replay(**spec), replay_facts(job={}, progress=(one, other)), None)
+    assert "estimatedDuration" not in applied
+
+
+def test_redis_ids_are_too_large_for_a_window() -> None:
+    assert progress_counts((partition_progress(0, 1 << 100),))["window"] == []
+
+
+def test_what_remains_of_a_stream_is_not_known_until_nothing_does() -> None:
+    assert progress_counts((partition_progress(0, 1 << 100),))["remaining"] == 0
+    assert "remaining" not in progress_counts((partition_progress(0, 1 << 100, next=7),))
+
+
+def test_how_fast_it_goes_and_when_it_ends_is_told_while_it_runs() -> None:
+    one = partition_progress(0, 1_000, next=300, scanned=300, updated_at=NOW + 10_000)
+    other = partition_progress(1, 1_000, next=100, scanned=100, updated_at=NOW + 4_000)
+    status = replay_status(replay(), replay_facts(job={}, progress=(one, other)), None)
+    assert (status["lettersPerSecond"], status["remaining"]) == (40, 1_600)
+    assert status["estimatedCompletionTime"] == times.render(NOW + 50_000)[:19] + "Z"
+    again = replay().model_copy(update={"status": type(replay().status).model_validate(status)})
+    ended = replay_status(again, replay_facts(job={}, progress=(one.evolve(phase="Failed"), other)), None)
+    assert not {"lettersPerSecond", "estimatedCompletionTime"} & ended.keys()
+
+
+CANARY = {"canary": {"steps": [1, 100], "wait": "5s"}}
+
+
+@pytest.mark.parametrize(
+    ("spec", "more", "began", "expected"),
+    [
+        ({}, {}, -2_000, (20, 60)),
+        ({}, {}, None, (20, 60)),
+        ({}, {}, 5_000, None),  # it was suspended: since then is not known what was done when
+        ({"suspend": True}, {}, -2_000, None),
+        (CANARY, {"phase": "Waiting"}, -2_000, None),
+        ({"verify": {}}, {"phase": "Verifying"}, -2_000, None),
+        (CANARY, {"replayed": 300}, -2_000, (40, 40)),  # two waits of five seconds are no work
+        (CANARY, {"replayed": 50}, -2_000, (26, 50)),
+        (CANARY | {"mode": "DryRun"}, {}, -2_000, (20, 60)),
+        ({"canary": {"steps": [1], "wait": "20s"}}, {"replayed": 1}, -2_000, None),  # the wait is just to begin
+    ],
+)
+def test_only_time_at_work_counts_for_the_pace(spec: Any, more: Any, began: int | None, expected: Any) -> None:
+    one = partition_progress(0, 1_200, next=400, scanned=400, updated_at=NOW + 20_000, **more)
+    old = {"lettersPerSecond": 9, "estimatedCompletionTime": "2026-11-16T00:00:00Z"}
+    job = {"status": {} if began is None else {"startTime": times.render(NOW + began)}}
+    status = replay_status(replay(status=old, **spec), replay_facts(job=job, progress=(one,)), None)
+    told = (status.get("lettersPerSecond"), status.get("estimatedCompletionTime"))
+    ends = expected and times.render((NOW + expected[1] * 1_000) // 1_000 * 1_000)
+    assert told == ((expected[0], ends) if expected else (None, None))
