@@ -37,12 +37,12 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- printf "%s:%s" .Values.image.repository (default .Chart.AppVersion .Values.image.tag) }}
 {{- end }}
 
-{{/* The cluster-wide name of an object outside namespaces: two releases never share one. */}}
+{{/* Name of an object without a namespace. Contains the release namespace, so two releases never share a name. */}}
 {{- define "dlq.clusterName" -}}
 {{- printf "%s-%s" .Release.Namespace (include "dlq.fullname" .) | trunc 63 | trimSuffix "-" }}
 {{- end }}
 
-{{/* How a tenant binds the right to read its Secrets: the end of `kubectl create rolebinding`. */}}
+{{/* Arguments of `kubectl create rolebinding` by which a tenant lets the operator read its Secrets. */}}
 {{- define "dlq.secretsGrant" -}}
 {{- $account := printf "--serviceaccount=%s:%s" .Release.Namespace (include "dlq.serviceAccount" .) }}
 {{- if .Values.watchNamespaces }}
@@ -52,21 +52,21 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- end }}
 {{- end }}
 
-{{/* "true" when the webhook is served: asked for, or cluster-wide and not refused. */}}
+{{/* "true" if the webhook is served: enabled explicitly, or cluster-wide mode and not disabled. */}}
 {{- define "dlq.webhook" -}}
 {{- if kindIs "invalid" .Values.webhook.enabled }}
 {{- if not .Values.watchNamespaces }}true{{ end }}
 {{- else if .Values.webhook.enabled }}true{{ end }}
 {{- end }}
 
-{{/* The names of the pull secrets, with commas. */}}
+{{/* Names of the pull secrets, separated by commas. */}}
 {{- define "dlq.pullSecrets" -}}
 {{- $names := list }}
 {{- range .Values.imagePullSecrets }}{{ $names = append $names .name }}{{ end }}
 {{- join "," $names }}
 {{- end }}
 
-{{/* Where pods of the chart may run; those of a hook too, or an uninstall would wait for a node in vain. */}}
+{{/* Node selector and tolerations of all pods of the chart. Hooks need them too: without, an uninstall could wait forever for a node. */}}
 {{- define "dlq.nodes" -}}
 {{- with .Values.operator.nodeSelector }}
 nodeSelector: {{- toYaml . | nindent 2 }}
@@ -76,7 +76,7 @@ tolerations: {{- toYaml . | nindent 2 }}
 {{- end }}
 {{- end }}
 
-{{/* The labels of a pod that only a hook runs: none that the Service selects by. */}}
+{{/* Labels of pods of hooks. They must not match the selector of the Service. */}}
 {{- define "dlq.hookLabels" -}}
 app.kubernetes.io/name: {{ include "dlq.name" .root }}
 app.kubernetes.io/instance: {{ .root.Release.Name }}
