@@ -23,22 +23,22 @@ BOUNDS = {
 }
 OTHERS = {
     "reasons.md": "Conditions and reasons",
-    "expressions.md": "Expressions: what `where` and `match` may ask of a letter",
-    "delivery.md": "Delivery: requests, answers, and the headers of a letter",
-    "ledger.md": "Records of the ledger, and how they may grow",
+    "expressions.md": "Expressions: what `where` and `match` can use",
+    "delivery.md": "Delivery: requests, responses, and the headers of a letter",
+    "ledger.md": "Records of the ledger, and how they may change",
     "metrics.md": "Metrics",
     "settings.md": "Settings of the operator",
 }
 CONDITIONS = {
-    "Ready": "Everything the object needs is there and works; computed from the conditions below it.",
-    "ReferencesResolved": "Everything the object names exists and may be used.",
-    "BoxesReady": "The topics or streams exist as asked.",
-    "CourierAvailable": "The courier's pods are up; True without delivery.",
-    "Degraded": "It runs, and something is bad: many or old letters, an open circuit, a full box.",
-    "Reconciling": "The operator is still at work on the last change.",
-    "Stalled": "It goes no further until someone changes something; the message says what.",
-    "Succeeded": "Of a Replay: True when it ended well, False when it failed, Unknown while it runs.",
-    "Suspended": "Of a Replay: it waits because spec.suspend is true.",
+    "Ready": "The object works. Computed from the conditions below it.",
+    "ReferencesResolved": "Everything that the object refers to exists and may be used.",
+    "BoxesReady": "The topics or streams exist as the spec says.",
+    "CourierAvailable": "The courier's pods are available. True without delivery.",
+    "Degraded": "The object works, and something is wrong: many or old letters, an open circuit, a full box.",
+    "Reconciling": "The operator is processing the last change.",
+    "Stalled": "The operator cannot continue until you change something. The message says what.",
+    "Succeeded": "Replay only: True when it ended well, False when it failed, Unknown while it runs.",
+    "Suspended": "Replay only: it waits because spec.suspend is true.",
 }
 
 
@@ -106,13 +106,13 @@ def rules_of(node: Any) -> Iterator[str]:
 
 
 def examples_of(kind: type[CustomResource], examples: Path) -> str:
-    """The example files that hold this kind, with the comment that says when to use them."""
+    """List the example files that contain this kind, each with the comment that says what it is for."""
     lines = []
     for path in sorted(examples.glob("*.yaml")):
         text = path.read_text()
         if f"\nkind: {kind.kind}\n" in text:
             comment = " ".join(line[2:] for line in text.splitlines() if line.startswith("# "))
-            lines.append(f"- [{path.name}](../../examples/{path.name}): {comment.removeprefix('When: ')}")
+            lines.append(f"- [{path.name}](../../examples/{path.name}): {comment}")
     return "\n".join(lines) + "\n"
 
 

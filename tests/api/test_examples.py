@@ -1,5 +1,6 @@
 """Every example applies, twice without drift, and reads as a story."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -27,8 +28,9 @@ def test_there_is_an_example_for_every_kind_and_story():
 
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
-def test_an_example_says_when_to_use_it_and_the_models_take_it(path):
-    assert path.read_text().startswith("# When: ")
+def test_an_example_begins_with_its_purpose_and_the_models_take_it(path):
+    comment = [line for line in path.read_text().split("\napiVersion:")[0].splitlines() if line.startswith("# ")]
+    assert re.fullmatch(r"# [A-Z].{30,}\.", " ".join(comment))
     for body in _ours(path):
         model = MODELS[body["kind"]].from_body(body)
         assert MODELS[body["kind"]].from_body(body | {"spec": model.spec.to_wire()}).spec == model.spec

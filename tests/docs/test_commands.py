@@ -27,7 +27,8 @@ ORDER = (
 NOT_RUN = {
     r"make test(-\w+)?( .*)?": "it is what runs these tests",
     r"make (demo( BROKER=redis)?|demo-picture|demo-down)": "tests/e2e/test_story.py tells it and compares the README",
-    r"make (image|setup|lint|bed-status)": "`make test` has done it before any test runs: the pods run its image",
+    r"make (image|setup|lint|check|bed-status)": "`make test` has done it before any test runs: the pods run its image",
+    r"make requirements": "downloads packages from an index",
     r"make bed-up PROVIDER=kind": "needs Docker",
     r"make bed-up PARTS=kafka-cluster": "the fixture kafka_cluster starts the same part",
     r"docker build .*": "needs Docker; `make image` builds the same Dockerfile",

@@ -1,4 +1,4 @@
-"""The pages of the reference that are written by hand name what there is, all of it."""
+"""The hand-written reference pages name every expression, header, setting, ledger record and key."""
 
 import re
 from collections.abc import Callable
@@ -8,7 +8,7 @@ from inspect import signature
 import pytest
 
 from deadletter.brokers.redis import keys as names
-from deadletter.core import selection
+from deadletter.core import cel
 from deadletter.core.cel import Predicate
 from deadletter.core.headers import OUR_HEADERS, SPOOFED_PREFIX
 from deadletter.core.heartbeats import WorkerStatus
@@ -26,13 +26,13 @@ SAMPLES = [line for language, text in BLOCK.findall(EXPRESSIONS) if language == 
 
 
 def first_cells(page: str) -> set[str]:
-    """The names in backticks in the first column of every table."""
+    """Return the names in backticks in the first column of every table."""
     cells = re.findall(r"^\| ([^|]+) \|", page, re.MULTILINE)
     return {name for cell in cells for name in re.findall(r"`([^`]+)`", cell)}
 
 
 def test_every_name_of_an_expression_is_explained() -> None:
-    assert {name.split(".")[0] for name in first_cells(EXPRESSIONS)} == set(selection._VARIABLES)
+    assert {name.split(".")[0] for name in first_cells(EXPRESSIONS)} == set(cel._VARIABLES)
 
 
 @pytest.mark.parametrize("name", sorted(first_cells(EXPRESSIONS)))
@@ -64,7 +64,7 @@ def test_every_setting_is_explained() -> None:
 
 
 def section(page: str, title: str) -> str:
-    """The text under one heading of a page."""
+    """Return the text under one heading of a page."""
     return page.split(f"\n## {title}\n")[1].split("\n## ")[0]
 
 
@@ -81,7 +81,7 @@ def test_every_record_of_the_ledger_is_explained() -> None:
 
 
 def shape_of(make: Callable[..., str]) -> str:
-    """The key with the names of its parts, as the page shows it: without a hash tag."""
+    """Return the key with the names of its parts and without a hash tag, as the page shows it."""
     return re.sub("[{}]", "", make(*(f"<{part}>" for part in signature(make).parameters)))
 
 
