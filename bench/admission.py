@@ -1,4 +1,4 @@
-"""The webhook at 1,000 queues: how long its answer takes, and how long the whole write through the API server."""
+"""Measure the webhook at 1,000 queues: the time of its answer, and of the whole write through the API server."""
 
 import argparse
 import asyncio
@@ -20,14 +20,14 @@ import yaml
 
 from bench import lines
 from bench.operator import SETTINGS, all_of, body, until_ready
-from deadletter.kube import CONNECTIONS, POLICIES, QUEUES, Cluster, connect
+from deadletter.kube import CONNECTIONS, POLICIES, QUEUES, KubeClient, connect
 from tests.api.server import Server
 from tests.bed import beds, ports
 from tests.bed.control import ApiServer
 from tests.controller.operators import Operator, rights, until
 from tests.controller.webhooks import HOST, certify, configured
 
-MILLISECONDS = 50
+MAX_MS = 50
 PLURALS = {"queues": "deadletterqueues", "policies": "retrypolicies", "replays": "replays"}
 RULES = [{"name": f"r{at}", "match": f"error.status == {400 + at} && attempts < 9"} for at in range(32)]
 
@@ -40,8 +40,8 @@ def routes(*targets: str) -> list[dict[str, Any]]:
     return [{"match": "attempts > 3", "queueRef": {"name": name}} for name in targets]
 
 
-async def scene(cluster: Cluster, namespace: str, redis: str, queues: int) -> None:
-    """One target that half of the queues route to, and queues that follow one policy."""
+async def scene(cluster: KubeClient, namespace: str, redis: str, queues: int) -> None:
+    """Create one target that half of the queues route to, and queues that follow one policy."""
     await cluster.create(
         CONNECTIONS, namespace, body(namespace, "broker", "BrokerConnection", {"redis": {"url": redis}})
     )
@@ -54,11 +54,11 @@ async def scene(cluster: Cluster, namespace: str, redis: str, queues: int) -> No
     await all_of(cluster.create(QUEUES, namespace, one) for one in made)
 
 
-Story = tuple[str, str, dict[str, Any], dict[str, Any] | None]
+Write = tuple[str, str, dict[str, Any], dict[str, Any] | None]
 
 
-def stories(namespace: str) -> Iterator[Story]:
-    """What people write, in turn: the webhook's path, the operation, the object, and what it was before."""
+def writes(namespace: str) -> Iterator[Write]:
+    """Yield typical writes in turn: path of the webhook, operation, object, and the object before."""
 
     def made(kind: str, name: str, spec: dict[str, Any]) -> dict[str, Any]:
         return body(namespace, name, kind, spec)
@@ -78,14 +78,14 @@ def stories(namespace: str) -> Iterator[Story]:
 
 
 class Webhook:
-    """The operator's webhook, asked as the API server asks it."""
+    """A client that calls the operator's webhook as the API server does."""
 
     def __init__(self, port: int, certificates: Path) -> None:
         context = ssl.create_default_context(cafile=str(certificates / "tls.crt"))
         self._connection = http.client.HTTPSConnection(HOST, port, context=context, timeout=60)
 
-    def ask(self, path: str, operation: str, whole: dict[str, Any], before: dict[str, Any] | None) -> None:
-        """One review; an answer that is none is an error."""
+    def review(self, path: str, operation: str, whole: dict[str, Any], before: dict[str, Any] | None) -> None:
+        """Send one review; raise if the response is not for it."""
         uid = uuid.uuid4().hex
         old, new = (whole, None) if operation == "DELETE" else (before, whole)
         kind = {"group": "deadletter.dev", "version": "v1alpha1"}
@@ -106,57 +106,59 @@ class Webhook:
         self._connection.request("POST", f"/{path}", json.dumps(review), {"Content-Type": "application/json"})
         answer = json.loads(self._connection.getresponse().read())
         if answer["response"]["uid"] != uid:
-            raise RuntimeError("the webhook answered another question")
+            raise RuntimeError("the webhook answered another review")
 
 
-def through(server: Server, path: str, operation: str, whole: dict[str, Any], _: dict[str, Any] | None) -> None:
-    """The same through the API server, which asks the webhook and writes nothing."""
+def write_through_api(
+    server: Server, path: str, operation: str, whole: dict[str, Any], _: dict[str, Any] | None
+) -> None:
+    """Send the same write to the API server as a dry run: it calls the webhook and stores nothing."""
     namespace, name = whole["metadata"]["namespace"], whole["metadata"]["name"]
     where = f"/apis/deadletter.dev/v1alpha1/namespaces/{namespace}/{PLURALS[path]}"
     if operation == "CREATE":
-        status, _said = server.request("POST", f"{where}?dryRun=All", whole)
+        status, _response = server.request("POST", f"{where}?dryRun=All", whole)
     elif operation == "UPDATE":
         kind = "application/merge-patch+json"
-        status, _said = server.request("PATCH", f"{where}/{name}?dryRun=All", {"spec": whole["spec"]}, kind)
+        status, _response = server.request("PATCH", f"{where}/{name}?dryRun=All", {"spec": whole["spec"]}, kind)
     else:
-        status, _said = server.request("DELETE", f"{where}/{name}?dryRun=All")
+        status, _response = server.request("DELETE", f"{where}/{name}?dryRun=All")
     if status not in (200, 201, 422):
         raise RuntimeError(f"the API server answered {status}")
 
 
-def timed(ask: Callable[..., None], namespace: str, asked: int, pause: float) -> tuple[float, float]:
-    """Median and 99th percentile in milliseconds; pauses spread the questions over sweeps and passes."""
+def timed(call: Callable[..., None], namespace: str, reviews: int, pause: float) -> tuple[float, float]:
+    """Return median and 99th percentile in milliseconds; pauses spread the calls over sweeps and reconciles."""
     took: dict[str, list[float]] = {}
-    for story in islice(stories(namespace), asked):
+    for write in islice(writes(namespace), reviews):
         began = time.perf_counter()
-        ask(*story)
-        took.setdefault(" ".join(story[:2]), []).append((time.perf_counter() - began) * 1000)
+        call(*write)
+        took.setdefault(" ".join(write[:2]), []).append((time.perf_counter() - began) * 1000)
         time.sleep(pause)
-    for story_name, times in took.items():
-        lines.progress(f"  {story_name}: median {median(times):.1f} ms, longest {max(times):.1f} ms")
+    for name, times in took.items():
+        lines.progress(f"  {name}: median {median(times):.1f} ms, longest {max(times):.1f} ms")
     cuts = quantiles([one for times in took.values() for one in times], n=100)
     return cuts[49], cuts[98]
 
 
-def measure(server: ApiServer, namespace: str, port: int, certificates: Path, asked: argparse.Namespace) -> None:
+def measure(server: ApiServer, namespace: str, port: int, certificates: Path, options: argparse.Namespace) -> None:
     webhook, api = Webhook(port, certificates), Server(server.kubeconfig)
     name = f"dlq-{namespace}"
-    for what, ask in (("answer", webhook.ask), ("write", partial(through, api))):
+    for what, call in (("answer", webhook.review), ("write", partial(write_through_api, api))):
         if what == "write":
             whole = configured(name, namespace, str(port), certificates / "tls.crt", failurePolicy="Fail")
             server.kubectl("apply", "-f", "-", stdin=yaml.safe_dump(whole))
-        lines.progress(f"{what}: {asked.asked} questions")
-        timed(ask, namespace, 60, 0.01)
-        half, late = timed(ask, namespace, asked.asked, asked.pause)
-        lines.bound(f"admission-{what}-p50-{asked.queues}", "ms", half, MILLISECONDS)
-        lines.bound(f"admission-{what}-p99-{asked.queues}", "ms", late, MILLISECONDS)
+        lines.progress(f"{what}: {options.reviews} reviews")
+        timed(call, namespace, 60, 0.01)
+        p50, p99 = timed(call, namespace, options.reviews, options.pause)
+        lines.bound(f"admission-{what}-p50-{options.queues}", "ms", p50, MAX_MS)
+        lines.bound(f"admission-{what}-p99-{options.queues}", "ms", p99, MAX_MS)
     server.kubectl("delete", "validatingwebhookconfiguration", name)
 
 
 async def prepare(
     server: ApiServer, redis: str, folder: Path, queues: int, port: int, settle: float
 ) -> tuple[str, Operator]:
-    """A namespace with its queues, all Ready and at rest, and the operator that knows them."""
+    """Create a namespace with Ready queues and start the operator; return both."""
     namespace = f"bench-{uuid.uuid4().hex[:8]}"
     server.kubectl("create", "namespace", namespace)
     async with connect(10_000, 10_000) as cluster:
@@ -166,7 +168,7 @@ async def prepare(
         operator = Operator(rights(server, namespace, folder), namespace, folder / "operator.log", **more)
         operator.start()
         await until_ready(cluster, namespace, queues)
-    lines.progress(f"{settle:.0f} s until the first numbers are written")
+    lines.progress(f"{settle:.0f} s until the operator has written the first numbers")
     await asyncio.sleep(settle)
     until("webhook", lambda: ports.answers(HOST, port))
     return namespace, operator
@@ -175,10 +177,10 @@ async def prepare(
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--queues", type=int, default=1000)
-    parser.add_argument("--asked", type=int, default=1200)
-    parser.add_argument("--pause", type=float, default=0.02, help="seconds between two questions")
-    parser.add_argument("--settle", type=float, default=45.0, help="seconds between Ready and the first question")
-    asked = parser.parse_args()
+    parser.add_argument("--reviews", type=int, default=1200)
+    parser.add_argument("--pause", type=float, default=0.02, help="seconds between two reviews")
+    parser.add_argument("--settle", type=float, default=45.0, help="seconds between Ready and the first review")
+    options = parser.parse_args()
     bed = beds.create()
     try:
         server, redis, port = bed.api_server(), bed.redis(), ports.free(HOST)[0]
@@ -186,9 +188,9 @@ def main() -> None:
         server.know_our_kinds()
         with tempfile.TemporaryDirectory() as name:
             folder = certify(Path(name))
-            namespace, operator = asyncio.run(prepare(server, redis, folder, asked.queues, port, asked.settle))
+            namespace, operator = asyncio.run(prepare(server, redis, folder, options.queues, port, options.settle))
             try:
-                measure(server, namespace, port, folder, asked)
+                measure(server, namespace, port, folder, options)
             finally:
                 operator.stop()
     finally:

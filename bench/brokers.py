@@ -1,6 +1,6 @@
-"""Kafka against peers and bounds: exactly-once replay, sweep, register tail, memory, the stall of a reader.
+"""Measure Kafka: exactly-once replay, sweep, building the letter index, memory, delay of readers.
 
-ours   movers of four partitions in one process: read, select, publish, settle in transactions of 2,000
+ours   partition writers of four partitions in one process: read, select, publish, settle in transactions of 2,000
 peers  a plain Java client doing the same, `kcat | kcat` (values only)
 
 python -m bench.brokers [--letters 400000] [--rounds 3] [--queues 500]
@@ -42,24 +42,24 @@ Run = Callable[[], Awaitable[float]]
 
 
 def connect(**spec: object) -> AbstractAsyncContextManager[Broker]:
-    """An open broker of the bed."""
+    """Open a broker of the test bed."""
     return open_broker(BrokerConnectionSpec.model_validate(spec), lambda _name, _key: b"", ANYWHERE)
 
 
 def letter(number: int) -> Message:
-    """1 KiB with six headers."""
+    """Return a letter of 1 KiB with six headers."""
     return Message(f"key-{number}".encode(), b"x" * 1_024, HEADERS)
 
 
 async def fill(broker: Broker, box: str, letters: int, partitions: int = PARTITIONS) -> None:
-    """Letters spread over the partitions."""
+    """Publish letters, spread over the partitions."""
     for first in range(0, letters, 5_000):
         numbers = range(first, min(first + 5_000, letters))
         await broker.publish([Publication(box, letter(n), Place("bench", 0, n), n % partitions) for n in numbers])
 
 
 async def replay(broker: Broker, dead: str, ledger: str, target: str, every: int) -> float:
-    """Seconds of a whole replay; every n-th letter is selected."""
+    """Replay the whole box and return the seconds; every `every`-th letter is selected."""
     begun = time.monotonic()
     spans = await broker.window(dead)
     await asyncio.gather(*(move(broker, dead, ledger, target, every, span) for span in spans))
@@ -67,31 +67,31 @@ async def replay(broker: Broker, dead: str, ledger: str, target: str, every: int
 
 
 async def move(broker: Broker, dead: str, ledger: str, target: str, every: int, span: Span) -> None:
-    """One partition through its mover."""
-    async with broker.partition_writer(dead, ledger, span.partition, "bench") as mover:
-        tally = PartitionProgress(span, time.time_ns() // 1_000_000, span.start)
+    """Replay one partition through its writer."""
+    async with broker.partition_writer(dead, ledger, span.partition, "bench") as writer:
+        position = PartitionProgress(span, time.time_ns() // 1_000_000, span.start)
         chosen: list[StoredMessage] = []
         async for batch in broker.read(dead, [span]):
-            chosen += [one for one in batch if one.place.offset % every == 0 and mover.is_open(one.place.offset)]
+            chosen += [one for one in batch if one.place.offset % every == 0 and writer.is_open(one.place.offset)]
             while len(chosen) >= STEP:
-                tally = await commit(mover, target, tally, chosen[:STEP])
+                position = await commit(writer, target, position, chosen[:STEP])
                 del chosen[:STEP]
         if chosen:
-            await commit(mover, target, tally, chosen)
+            await commit(writer, target, position, chosen)
 
 
 async def commit(
-    mover: PartitionWriter, target: str, tally: PartitionProgress, chosen: list[StoredMessage]
+    writer: PartitionWriter, target: str, position: PartitionProgress, chosen: list[StoredMessage]
 ) -> PartitionProgress:
-    """One transaction."""
-    tally = tally.evolve(next=chosen[-1].place.offset + 1, replayed=tally.replayed + len(chosen))
+    """Publish, settle and count these letters in one transaction; return the progress after it."""
+    position = position.evolve(next=chosen[-1].place.offset + 1, replayed=position.replayed + len(chosen))
     publications = [Publication(target, one.message, one.place, one.place.partition) for one in chosen]
-    await mover.commit(CommitBatch(tally, publications, {SettledAs.Replayed: [one.place.offset for one in chosen]}))
-    return tally
+    await writer.commit(CommitBatch(position, publications, {SettledAs.Replayed: [one.place.offset for one in chosen]}))
+    return position
 
 
 async def interleaved(rounds: int, runs: dict[str, Run]) -> dict[str, float]:
-    """The median seconds of each run; they take turns."""
+    """Return the median seconds of each run; the runs take turns."""
     taken: dict[str, list[float]] = {name: [] for name in runs}
     for turn in range(rounds):
         for name, run in runs.items():
@@ -101,7 +101,7 @@ async def interleaved(rounds: int, runs: dict[str, Run]) -> dict[str, float]:
 
 
 async def kafka_replays(broker: Broker, servers: str, bed: beds.Bed, letters: int, rounds: int) -> None:
-    """All and half selected against Java, all against kcat."""
+    """Compare with Java for all letters and for half of them, and with kcat for all."""
     dead = f"bench-{uuid.uuid4().hex[:8]}"
     await broker.ensure(BoxSpec(dead, PARTITIONS))
     await fill(broker, dead, letters)
@@ -137,28 +137,28 @@ async def kafka_replays(broker: Broker, servers: str, bed: beds.Bed, letters: in
     bound("kafka-replay-memory", "MiB", peak, 150)
 
 
-async def kafka_tail(broker: Broker, letters: int) -> None:
-    """A register from nothing, and how long it keeps the event loop."""
+async def kafka_index(broker: Broker, letters: int) -> None:
+    """Build the letter index of a box, and measure how long that blocks the event loop."""
     dead = f"bench-{uuid.uuid4().hex[:8]}"
     await broker.ensure(BoxSpec(dead, 3))
     await fill(broker, dead, letters, 3)
-    worst = asyncio.ensure_future(longest_hold())
-    registers = broker.monitor()
+    worst = asyncio.ensure_future(longest_block_ms())
+    monitor = broker.monitor()
     begun = time.monotonic()
     depth = 0
     while depth < letters:
-        found = (await registers.sweep([MonitoredBox(dead, f"{dead}.ledger")], 0))[dead]
+        found = (await monitor.sweep([MonitoredBox(dead, f"{dead}.ledger")], 0))[dead]
         if isinstance(found, BrokerError):
             raise found
         depth = found.depth
     versus("kafka-register-tail", "letters/s", letters / (time.monotonic() - begun), "bound", 20_000, 1.0)
     worst.cancel()
     bound("kafka-register-hold", "ms", await worst, 10)
-    await registers.close()
+    await monitor.close()
 
 
-async def longest_hold() -> float:
-    """The longest time in ms that nobody else got a turn, until cancelled; our share of it goes to progress."""
+async def longest_block_ms() -> float:
+    """Return the longest time in ms that the event loop was blocked, when cancelled; also print its CPU time."""
     longest = worked = 0.0
     try:
         while True:
@@ -166,14 +166,14 @@ async def longest_hold() -> float:
             await asyncio.sleep(0)
             longest, worked = max(longest, time.monotonic() - before), max(worked, time.thread_time() - used)
     except asyncio.CancelledError:
-        progress(f"held {1_000 * longest:.1f} ms, of CPU time at most {1_000 * worked:.1f} ms")
+        progress(f"event loop blocked for {1_000 * longest:.1f} ms, CPU time at most {1_000 * worked:.1f} ms")
         return longest * 1_000
 
 
 async def kafka_stall(broker: Broker, servers: str, seconds: int) -> None:
-    """How long a reader of committed messages waits for a plain one while a Replay at 100/s publishes there."""
-    told = {"kafka": {"bootstrapServers": [servers]}}
-    scene = await Scene(broker, f"bench-{uuid.uuid4().hex[:8]}", told).build()
+    """Measure how long a read_committed consumer waits for a plain message while a Replay at 100/s writes there."""
+    connection = {"kafka": {"bootstrapServers": [servers]}}
+    scene = await Scene(broker, f"bench-{uuid.uuid4().hex[:8]}", connection).build()
     await scene.bury(*(dead_letter(number, scene.name) for number in range(100 * seconds)))
     producer, consumer = (kind(bootstrap_servers=servers, **more) for kind, more in CLIENTS)
     async with producer, consumer:
@@ -191,7 +191,7 @@ async def kafka_stall(broker: Broker, servers: str, seconds: int) -> None:
 
 
 async def longest_wait(consumer: AIOKafkaConsumer) -> float:
-    """Seconds from sending to reading, of the plain message that waited longest."""
+    """Return the longest time in seconds between sending and reading a plain message."""
     longest = 0.0
     async for record in consumer:
         if record.key == b"end":
@@ -202,31 +202,31 @@ async def longest_wait(consumer: AIOKafkaConsumer) -> float:
 
 
 async def kafka_sweep(broker: Broker, queues: int) -> None:
-    """Many queues of three partitions when nothing changed."""
+    """Measure the sweep of many queues with three partitions in which nothing changed."""
     names = [f"bench-{uuid.uuid4().hex[:8]}" for _ in range(queues)]
     for name in names:
         await broker.ensure(BoxSpec(name, 3))
-    registers = broker.monitor()
-    watched = [MonitoredBox(name, f"{name}.ledger") for name in names]
+    monitor = broker.monitor()
+    boxes = [MonitoredBox(name, f"{name}.ledger") for name in names]
     seconds = []
     for _ in range(4):
         begun = time.monotonic()
-        await registers.sweep(watched, 0)
+        await monitor.sweep(boxes, 0)
         seconds.append(time.monotonic() - begun)
-    await registers.close()
+    await monitor.close()
     bound(f"kafka-sweep-{queues}x3", "s", statistics.median(seconds[1:]), 5.0)
 
 
 async def main(letters: int, rounds: int, queues: int) -> None:
-    """Every part on a bed of its own."""
-    tune_gc()  # as every replayer does
+    """Measure every part on a test bed of its own."""
+    tune_gc()  # as every replay worker does
     tune_malloc()
     bed = beds.create()
     try:
         servers = await asyncio.to_thread(peers.full_kafka, bed)
         async with connect(kafka={"bootstrapServers": [servers]}) as broker:
             await kafka_replays(broker, servers, bed, letters, rounds)
-            await kafka_tail(broker, letters // 4)
+            await kafka_index(broker, letters // 4)
             await kafka_stall(broker, servers, 10)
             await kafka_sweep(broker, queues)
     finally:
@@ -238,5 +238,5 @@ if __name__ == "__main__":
     parser.add_argument("--letters", type=int, default=400_000)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--queues", type=int, default=500)
-    given = parser.parse_args()
-    uvloop.run(main(given.letters, given.rounds, given.queues))
+    options = parser.parse_args()
+    uvloop.run(main(options.letters, options.rounds, options.queues))

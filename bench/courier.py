@@ -1,8 +1,8 @@
-"""Deliveries per second: our courier from Kafka and from Redis, beside a bare aiohttp loop without any broker.
+"""Measure deliveries per second of the courier on Kafka and Redis, compared with an aiohttp loop without a broker.
 
-The service is nginx that answers 200 at once. Lines: rate against the loop (as a script runs it, and on the event loop
-that our pods use), CPU a delivery, added latency, the cost of failing messages to healthy ones, and what ten thousand
-parked letters cost (`bench.parked`).
+The service is nginx that answers 200 at once. Lines: rate compared with the loop (on asyncio's event loop, and on the
+one that our pods use), CPU per delivery, added latency, the cost of failing messages for others, and what 10,000
+parked letters cost (`bench.parked_letters`).
 
     python -m bench.courier [--messages 20000] [--runs 3]
 """
@@ -62,7 +62,7 @@ http {{
 
 @contextmanager
 def nginx() -> Iterator[int]:
-    """A service that answers at once."""
+    """Run a service that answers at once; yields its port."""
     binary = shutil.which("nginx", path=f"{os.environ.get('PATH', '')}:/usr/sbin")
     if binary is None:
         sys.exit("nginx is missing; install it: apt-get install nginx-light")
@@ -80,36 +80,36 @@ def nginx() -> Iterator[int]:
 
 
 def no_secret(name: str, key: str) -> bytes:
-    """There are none here."""
+    """Raise KeyError: no Secret is used here."""
     raise KeyError(f"{name}/{key}")
 
 
-def cpu() -> float:
-    """CPU seconds of this process so far."""
+def cpu_seconds() -> float:
+    """Return the CPU seconds of this process so far."""
     used = resource.getrusage(resource.RUSAGE_SELF)
     return used.ru_utime + used.ru_stime
 
 
 async def bare_loop(url: str, count: int) -> tuple[float, float, float]:
-    """Deliveries per second, CPU seconds each and the 99th percentile of an aiohttp loop."""
+    """Return deliveries per second, CPU seconds per delivery and 99th percentile of an aiohttp loop."""
     left, seconds = iter(range(count)), []
     async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=IN_FLIGHT)) as session:
 
         async def post() -> None:
             for _ in left:
-                asked = time.perf_counter()
+                began_one = time.perf_counter()
                 async with session.post(url, data=BODY) as answer:
                     await answer.read()
-                seconds.append(time.perf_counter() - asked)
+                seconds.append(time.perf_counter() - began_one)
 
-        began, used = time.perf_counter(), cpu()
+        began, used = time.perf_counter(), cpu_seconds()
         await asyncio.gather(*(post() for _ in range(IN_FLIGHT)))
-        return count / (time.perf_counter() - began), (cpu() - used) / count, quantiles(seconds, n=100)[98]
+        return count / (time.perf_counter() - began), (cpu_seconds() - used) / count, quantiles(seconds, n=100)[98]
 
 
 @asynccontextmanager
 async def queue(spec: BrokerConnectionSpec, count: int, bad: int) -> AsyncIterator[tuple[Broker, str]]:
-    """A source with messages of 1 KiB; every `bad`-th one is refused by the service."""
+    """Create a source with messages of 1 KiB; the service refuses every `bad`-th one."""
     tag = f"bench-{uuid.uuid4().hex[:8]}"
     prefix = f"{{{tag}}}." if spec.is_redis else f"{tag}."
     partitions = None if spec.is_redis else 4
@@ -129,7 +129,7 @@ def _publication(prefix: str, number: int, bad: int) -> Publication:
 
 
 def assignment(url: str, prefix: str, spec: BrokerConnectionSpec, **more: Any) -> CourierAssignment:
-    """What the courier is told."""
+    """Return the assignment of the courier."""
     boxes = {"source": f"{prefix}orders", "dead": f"{prefix}dead", "retry": f"{prefix}retry"}
     return CourierAssignment.model_validate(
         {
@@ -169,16 +169,16 @@ class TimedDelivery:
 
 
 async def courier(url: str, spec: BrokerConnectionSpec, count: int, bad: int = 0) -> tuple[float, float, float]:
-    """Deliveries per second, CPU seconds each and the 99th percentile of a delivery."""
+    """Return deliveries per second, CPU seconds per delivery and 99th percentile of the courier."""
     async with queue(spec, count, bad) as (broker, prefix):
         told = assignment(url, prefix, spec)
         delivery, stop = TimedDelivery(told), asyncio.Event()
         async with broker.subscribe(subscription_spec(told, "bench")) as desk:
-            used = cpu()
+            used = cpu_seconds()
             work = asyncio.ensure_future(Courier(told, desk, delivery).run(stop))
             while len(delivery.seconds) < count:
                 await asyncio.sleep(0.02)
-            took, spent = time.perf_counter() - delivery.first, cpu() - used
+            took, spent = time.perf_counter() - delivery.first, cpu_seconds() - used
             stop.set()
             await work
         await delivery.close()
@@ -186,17 +186,17 @@ async def courier(url: str, spec: BrokerConnectionSpec, count: int, bad: int = 0
 
 
 def run(work):
-    """As our pods do."""
+    """Run a coroutine with the event loop and settings of our pods."""
     tune_gc()
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         return runner.run(work)
 
 
 def compare(name: str, spec: BrokerConnectionSpec, url: str, count: int, runs: int) -> None:
-    """Ours and the loop's, by turns."""
+    """Measure the courier and the loop in turn."""
     ours, bare, quick = [], [], []
     for turn in range(runs):
-        progress(f"{name}: turn {turn + 1} of {runs}")
+        progress(f"{name}: round {turn + 1} of {runs}")
         bare.append(asyncio.run(bare_loop(url, count)))
         quick.append(run(bare_loop(url, count)))
         ours.append(run(courier(url, spec, count)))
@@ -209,32 +209,38 @@ def compare(name: str, spec: BrokerConnectionSpec, url: str, count: int, runs: i
 
 
 def failing(name: str, spec: BrokerConnectionSpec, url: str, count: int, runs: int) -> None:
-    """One failing message in a hundred must cost the others under 5 %."""
+    """Check that one failing message in a hundred costs the others less than 5 %."""
     plain: list[float] = []
     mixed: list[float] = []
     for turn in range(2 * runs):
-        progress(f"{name} with 1 % failing: turn {turn + 1} of {2 * runs}")
+        progress(f"{name} with 1 % failing: round {turn + 1} of {2 * runs}")
         both = [(plain, 0), (mixed, 100)]
-        for rates, bad in both if turn % 2 else reversed(both):  # nobody is always the one that goes first
+        for rates, bad in both if turn % 2 else reversed(both):  # neither of them always goes first
             rates.append(run(courier(url + "some", spec, 5 * count, bad))[0])
     versus(f"courier-{name}-failing", "deliveries/s", median(mixed), "none-failing", median(plain), 0.95)
 
 
 def parked(name: str, spec: BrokerConnectionSpec, url: str) -> None:
-    """Ten thousand letters that wait for an hour, in a process of their own."""
+    """Measure 10,000 letters that wait for an hour, in a process of its own."""
     progress(f"{name}: parked letters")
-    words = [sys.executable, "-m", "bench.parked", spec.model_dump_json(by_alias=True, exclude_none=True), url]
-    said = json.loads(subprocess.run(words, check=True, stdout=subprocess.PIPE).stdout)
-    bound(f"courier-{name}-parked-memory", "MiB", said["mib"], 100.0)
-    bound(f"courier-{name}-parked-requests", "requests/s", said["requests"], 10.0)
+    command = [
+        sys.executable,
+        "-m",
+        "bench.parked_letters",
+        spec.model_dump_json(by_alias=True, exclude_none=True),
+        url,
+    ]
+    result = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout)
+    bound(f"courier-{name}-parked-memory", "MiB", result["mib"], 100.0)
+    bound(f"courier-{name}-parked-requests", "requests/s", result["requests"], 10.0)
 
 
 def main() -> None:
-    """All lines."""
+    """Measure all lines."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--messages", type=int, default=20_000)
     parser.add_argument("--runs", type=int, default=3)
-    asked = parser.parse_args()
+    options = parser.parse_args()
     bed = beds.create()
     try:
         kafka = BrokerConnectionSpec.model_validate({"kafka": {"bootstrapServers": [full_kafka(bed)]}})
@@ -242,8 +248,8 @@ def main() -> None:
         with nginx() as port:
             url = f"http://127.0.0.1:{port}/"
             for name, spec in (("kafka", kafka), ("redis", redis)):
-                compare(name, spec, url, asked.messages, asked.runs)
-                failing(name, spec, url, asked.messages, asked.runs)
+                compare(name, spec, url, options.messages, options.runs)
+                failing(name, spec, url, options.messages, options.runs)
                 parked(name, spec, url)
     finally:
         bed.down()

@@ -1,6 +1,6 @@
 """Run 100,000 messages and 100,000 replayed letters through each fault of a three-broker Kafka and count them.
 
-One line a fault: how many of them arrived, and were neither lost nor there twice. The faults and the accounting are
+One line for each fault: how many arrived and were neither lost nor duplicated. The faults and the accounting are
 those of `tests/workers/cluster_faults.py`.
 
 python -m bench.faults [--short] [FAULT ...]
@@ -41,14 +41,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--short", action="store_true", help=f"only {SHORT.messages} messages")
     parser.add_argument("faults", nargs="*", metavar="FAULT", help=f"any of {', '.join(cluster_faults.FAULTS)}")
-    given = parser.parse_args()
+    options = parser.parse_args()
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _interrupt)
     bed = beds.create(f"faults-{os.getpid()}")
     try:
         cluster = bed.kafka_cluster()
-        for name in given.faults or cluster_faults.FAULTS:
-            run(name, cluster, SHORT if given.short else FULL)
+        for name in options.faults or cluster_faults.FAULTS:
+            run(name, cluster, SHORT if options.short else FULL)
     except BaseException:
         with suppress(OSError):
             progress(f"logs: {beds.keep_logs(bed)}")

@@ -1,4 +1,4 @@
-"""The image: how large it is, and how soon a container of it answers. Starts a node of its own, so it needs root."""
+"""Measure the size of the image and how fast a container of it starts. Starts a node of its own, so it needs root."""
 
 import json
 import os
@@ -18,13 +18,13 @@ from tests.bed import beds, node, processes, tools
 from tests.bed.node import Cluster
 
 RUNS = 5
-PATIENCE = 60.0
+TIMEOUT_S = 60.0
 PORT = 18080
 MEBIBYTE = 2**20
 
 
 def sizes(archive: Path) -> tuple[int, int]:
-    """Bytes of all layers, unpacked and as a registry would hand them out."""
+    """Return the bytes of all layers, unpacked and compressed as a registry serves them."""
     with tarfile.open(archive) as file:
         (manifest,) = json.load(file.extractfile("manifest.json"))
         layers = [file.extractfile(name).read() for name in manifest["Layers"]]
@@ -39,26 +39,28 @@ def answers(url: str) -> bool:
         return False
 
 
-def container(cluster: Cluster, name: str, *words: str) -> list[str]:
-    """The command that runs a container in the bed's network, as kubelet's runtime would."""
+def container_command(cluster: Cluster, name: str, *arguments: str) -> list[str]:
+    """Return the command that runs a container in the network of the test bed, as the kubelet's runtime would."""
     config = cluster.bed / "bench-kubeconfig"
     config.write_text(cluster.kubectl("config", "view", "--raw", "--flatten"))
     config.chmod(0o644)
     mount = f"type=bind,src={config},dst=/kubeconfig,options=rbind:ro"
-    told = {"KUBECONFIG": "/kubeconfig", "DLQ_HEALTH_PORT": str(PORT), "DLQ_IMAGE": cluster.image}
-    environment = [word for key, value in told.items() for word in ("--env", f"{key}={value}")]
+    variables = {"KUBECONFIG": "/kubeconfig", "DLQ_HEALTH_PORT": str(PORT), "DLQ_IMAGE": cluster.image}
+    environment = [word for key, value in variables.items() for word in ("--env", f"{key}={value}")]
     ctr = [tools.path("ctr"), "-a", str(node.socket(cluster.bed)), "-n", "k8s.io"]
-    return [*ctr, "run", "--rm", "--net-host", "--mount", mount, *environment, cluster.image, name, *words]
+    return [*ctr, "run", "--rm", "--net-host", "--mount", mount, *environment, cluster.image, name, *arguments]
 
 
 def until_ready(cluster: Cluster) -> float:
-    """Seconds from the command to an operator that says it is ready."""
+    """Return the seconds from the command until the operator is ready."""
     name = f"bench-{uuid.uuid4().hex[:6]}"
     begun = time.monotonic()
-    running = subprocess.Popen(container(cluster, name, "python", "-m", "deadletter", "operator"), stdout=sys.stderr)
+    running = subprocess.Popen(
+        container_command(cluster, name, "python", "-m", "deadletter", "operator"), stdout=sys.stderr
+    )
     try:
         while not answers(f"http://127.0.0.1:{PORT}/readyz"):
-            if time.monotonic() > begun + PATIENCE:
+            if time.monotonic() > begun + TIMEOUT_S:
                 raise TimeoutError("the operator is not ready")
             time.sleep(0.01)
         return time.monotonic() - begun
@@ -68,15 +70,15 @@ def until_ready(cluster: Cluster) -> float:
 
 
 def until_loaded(cluster: Cluster, module: str) -> float:
-    """Seconds from the command to the end of a container that loads all of a worker."""
+    """Return the seconds of a container that imports a worker and exits."""
     begun = time.monotonic()
-    words = container(cluster, f"bench-{uuid.uuid4().hex[:6]}", "python", "-c", f"import {module}")
-    subprocess.run(words, check=True, stdout=sys.stderr)
+    command = container_command(cluster, f"bench-{uuid.uuid4().hex[:6]}", "python", "-c", f"import {module}")
+    subprocess.run(command, check=True, stdout=sys.stderr)
     return time.monotonic() - begun
 
 
-def several(work: Callable[[], float]) -> float:
-    """The median, after a first run that fills the page cache."""
+def median_of_runs(work: Callable[[], float]) -> float:
+    """Return the median of several runs, after a first one that fills the page cache."""
     work()
     return median(work() for _ in range(RUNS))
 
@@ -84,10 +86,10 @@ def several(work: Callable[[], float]) -> float:
 def measure(bed: beds.Bed) -> None:
     cluster = bed.cluster()
     cluster.know_our_kinds()
-    lines.bound("image-start-operator", "s", several(lambda: until_ready(cluster)), 2)
-    for role in ("courier", "replayer"):
+    lines.bound("image-start-operator", "s", median_of_runs(lambda: until_ready(cluster)), 2)
+    for name, role in (("courier", "courier"), ("replayer", "replay")):
         module = f"deadletter.workers.{role}.main"
-        lines.bound(f"image-start-{role}", "s", several(lambda module=module: until_loaded(cluster, module)), 2)
+        lines.bound(f"image-start-{name}", "s", median_of_runs(lambda module=module: until_loaded(cluster, module)), 2)
     unpacked, pulled = sizes(bed.directory / "image.tar")
     lines.bound("image-size", "MiB", unpacked / MEBIBYTE, 350)
     lines.bound("image-pulled", "MiB", pulled / MEBIBYTE, 120)

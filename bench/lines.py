@@ -1,6 +1,6 @@
-"""One JSON line per result, on standard output; progress goes to standard error.
+"""Print one JSON line per result to standard output, and progress to standard error.
 
-`ratio` is always "higher is better". Against a bound the peer is called `bound`.
+In every line a higher `ratio` is better. If the result is compared with a limit, the peer is called `bound`.
 """
 
 import json
@@ -19,7 +19,7 @@ def line(
     lower_is_better: bool = False,
     **details: object,
 ) -> bool:
-    """Print one result and say whether its goal is met; `details` are kept with it and not shown in the table."""
+    """Print one result and return True if its goal is met; the table does not show `details`."""
     ratio = (peer_value / ours if lower_is_better else ours / peer_value) if ours and peer_value else 0.0
     result = {
         "bench": bench,
@@ -37,22 +37,22 @@ def line(
 
 
 def bound(bench: str, unit: str, ours: float, limit: float) -> bool:
-    """A result that must stay under a limit."""
+    """Print a result that must stay below a limit; return True if it does."""
     return line(bench, unit, ours, "bound", limit, lower_is_better=True)
 
 
 def versus(bench: str, unit: str, ours: float, peer: str, peer_value: float, goal: float = 1.0) -> bool:
-    """A rate, the higher the better, beside a peer's."""
+    """Print a rate compared with the rate of a peer; return True if the goal is met."""
     return line(bench, unit, ours, peer, peer_value, goal)
 
 
 def progress(text: str) -> None:
-    """Say what is going on, without disturbing the results."""
+    """Print a progress message; standard output is reserved for results."""
     print(text, file=sys.stderr, flush=True)
 
 
 def interleaved(runs: int, *works: Callable[[], float]) -> list[float]:
-    """The median of each work's results; the works take turns, so that a slow minute hits all of them."""
+    """Return the median result of each work; the works take turns, so that a slow minute affects all of them."""
     results: list[list[float]] = [[] for _ in works]
     for _ in range(runs):
         for result, work in zip(results, works, strict=True):

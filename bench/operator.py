@@ -1,4 +1,4 @@
-"""The operator on a real API server and a real Kafka: restart, changes, creations, memory, and its cost when idle."""
+"""Measure the operator on a real API server and Kafka: restart, changes, creations, memory, and its cost when idle."""
 
 import argparse
 import asyncio
@@ -25,8 +25,8 @@ from tests.bed import beds
 from tests.bed.control import ApiServer
 from tests.controller.operators import Operator, rights
 
-DEADLINE = 1200.0
-SETTLED = 30.0  # until the last status of a burst is written
+TIMEOUT_S = 1200.0
+SETTLE_S = 30.0  # until the last status of a burst is written
 SETTINGS = {
     "DLQ_SWEEP_SECONDS": "10",
     "DLQ_STATUS_SECONDS": "30",
@@ -38,7 +38,7 @@ SETTINGS = {
 }
 REQUESTS = re.compile(r"^apiserver_request_total\{(.*)\} (\S+)$", re.MULTILINE)
 WRITE = re.compile(r'verb="(PATCH|POST|PUT|DELETE|APPLY)"')
-OTHERS = re.compile(r'resource="(leases|serviceaccounts)"')  # the API server's own, and the bench's token
+OTHERS = re.compile(r'resource="(leases|serviceaccounts)"')  # written by the API server, and by this program
 
 
 def queue(dead: str) -> dict[str, Any]:
@@ -67,18 +67,18 @@ def is_ready(found: dict[str, Any]) -> bool:
 
 
 async def until_ready(cluster: KubeClient, namespace: str, count: int) -> float:
-    """Seconds until all queues are Ready for their newest generation."""
+    """Return the seconds until all queues are Ready for their newest generation."""
     began = time.monotonic()
-    while time.monotonic() - began < DEADLINE:
+    while time.monotonic() - began < TIMEOUT_S:
         found, _ = await cluster.list(QUEUES, namespace)
         if sum(map(is_ready, found)) >= count:
             return time.monotonic() - began
-        await asyncio.sleep(max(0.5, count / 1000))  # a list of all is work for the API server, too
-    raise TimeoutError(f"{count} queues were not Ready in {DEADLINE:.0f} s")
+        await asyncio.sleep(max(0.5, count / 1000))  # listing all of them is work for the API server
+    raise TimeoutError(f"{count} queues were not Ready in {TIMEOUT_S:.0f} s")
 
 
-def judged(operator: Operator) -> int:
-    """How many queues this very process has found Ready."""
+def count_ready(operator: Operator) -> int:
+    """Return how many queues this operator process reports as Ready."""
     try:
         with urllib.request.urlopen(f"http://127.0.0.1:{operator.port}/metrics", timeout=30) as answer:
             return len(re.findall(r"^dlq_queue_ready\{.*\} 1\.0$", answer.read().decode(), re.MULTILINE))
@@ -87,24 +87,24 @@ def judged(operator: Operator) -> int:
 
 
 async def restart(operator: Operator, count: int) -> float:
-    """Seconds from the start of the process until it has found every queue Ready."""
+    """Return the seconds from the start of the process until it reports every queue as Ready."""
     operator.start()
     began = time.monotonic()
-    while await asyncio.to_thread(judged, operator) < count:
-        if time.monotonic() - began > DEADLINE:
+    while await asyncio.to_thread(count_ready, operator) < count:
+        if time.monotonic() - began > TIMEOUT_S:
             raise TimeoutError("the restart took too long")
         await asyncio.sleep(0.5)
     return time.monotonic() - began
 
 
 def memory(operator: Operator) -> float:
-    """The most memory it ever held, in MiB."""
+    """Return the peak resident memory in MiB."""
     text = Path(f"/proc/{operator.process.pid if operator.process else os.getpid()}/status").read_text()
     return int(re.findall(r"VmHWM:\s+(\d+)", text)[0]) / 1024
 
 
 async def creations(cluster: KubeClient, namespace: str, count: int, tag: str) -> float:
-    """The 95th percentile of create-to-Ready, all created at once."""
+    """Return the 95th percentile of the time from create to Ready, all created at once."""
     names = [f"new-{tag}-{number}" for number in range(count)]
     made: dict[str, float] = {}
     ready: dict[str, float] = {}
@@ -126,14 +126,14 @@ async def creations(cluster: KubeClient, namespace: str, count: int, tag: str) -
 
 
 def requests(server: ApiServer) -> tuple[float, float]:
-    """All requests that the API server has counted, and the writes among them."""
+    """Return all requests that the API server has counted, and the writes among them."""
     found = REQUESTS.findall(server.kubectl("get", "--raw", "/metrics"))
     written = [float(count) for labels, count in found if WRITE.search(labels) and not OTHERS.search(labels)]
     return sum(float(count) for _, count in found), sum(written)
 
 
 async def make_boxes(kafka: str, wanted: Sequence[BoxSpec]) -> None:
-    """Topics as the operator would make them."""
+    """Create topics as the operator would."""
     admin = AIOKafkaAdminClient(bootstrap_servers=kafka, request_timeout_ms=120_000)
     await admin.start()
     try:
@@ -148,14 +148,14 @@ def as_topic(box: BoxSpec) -> NewTopic:
 
 
 async def own_boxes(cluster: KubeClient, namespace: str, name: str) -> None:
-    """Record the boxes of a queue as its own."""
+    """Record in the status that the boxes belong to the queue."""
     dead = f"{namespace}.{name}"
     records = [{"name": dead}, {"name": f"{dead}.ledger"}]
     await cluster.patch(QUEUES, namespace, name, {"status": {"ownedBoxes": records}}, "status")
 
 
 async def scene(server: ApiServer, kafka: str, count: int, folder: Path, cluster: KubeClient) -> tuple[str, Operator]:
-    """A namespace with `count` plain queues whose boxes exist, and an operator that is not started."""
+    """Create a namespace with `count` plain queues whose boxes exist; return it with an operator not yet started."""
     namespace = f"bench-{uuid.uuid4().hex[:8]}"
     server.kubectl("create", "namespace", namespace)
     spec = {"kafka": {"bootstrapServers": [kafka], "defaults": {"partitions": 1, "replicationFactor": 1}}}
@@ -166,24 +166,24 @@ async def scene(server: ApiServer, kafka: str, count: int, folder: Path, cluster
     known = BrokerConnection.from_body(broker).spec
     await make_boxes(kafka, [plan_boxes(DeadLetterQueue.from_body(one), known)[0] for one in made])
     await all_of(cluster.create(QUEUES, namespace, one) for one in made)
-    # As if the operator had created the boxes: else they were those of others.
+    # As if the operator had created the boxes: otherwise it would not use them.
     await all_of(own_boxes(cluster, namespace, f"q-{at}") for at in range(count))
     config = rights(server, namespace, folder)
     return namespace, Operator(config, namespace, folder / f"{namespace}.log", **SETTINGS)
 
 
 async def starts(operator: Operator, cluster: KubeClient, namespace: str, count: int, limit: float) -> None:
-    """The first start, which writes every status, and one after it, which writes none."""
+    """Measure the first start, which writes every status, and a restart, which writes none."""
     operator.start()
     lines.bound(f"operator-start-{count}", "s", await until_ready(cluster, namespace, count), limit)
-    await asyncio.sleep(SETTLED)
+    await asyncio.sleep(SETTLE_S)
     operator.stop()
     lines.bound(f"operator-restart-{count}", "s", await restart(operator, count), limit)
-    await asyncio.sleep(SETTLED)
+    await asyncio.sleep(SETTLE_S)
 
 
-async def rest(server: ApiServer, count: int, seconds: float) -> None:
-    """What the operator costs the API server when nothing happens."""
+async def measure_idle(server: ApiServer, count: int, seconds: float) -> None:
+    """Measure what the operator costs the API server when nothing happens."""
     lines.progress(f"idle for {seconds:.0f} s")
     before, began = requests(server), time.monotonic()
     await asyncio.sleep(seconds)
@@ -194,7 +194,7 @@ async def rest(server: ApiServer, count: int, seconds: float) -> None:
 
 
 async def changes(cluster: KubeClient, namespace: str, count: int) -> float:
-    """Seconds from the first of many changed specs until all are Ready again."""
+    """Return the seconds from the first of many changed specs until all are Ready again."""
     began = time.monotonic()
     change = {"spec": {"alerts": {"depth": 7}}}
     await all_of(cluster.patch(QUEUES, namespace, f"q-{at}", change) for at in range(count))
@@ -202,20 +202,20 @@ async def changes(cluster: KubeClient, namespace: str, count: int) -> float:
     return time.monotonic() - began
 
 
-async def measure(server: ApiServer, kafka: str, folder: Path, asked: argparse.Namespace) -> None:
+async def measure(server: ApiServer, kafka: str, folder: Path, options: argparse.Namespace) -> None:
     async with connect(10_000, 10_000) as cluster:
-        if count := asked.queues:
+        if count := options.queues:
             namespace, operator = await scene(server, kafka, count, folder, cluster)
             try:
                 await starts(operator, cluster, namespace, count, 60)
-                await rest(server, count, asked.idle)
+                await measure_idle(server, count, options.idle)
                 lines.bound(f"operator-changes-{count}", "s", await changes(cluster, namespace, count), 60)
-                late = await creations(cluster, namespace, asked.created, uuid.uuid4().hex[:6])
-                lines.bound(f"operator-create-to-ready-p95-{asked.created}", "s", late, 10)
+                late = await creations(cluster, namespace, options.created, uuid.uuid4().hex[:6])
+                lines.bound(f"operator-create-to-ready-p95-{options.created}", "s", late, 10)
                 lines.bound(f"operator-memory-{count}", "MiB", memory(operator), 200)
             finally:
                 operator.stop()
-        if count := asked.many:
+        if count := options.many:
             namespace, operator = await scene(server, kafka, count, folder, cluster)
             try:
                 await starts(operator, cluster, namespace, count, 60 * count / 1000)
@@ -226,18 +226,18 @@ async def measure(server: ApiServer, kafka: str, folder: Path, asked: argparse.N
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("--queues", type=int, default=1000, help="0: leave it out")
+    parser.add_argument("--queues", type=int, default=1000, help="0 skips this part")
     parser.add_argument("--created", type=int, default=100)
-    parser.add_argument("--many", type=int, default=3000, help="0: leave it out")
+    parser.add_argument("--many", type=int, default=3000, help="0 skips this part")
     parser.add_argument("--idle", type=float, default=300.0, help="seconds")
-    asked = parser.parse_args()
+    options = parser.parse_args()
     bed = beds.create()
     try:
         server, kafka = bed.api_server(), bed.kafka()
         os.environ["KUBECONFIG"] = str(server.kubeconfig)
         server.know_our_kinds()
         with tempfile.TemporaryDirectory() as folder:
-            asyncio.run(measure(server, kafka, Path(folder), asked))
+            asyncio.run(measure(server, kafka, Path(folder), options))
     finally:
         bed.down()
 

@@ -1,4 +1,4 @@
-"""The programs we are measured against: a plain Java client doing the same, and kcat."""
+"""Programs that we compare with: a plain Java client doing the same work, and kcat."""
 
 import asyncio
 import shlex
@@ -13,13 +13,13 @@ SOURCE = Path(__file__).parent / "java" / "Replay.java"
 
 
 def full_kafka(bed: beds.Bed) -> str:
-    """A broker with the whole JIT, for figures."""
-    said = bed.part(beds.Part("bench-kafka", 2, partial(kafka.start, quick=False)))
-    return f"{said['address']}:{said['ports'][0]}"
+    """Start a broker with the full JIT compiler and return its address."""
+    started = bed.part(beds.Part("bench-kafka", 2, partial(kafka.start, quick=False)))
+    return f"{started['address']}:{started['ports'][0]}"
 
 
 def compiled(bed: beds.Bed) -> Path:
-    """The Java program, compiled with the JDK."""
+    """Compile the Java program and return the directory of its classes."""
     classes = bed.directory / "java"
     if not (classes / "Replay.class").exists():
         tools.need("javac")
@@ -28,14 +28,14 @@ def compiled(bed: beds.Bed) -> Path:
     return classes
 
 
-async def java(classes: Path, words: list[str]) -> float:
-    """Seconds the Java program took, without the start of its JVM."""
+async def java(classes: Path, arguments: list[str]) -> float:
+    """Return the seconds of the Java program, without the start of its JVM."""
     path = f"{classes}:{kafka.jars()}/*"
-    return float(await _output([tools.path("java"), "-Xmx512m", "-cp", path, "Replay", *words]))
+    return float(await _output([tools.path("java"), "-Xmx512m", "-cp", path, "Replay", *arguments]))
 
 
 async def kcat(servers: str, source: str, target: str, count: int) -> float:
-    """Seconds of `kcat | kcat`: values only, no keys, headers or transactions."""
+    """Return the seconds of `kcat | kcat`: values only, no keys, headers or transactions."""
     quoted = [shlex.quote(word) for word in (tools.path("kcat"), servers, source, target)]
     begun = time.monotonic()
     command = f"{quoted[0]} -C -q -b {quoted[1]} -t {quoted[2]} -o beginning -e -c {count} | "

@@ -1,15 +1,14 @@
-"""Plots of the table: one picture a part, each result as a bar beside its goal; drawn from results within seconds."""
+"""Draw the results of each benchmark as one picture, with a bar for each result and a line for the goal."""
 
 from pathlib import Path
 from typing import Any
 
 MET, MISSED = "#15803d", "#b91c1c"
-# What is a hundred times better than asked needs no longer bar than what is three times better.
-WIDEST = 3.0
+MAX_BAR_RATIO = 3.0  # longer bars are cut: a result 100 times better than its goal would hide all others
 
 
 def draw(part: str, rows: list[dict[str, Any]], folder: Path) -> Path:
-    """The ratios of one part as bars; 1 on the axis is the goal of each line."""
+    """Draw the ratios of one benchmark as bars; 1 on the axis is the goal of each line."""
     import matplotlib as mpl
 
     mpl.use("Agg")
@@ -17,7 +16,7 @@ def draw(part: str, rows: list[dict[str, Any]], folder: Path) -> Path:
 
     mpl.rcParams.update({"font.size": 8, "axes.spines.top": False, "axes.spines.right": False})
     figure, axis = plt.subplots(figsize=(8, 0.6 + 0.28 * len(rows)))
-    shares = [min(row["ratio"] / row["goal"], WIDEST) for row in rows]
+    shares = [min(row["ratio"] / row["goal"], MAX_BAR_RATIO) for row in rows]
     colours = [MET if row["met"] else MISSED for row in rows]
     bars = axis.barh([row["bench"] for row in rows], shares, color=colours, height=0.6)
     axis.bar_label(bars, [_label(row) for row in rows], padding=3, fontsize=7)
@@ -27,7 +26,7 @@ def draw(part: str, rows: list[dict[str, Any]], folder: Path) -> Path:
     axis.invert_yaxis()
     figure.tight_layout()
     path = folder / f"{part}.png"
-    # No date and no version inside: the same results make the same file.
+    # No date and no version in the metadata: the same results make the same file.
     figure.savefig(path, dpi=90, metadata={"Software": None}, pil_kwargs={"optimize": True})
     plt.close(figure)
     return path
@@ -39,5 +38,5 @@ def _label(row: dict[str, Any]) -> str:
 
 
 def number(value: float) -> str:
-    """A number as people read it: four digits, or thousands with commas."""
+    """Format a number with four digits, or with commas for thousands."""
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"

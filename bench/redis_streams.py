@@ -1,4 +1,4 @@
-"""Redis: a replay against the ceiling, pipelined XADD of the very same entries; sweep and register of dead streams.
+"""Measure Redis: a replay compared with pipelined XADD of the same entries; sweep and letter index of dead streams.
 
 python -m bench.redis_streams [--letters 50000] [--rounds 3] [--queues 500]
 """
@@ -11,7 +11,7 @@ import uuid
 
 from redis.asyncio import Redis
 
-from bench.brokers import STEP, connect, fill, interleaved, letter, longest_hold, replay
+from bench.brokers import STEP, connect, fill, interleaved, letter, longest_block_ms, replay
 from bench.lines import bound, versus
 from deadletter.brokers.contract import Broker
 from deadletter.brokers.redis.entries import to_fields
@@ -20,14 +20,14 @@ from deadletter.core.box_spec import BoxSpec
 from tests.bed import beds
 
 
-def fresh() -> str:
-    """A name with a hash tag."""
+def new_stream_name() -> str:
+    """Return an unused stream name with a hash tag."""
     return f"{{bench-{uuid.uuid4().hex[:8]}}}"
 
 
 async def xadd(url: str, letters: int) -> float:
-    """Seconds of XADD alone, in pipelines as long as our steps."""
-    name = fresh()
+    """Return the seconds of XADD alone, in pipelines as long as our batches."""
+    name = new_stream_name()
     async with Redis.from_url(url) as client:
         begun = time.monotonic()
         for first in range(0, letters, STEP):
@@ -42,8 +42,8 @@ async def xadd(url: str, letters: int) -> float:
 
 
 async def ours(broker: Broker, letters: int) -> float:
-    """Seconds of a replay of as many letters: read, publish, settle, count."""
-    dead = fresh()
+    """Return the seconds of a replay of as many letters: read, publish, settle, count."""
+    dead = new_stream_name()
     await broker.ensure(BoxSpec(dead))
     await broker.ensure(BoxSpec(f"{dead}.target"))
     await fill(broker, dead, letters, 1)
@@ -52,15 +52,15 @@ async def ours(broker: Broker, letters: int) -> float:
     return took
 
 
-async def register(broker: Broker, letters: int) -> None:
-    """A register from nothing, and how long it keeps the event loop."""
-    dead = fresh()
+async def letter_index(broker: Broker, letters: int) -> None:
+    """Build the letter index of a stream, and measure how long that blocks the event loop."""
+    dead = new_stream_name()
     await broker.ensure(BoxSpec(dead))
     await fill(broker, dead, letters, 1)
-    registers = broker.monitor()
-    worst = asyncio.ensure_future(longest_hold())
+    monitor = broker.monitor()
+    worst = asyncio.ensure_future(longest_block_ms())
     begun = time.monotonic()
-    await registers.sweep([MonitoredBox(dead, f"{dead}.ledger")], 0)
+    await monitor.sweep([MonitoredBox(dead, f"{dead}.ledger")], 0)
     versus("redis-register", "letters/s", letters / (time.monotonic() - begun), "bound", 20_000, 1.0)
     worst.cancel()
     bound("redis-register-hold", "ms", await worst, 10)
@@ -68,21 +68,21 @@ async def register(broker: Broker, letters: int) -> None:
 
 
 async def sweep(broker: Broker, queues: int) -> None:
-    """Many queues when nothing changed."""
-    names = [fresh() for _ in range(queues)]
+    """Measure the sweep of many queues in which nothing changed."""
+    names = [new_stream_name() for _ in range(queues)]
     for name in names:
         await broker.ensure(BoxSpec(name))
-    registers, seconds = broker.monitor(), []
+    monitor, seconds = broker.monitor(), []
     for _ in range(4):
         begun = time.monotonic()
-        await registers.sweep([MonitoredBox(name, f"{name}.ledger") for name in names], 0)
+        await monitor.sweep([MonitoredBox(name, f"{name}.ledger") for name in names], 0)
         seconds.append(time.monotonic() - begun)
     bound(f"redis-sweep-{queues}", "s", statistics.median(seconds[1:]), 5.0)
     await broker.delete(names)
 
 
 async def main(letters: int, rounds: int, queues: int) -> None:
-    """Every part on a bed of its own."""
+    """Measure every part on a test bed of its own."""
     bed = beds.create()
     try:
         url = await asyncio.to_thread(bed.redis)
@@ -92,7 +92,7 @@ async def main(letters: int, rounds: int, queues: int) -> None:
             )
             rate = {name: letters / seconds for name, seconds in took.items()}
             versus("redis-replay", "letters/s", rate["ours"], "pipelined XADD", rate["xadd"], 0.5)
-            await register(broker, min(letters, 40_000))
+            await letter_index(broker, min(letters, 40_000))
             await sweep(broker, queues)
     finally:
         bed.down()
@@ -103,5 +103,5 @@ if __name__ == "__main__":
     parser.add_argument("--letters", type=int, default=50_000)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--queues", type=int, default=500)
-    given = parser.parse_args()
-    asyncio.run(main(given.letters, given.rounds, given.queues))
+    options = parser.parse_args()
+    asyncio.run(main(options.letters, options.rounds, options.queues))

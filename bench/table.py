@@ -1,4 +1,4 @@
-"""One table of all results: `python -m bench.table` reads `results/*.jsonl` and writes table, JSON and plots there."""
+"""Write one table of all results: `python -m bench.table` reads `results/*.jsonl`, writes table and plots there."""
 
 import json
 import os
@@ -19,26 +19,30 @@ HEAD = (
 KEYS = ("bench", "unit", "ours", "peer", "peer_value", "ratio", "goal")
 README = Path(__file__).parents[1] / "README.md"
 MARKS = ("<!-- written by make bench -->", "<!-- end -->")
-# What the README calls the lines it quotes; any other by its own name.
-WORDS = {
-    "kafka-replay-100": "replay on Kafka, every letter chosen",
-    "kafka-replay-kcat": "the same, beside copying bare values",
-    "kafka-replay-50": "replay on Kafka, half of the letters chosen",
-    "core-select-one-clause": "choosing a letter by one clause",
-    "core-select-three-clauses": "by three clauses",
-    "core-select-exists-regex": "by a search in a list and a regular expression",
+# Names of lines in the README; other lines keep their id.
+README_NAMES = {
+    "kafka-replay-100": "replay on Kafka, all letters selected",
+    "kafka-replay-kcat": "the same, compared with copying only values",
+    "kafka-replay-50": "replay on Kafka, half of the letters selected",
+    "core-select-one-clause": "selecting a letter by one clause",
+    "core-select-three-clauses": "selecting by three clauses",
+    "core-select-exists-regex": "selecting by a list search and a regular expression",
     "courier-kafka": "courier on Kafka",
-    "courier-kafka-uvloop": "the same, beside the faster event loop",
-    "courier-kafka-cpu": "its CPU a delivery",
-    "courier-kafka-p99": "its added latency, 99 of 100 deliveries",
-    "courier-kafka-failing": "its rate while one message in 100 dies",
+    "courier-kafka-uvloop": "courier on Kafka, peer with the same event loop",
+    "courier-kafka-cpu": "courier on Kafka, CPU per delivery",
+    "courier-kafka-p99": "courier on Kafka, 99th percentile of a delivery",
+    "courier-kafka-failing": "courier on Kafka while 1 in 100 messages is buried",
     "courier-redis": "courier on Redis",
-    "courier-redis-uvloop": "the same, beside the faster event loop",
-    "courier-redis-cpu": "its CPU a delivery",
-    "courier-redis-p99": "its added latency, 99 of 100 deliveries",
-    "courier-redis-failing": "its rate while one message in 100 dies",
+    "courier-redis-uvloop": "courier on Redis, peer with the same event loop",
+    "courier-redis-cpu": "courier on Redis, CPU per delivery",
+    "courier-redis-p99": "courier on Redis, 99th percentile of a delivery",
+    "courier-redis-failing": "courier on Redis while 1 in 100 messages is buried",
     "redis-replay": "replay on Redis",
-    "soak-messages": "an hour's messages, delivered or buried",
+    "replay-job-1000000": "Replay of a million letters as a Job",
+    "replay-job-memory": "memory of that Replay's pod",
+    "replay-process": "replay in one process",
+    "replay-preview": "preview (DryRun) in one process",
+    "soak-messages": "messages of one hour, delivered or buried",
 }
 LIBRARIES = ("aiokafka", "redis", "kopf", "kubernetes", "pydantic", "uvloop")
 
@@ -50,12 +54,12 @@ def cell(value: object) -> str:
 
 
 def verdict(row: dict[str, Any], page: str) -> str:
-    """Met; or not, with a link to why. A test wants that heading, so that no miss goes without its reason."""
+    """Return "yes", or "no" with a link to the reason. A test checks that each missed goal has such a heading."""
     return "yes" if row["met"] else f"**no**: [why]({page}#{row['bench']})"
 
 
 def processor() -> str:
-    """What the machine calls its processor."""
+    """Return the name of the processor."""
     try:
         found = re.search(r"model name\s*: (.+)", Path("/proc/cpuinfo").read_text())
     except OSError:
@@ -64,7 +68,7 @@ def processor() -> str:
 
 
 def machine() -> dict[str, str]:
-    """Where it was measured, and with what."""
+    """Describe the machine and the versions of what was measured."""
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
     return {
         "processor": f"{os.cpu_count()} cores, {processor()}",
@@ -78,45 +82,45 @@ def machine() -> dict[str, str]:
 
 
 def parts() -> dict[str, list[dict[str, Any]]]:
-    """The lines of every part that was measured."""
+    """Return the lines of every benchmark that was measured."""
     files = sorted(RESULTS.glob("*.jsonl"))
     return {file.stem: [json.loads(line) for line in file.read_text().splitlines()] for file in files}
 
 
 def table(found: dict[str, list[dict[str, Any]]], where: dict[str, str]) -> str:
-    """The page with all of it."""
+    """Return the page with all results."""
     rows = [row for lines in found.values() for row in lines]
     met = sum(bool(row["met"]) for row in rows)
-    said = [
+    text = [
         "# All benchmarks", "",
         f'{met} of {len(rows)} goals met. `ratio` is always "higher is better". '
-        "What the figures stand for, and why one was missed, stands in [README.md](README.md).", "",
+        "[README.md](README.md) explains what is measured and why a goal was missed.", "",
         HEAD, *(f"| {' | '.join(cell(row[key]) for key in KEYS)} | {verdict(row, 'README.md')} |" for row in rows), "",
         "| measured on | |\n| --- | --- |", *(f"| {name} | {value} |" for name, value in where.items()), "",
         *(f"![Results of {part} as times their goal]({part}.png)" for part in found), "",
     ]  # fmt: skip
-    return "\n".join(said)
+    return "\n".join(text)
 
 
-def quoted(found: dict[str, list[dict[str, Any]]]) -> str:
-    """What the README says of it: the count, and every line that is measured beside another program."""
+def readme_part(found: dict[str, list[dict[str, Any]]]) -> str:
+    """Return the part for the README: how many goals are met, and every line that compares with another program."""
     rows = [row for lines in found.values() for row in lines]
     met = sum(bool(row["met"]) for row in rows)
-    beside = [row for row in rows if row["peer"] != "bound"]
-    head = "| | ours | beside | ratio | goal | met |\n| --- | --- | --- | --- | --- | --- |"
-    said = [
-        f"| {WORDS.get(row['bench'], row['bench'])} | {cell(row['ours'])} {row['unit']} |"
+    compared = [row for row in rows if row["peer"] != "bound"]
+    head = "| | ours | compared with | ratio | goal | met |\n| --- | --- | --- | --- | --- | --- |"
+    text = [
+        f"| {README_NAMES.get(row['bench'], row['bench'])} | {cell(row['ours'])} {row['unit']} |"
         f" {cell(row['peer'])}: {cell(row['peer_value'])} |"
         f" {cell(row['ratio'])} | {cell(row['goal'])} | {verdict(row, 'bench/results/README.md')} |"
-        for row in beside
+        for row in compared
     ]
     return "\n".join(
-        [f"{met} of {len(rows)} goals met, on {os.cpu_count()} cores that brokers and programs share.", "", head, *said]
+        [f"{met} of {len(rows)} goals met, on {os.cpu_count()} cores shared by brokers and programs.", "", head, *text]
     )
 
 
-def quote(text: str) -> None:
-    """Write it into the README, between its marks."""
+def write_into_readme(text: str) -> None:
+    """Replace the part of the README between the marks."""
     before, mark, rest = README.read_text().partition(MARKS[0])
     _, end, after = rest.partition(MARKS[1])
     README.write_text(f"{before}{mark}\n{text}\n{end}{after}")
@@ -124,7 +128,7 @@ def quote(text: str) -> None:
 
 def main() -> int:
     found, where = parts(), machine()
-    quote(quoted(found))
+    write_into_readme(readme_part(found))
     (RESULTS / "table.md").write_text(table(found, where))
     (RESULTS / "table.json").write_text(json.dumps({"machine": where, "results": found}, indent=1) + "\n")
     for part, rows in found.items():

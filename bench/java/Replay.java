@@ -16,7 +16,7 @@ import org.apache.kafka.common.TopicPartition;
 import org.apache.kafka.common.serialization.ByteArrayDeserializer;
 import org.apache.kafka.common.serialization.ByteArraySerializer;
 
-/** The peer: consume, select, produce and write the ledger in transactions, a thread a partition. Prints seconds. */
+/** The peer of bench.brokers: replays like our partition writers, one thread per partition. Prints the seconds. */
 public final class Replay {
   private final String servers;
   private final String dead;
@@ -25,18 +25,18 @@ public final class Replay {
   private final int step;
   private final int every;
 
-  private Replay(String[] words) {
-    servers = words[0];
-    dead = words[1];
-    ledger = words[2];
-    target = words[3];
-    step = Integer.parseInt(words[5]);
-    every = Integer.parseInt(words[6]);
+  private Replay(String[] arguments) {
+    servers = arguments[0];
+    dead = arguments[1];
+    ledger = arguments[2];
+    target = arguments[3];
+    step = Integer.parseInt(arguments[5]);
+    every = Integer.parseInt(arguments[6]);
   }
 
-  public static void main(String[] words) throws Exception {
-    Replay replay = new Replay(words);
-    int partitions = Integer.parseInt(words[4]);
+  public static void main(String[] arguments) throws Exception {
+    Replay replay = new Replay(arguments);
+    int partitions = Integer.parseInt(arguments[4]);
     ExecutorService threads = Executors.newFixedThreadPool(partitions);
     long begun = System.nanoTime();
     List<Future<?>> running = new ArrayList<>();

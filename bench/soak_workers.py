@@ -1,12 +1,11 @@
-"""The programs that `bench.soak` leaves running, beside the couriers: a sweep and a replayer.
+"""Programs that `bench.soak` runs next to the couriers: a sweep and Replays one after the other.
 
-python -m bench.soaked {sweep,replay} {idle,loaded} <connections as JSON>
+python -m bench.soak_workers {sweep,replay} {idle,loaded} <connections as JSON>
 """
 
 import asyncio
 import json
 import sys
-import time
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import dataclass
 
@@ -15,19 +14,21 @@ from deadletter.api.broker_connections import BrokerConnectionSpec
 from deadletter.brokers.connect import open_broker
 from deadletter.brokers.contract import Broker
 from deadletter.brokers.types import MonitoredBox
+from deadletter.clock import now_ms
 from deadletter.core.box_stats import BoxStats
 from deadletter.workers import process
+from deadletter.workers.backoff import wait_for_event
 from deadletter.workers.replay.main import run_replay
 
 ANYWHERE = ("0.0.0.0/0", "::/0")
-IDLE = 50  # queues a broker
-SWEEP_SECONDS = 10.0  # as the operator's settings have it
+IDLE_QUEUES = 50  # of each broker
+SWEEP_SECONDS = 10.0  # the operator's default
 REPLAY_SECONDS = 20.0
 
 
 @dataclass(frozen=True)
 class Queue:
-    """The boxes of one queue; `mended` is where its letters are replayed to."""
+    """Names of the boxes of one queue; its letters are replayed to `replayed`."""
 
     kind: str
     name: str
@@ -52,14 +53,14 @@ class Queue:
         return self._box("dlq.ledger")
 
     @property
-    def mended(self) -> str:
-        return self._box("mended")
+    def replayed(self) -> str:
+        return self._box("replayed")
 
     def _boxes(self) -> dict[str, str]:
         return {"source": self.source, "dead": self.dead, "retry": self.retry, "ledger": self.ledger}
 
     def assignment(self, address: dict, url: str) -> dict:
-        """What its courier is told."""
+        """Return the assignment of its courier."""
         backoff = {"strategy": "Fixed", "initial": "5s", "max": "5s"}
         return {
             "namespace": "soak",
@@ -77,72 +78,64 @@ class Queue:
         }
 
     def replay(self, address: dict, uid: str) -> ReplayAssignment:
-        """All that lies there goes to the mended ones; one name for all, for a pod of ours has one Replay to count."""
-        told = {"namespace": "soak", "name": "again", "uid": uid, "queue": self.name, "broker": address}
-        told |= {"boxes": self._boxes(), "spec": {"queueRef": {"name": self.name}}}
-        return ReplayAssignment.model_validate({**told, "target": {"kind": "Box", "box": self.mended}})
+        """Return an assignment that replays all letters; a pod has one Replay in its metrics, so all share a name."""
+        fields = {"namespace": "soak", "name": "again", "uid": uid, "queue": self.name, "broker": address}
+        fields |= {"boxes": self._boxes(), "spec": {"queueRef": {"name": self.name}}}
+        return ReplayAssignment.model_validate({**fields, "target": {"kind": "Box", "box": self.replayed}})
 
 
 def connections(kafka: str, redis: str) -> dict[str, dict]:
-    """Both brokers, as a BrokerConnection names them."""
+    """Return the specs of two BrokerConnections."""
     return {"kafka": {"kafka": {"bootstrapServers": [kafka]}}, "redis": {"redis": {"url": redis}}}
 
 
-def open_one(address: dict) -> AbstractAsyncContextManager[Broker]:
-    """An open broker."""
+def open_address(address: dict) -> AbstractAsyncContextManager[Broker]:
+    """Open the broker of a BrokerConnection spec."""
     return open_broker(BrokerConnectionSpec.model_validate(address), lambda _name, _key: b"", ANYWHERE)
 
 
 async def sweep(state: str, addresses: dict[str, dict], stop: asyncio.Event) -> None:
-    """Readings of many queues, kept between sweeps, until told to stop."""
-    names = ["busy"] if state == "loaded" else ["quiet", *(f"idle-{number}" for number in range(IDLE))]
+    """Sweep many queues at the interval of the operator until stopped."""
+    names = ["busy"] if state == "loaded" else ["quiet", *(f"idle-{number}" for number in range(IDLE_QUEUES))]
     async with AsyncExitStack() as stack:
-        kept = []
+        monitors = []
         for kind, address in addresses.items():
-            broker = await stack.enter_async_context(open_one(address))
+            broker = await stack.enter_async_context(open_address(address))
             queues = [Queue(kind, name) for name in names]
-            kept.append((broker.monitor(), [MonitoredBox(one.dead, one.ledger, one.retry) for one in queues]))
-        while not await _comes(stop, SWEEP_SECONDS):
-            for registers, watched in kept:
-                found = await registers.sweep(watched, time.time_ns() // 1_000_000)
-                wrong = [str(one) for one in found.values() if not isinstance(one, BoxStats)]
-                print(f"swept {len(found)} queues, depth {_depth(found)}, wrong: {wrong[:3]}", flush=True)
+            monitors.append((broker.monitor(), [MonitoredBox(one.dead, one.ledger, one.retry) for one in queues]))
+        while not await wait_for_event(stop, SWEEP_SECONDS):
+            for monitor, boxes in monitors:
+                found = await monitor.sweep(boxes, now_ms())
+                errors = [str(one) for one in found.values() if not isinstance(one, BoxStats)]
+                print(f"swept {len(found)} queues, depth {_depth(found)}, errors: {errors[:3]}", flush=True)
 
 
 def _depth(found) -> int:
     return sum(one.depth for one in found.values() if isinstance(one, BoxStats))
 
 
-async def replay_on(_state: str, addresses: dict[str, dict], stop: asyncio.Event) -> None:
-    """One Replay after the other, each forgotten as the operator forgets one that was deleted."""
+async def replay_repeatedly(_state: str, addresses: dict[str, dict], stop: asyncio.Event) -> None:
+    """Run one Replay after the other and delete the records of each, as the operator does for a deleted Replay."""
     number = 0
-    while not await _comes(stop, REPLAY_SECONDS):
+    while not await wait_for_event(stop, REPLAY_SECONDS):
         number += 1
         for kind, address in addresses.items():
             queue, uid = Queue(kind, "busy"), f"replay-{number}"
-            async with open_one(address) as broker:
+            async with open_address(address) as broker:
                 ending = await run_replay(queue.replay(address, uid), broker, stop)
                 await broker.delete_replay_records(queue.ledger, uid)
             print(f"{uid} on {kind}: {ending.reason}", flush=True)
 
 
-async def _comes(stop: asyncio.Event, seconds: float) -> bool:
-    try:
-        await asyncio.wait_for(stop.wait(), seconds)
-    except TimeoutError:
-        return False
-    return True
+ROLES = {"sweep": sweep, "replay": replay_repeatedly}
 
 
-ROLES = {"sweep": sweep, "replay": replay_on}
-
-
-async def work(stop: asyncio.Event) -> int:
-    """The role that was asked for."""
+async def run_role(stop: asyncio.Event) -> int:
+    """Run the role that the command line names."""
     role, state, addresses = sys.argv[1:]
     await ROLES[role](state, json.loads(addresses), stop)
     return 0
 
 
 if __name__ == "__main__":
-    sys.exit(process.run(work))
+    sys.exit(process.run(run_role))
