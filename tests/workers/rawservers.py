@@ -8,8 +8,9 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 
-from deadletter.workers.delivery.http import Client, Target
-from deadletter.workers.delivery.http.resolver import Guard
+from deadletter.workers.delivery.http.client import HttpClient
+from deadletter.workers.delivery.http.resolver import GuardedResolver
+from deadletter.workers.delivery.http.url import Url
 
 LOOPBACK = ("127.0.0.0/8", "::1/128")
 HEAD = b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 4\r\n\r\n"
@@ -62,7 +63,7 @@ def saying(*parts: bytes, forever: bool = False) -> Talk:
 
 
 async def ask(port: int, seconds: float = 60.0):
-    client = Client(Target.parse(f"http://127.0.0.1:{port}/"), Guard(LOOPBACK))
+    client = HttpClient(Url.parse(f"http://127.0.0.1:{port}/"), GuardedResolver(LOOPBACK))
     try:
         return await client.exchange(HEAD, b"body", seconds)
     finally:
@@ -120,7 +121,7 @@ async def ask_tls(port: int, tls: ssl.SSLContext, host: str = "localhost"):
     async def here(_: str, __: int) -> list[str]:
         return ["127.0.0.1"]
 
-    client = Client(Target.parse(f"https://{host}:{port}/"), Guard(LOOPBACK, here), tls)
+    client = HttpClient(Url.parse(f"https://{host}:{port}/"), GuardedResolver(LOOPBACK, here), tls)
     try:
         return await client.exchange(HEAD, b"body", 60)
     finally:

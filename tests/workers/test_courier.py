@@ -124,7 +124,7 @@ async def test_memory_is_bounded_while_a_service_hangs():
         bench.courier(assignment(service.url, delivery={"concurrency": 10})) as courier,
     ):
         await until(lambda: len(service.received) == 10)
-        assert courier.load.held <= 20
+        assert courier.in_flight.held <= 20
         assert len(service.received) == 10
         gate.set()
         await until(lambda: bench.is_settled)

@@ -18,20 +18,20 @@ from tests.workers.couriers import QUICK, Bench, assignment, message
 from tests.workers.services import serving, until
 
 CANARY = "canary-7731"
-HEAD = RequestRenderer.head
+RENDER_HEAD = RequestRenderer.render_head
 
 
-def breaking(self, one, waybill):
+def breaking(self, one, metadata):
     if one.value == b"poison":
         raise ValueError(f"{CANARY} {one.value!r}")
-    return HEAD(self, one, waybill)
+    return RENDER_HEAD(self, one, metadata)
 
 
 async def test_a_message_over_which_the_courier_breaks_is_tried_again_then_buried_and_others_pass():
     bench = Bench()
     bench.send(message("poison", "a"), *(message(f"m{n}", f"k{n}") for n in range(5)))
     told = assignment("http://placeholder.test/", policy={**QUICK, "maxAttempts": 3})
-    with patch.object(RequestRenderer, "head", breaking), capture_logs() as logs:
+    with patch.object(RequestRenderer, "render_head", breaking), capture_logs() as logs:
         async with serving() as service, bench.courier(told.model_copy(update={"url": service.url})):
             await until(lambda: bench.is_settled)
     assert sorted(service.bodies) == sorted(f"m{n}".encode() for n in range(5))
@@ -52,7 +52,7 @@ async def test_a_courier_that_breaks_finishes_the_rest_and_its_claim_is_free_for
     answer = lambda one: web.Response(status=422 if one.body == b"poison" else 200)  # noqa: E731
     async with serving(answer) as service:
         told = assignment(service.url)
-        with patch.object(letters, "failed", failed), pytest.raises(ValueError, match=CANARY):
+        with patch.object(letters, "failed_letter", failed), pytest.raises(ValueError, match=CANARY):
             async with bench.courier(told, "pod-0"):
                 await until(lambda: len(service.received) == 2)
         async with bench.courier(told, "pod-1"):
@@ -72,7 +72,7 @@ async def test_a_courier_that_breaks_ends_with_a_word_and_no_byte_of_a_message_i
 
     shift = main.CourierProcess(assignment("http://shop.test/"), station_in(tmp_path))
     with patch.object(main, "open_broker", broken):
-        assert await shift.work(asyncio.Event()) == 1
+        assert await shift.run(asyncio.Event()) == 1
     said = json.loads((tmp_path / "end").read_text())
     assert said["reason"] == "CourierError"
     assert "ValueError in test_courier_broken.py" in said["message"]
@@ -91,7 +91,7 @@ async def test_a_courier_that_breaks_ends_with_a_word_and_no_byte_of_a_message_i
 )
 def test_pauses_grow_until_a_desk_was_steady(worked: list[float], pauses: list[float]):
     waiting = main.ReconnectBackoff()
-    assert [waiting.after(seconds) for seconds in worked] == pauses
+    assert [waiting.delay_after(seconds) for seconds in worked] == pauses
 
 
 async def test_an_hour_at_a_desk_counts_and_an_hour_without_one_does_not(tmp_path: Path):
@@ -111,7 +111,7 @@ async def test_an_hour_at_a_desk_counts_and_an_hour_without_one_does_not(tmp_pat
         now += hour
         raise BrokerUnreachable("it went away")
 
-    def after(_, worked: float) -> float:
+    def delay_after(_, worked: float) -> float:
         heard.append(worked)
         if len(heard) == 4:
             stop.set()
@@ -121,7 +121,7 @@ async def test_an_hour_at_a_desk_counts_and_an_hour_without_one_does_not(tmp_pat
     with (
         patch.object(main, "open_broker", open_broker),
         patch.object(main.Courier, "run", run),
-        patch.object(main.ReconnectBackoff, "after", after),
+        patch.object(main.ReconnectBackoff, "delay_after", delay_after),
     ):
-        assert await shift.work(stop) == 0
+        assert await shift.run(stop) == 0
     assert heard == [0.0, hour, 0.0, hour]

@@ -15,6 +15,7 @@ from deadletter.workers.courier.gate import Gate, Permit
 from deadletter.workers.courier.key_ordering import KeyOrderedQueue
 from deadletter.workers.delivery import outcome
 from deadletter.workers.delivery.http import delivery
+from deadletter.workers.delivery.http.outcomes import parse_retry_after
 from tests.pems import FUTURE, PAST, Authority
 from tests.workers.couriers import QUICK, Bench, assignment, message
 from tests.workers.rawservers import OK, refusing_server, saying, server, server_tls
@@ -88,7 +89,7 @@ async def test_a_certificate_that_does_not_hold_pauses_and_heals_when_it_is_rene
         told = assignment(f"https://127.0.0.1:{port}/", policy=FEW, http=http)
         async with bench.courier(told, secrets=lambda _, key: (tmp_path / key).read_bytes()):
             await until(lambda: bench.words == ["CertificateRefused"])
-            (word,) = bench.server.ledgers["dead.ledger"].couriers.values()
+            (word,) = bench.server.ledgers["dead.ledger"].worker_statuses.values()
             assert re.search("has expired: renew it|not valid yet: check the clocks", word.message)
             assert not bench.is_settled
             renewed = authority.sign("service")
@@ -99,7 +100,7 @@ async def test_a_certificate_that_does_not_hold_pauses_and_heals_when_it_is_rene
 
 
 async def test_our_expired_certificate_pauses_and_a_renewed_one_is_taken_up(tmp_path: Path, monkeypatch):
-    monkeypatch.setattr(delivery, "LOOK_SECONDS", 0.1)
+    monkeypatch.setattr(delivery, "SECRET_REFRESH_INTERVAL_S", 0.1)
     authority = Authority.made(tmp_path)
     mine = authority.sign("mine", PAST)
     service = authority.sign("service")
@@ -118,7 +119,7 @@ async def test_our_expired_certificate_pauses_and_a_renewed_one_is_taken_up(tmp_
 
 
 async def test_a_rotated_header_is_taken_up_while_the_courier_runs(monkeypatch):
-    monkeypatch.setattr(delivery, "LOOK_SECONDS", 0.0)
+    monkeypatch.setattr(delivery, "SECRET_REFRESH_INTERVAL_S", 0.0)
     token = [b"old"]
     header = {"name": "Authorization", "valueFrom": {"secretKeyRef": {"name": "token", "key": "bearer"}}}
     bench = Bench()
@@ -134,7 +135,7 @@ async def test_a_rotated_header_is_taken_up_while_the_courier_runs(monkeypatch):
 
 
 async def test_what_is_under_way_when_a_secret_is_rotated_ends_as_it_began(monkeypatch):
-    monkeypatch.setattr(delivery, "LOOK_SECONDS", 0.0)
+    monkeypatch.setattr(delivery, "SECRET_REFRESH_INTERVAL_S", 0.0)
     token, answered = [b"old"], asyncio.Event()
     header = {"name": "Authorization", "valueFrom": {"secretKeyRef": {"name": "token", "key": "bearer"}}}
 
@@ -200,34 +201,34 @@ async def test_a_slow_service_is_a_timeout_and_a_timeout_is_an_attempt():
 def test_what_fails_while_the_circuit_is_open_does_not_count():
     gate = Gate(Policy(breaker=BreakerSettings(consecutive=2, open_for=1000)))
     refused = outcome.DeliveryOutcome(failure_from_error("ConnectionRefused"))
-    assert gate.record(refused, Permit.Usual, 0, "a", is_first=True)
-    assert gate.record(refused, Permit.Usual, 0, "b", is_first=True)
-    assert gate.why(0)[0] == "CircuitOpen"
-    assert not gate.record(refused, Permit.Usual, 1, "c", is_first=True)
-    assert gate.ask(500, FRESH) is None
-    assert [gate.ask(1000, FRESH) for _ in range(6)] == [Permit.Probe] * 5 + [None]
-    assert not gate.record(refused, Permit.Usual, 1001, "d", is_first=True)  # an old one; the probes are still out
+    assert gate.record(refused, Permit.Normal, 0, "a", is_first=True)
+    assert gate.record(refused, Permit.Normal, 0, "b", is_first=True)
+    assert gate.pause_reason(0)[0] == "CircuitOpen"
+    assert not gate.record(refused, Permit.Normal, 1, "c", is_first=True)
+    assert gate.acquire(500, FRESH) is None
+    assert [gate.acquire(1000, FRESH) for _ in range(6)] == [Permit.Probe] * 5 + [None]
+    assert not gate.record(refused, Permit.Normal, 1001, "d", is_first=True)  # an old one; the probes are still out
     assert gate.breaker.state == "HalfOpen"
     for _ in range(5):
-        assert gate.ask(1002, FRESH) is None
+        assert gate.acquire(1002, FRESH) is None
         assert not gate.record(refused, Permit.Probe, 1002, "e", is_first=True)
-    assert gate.ask(2001, FRESH) is None
-    assert gate.ask(2002, FRESH) is Permit.Probe
+    assert gate.acquire(2001, FRESH) is None
+    assert gate.acquire(2002, FRESH) is Permit.Probe
     gate.record(outcome.DELIVERED_OUTCOME, Permit.Probe, 2003, "f", is_first=True)
-    assert gate.ask(2003, FRESH) is Permit.Usual
+    assert gate.acquire(2003, FRESH) is Permit.Normal
 
 
 def test_a_fault_is_probed_by_one_at_a_time_with_growing_pauses():
     gate = Gate(Policy())
     fault = outcome.DeliveryOutcome(failure_from_error("Dns"), fault="TargetUnresolvable")
     for _ in range(5):  # all on their way when it began
-        assert not gate.record(fault, Permit.Usual, 0, None, is_first=True)
-    assert gate.ask(999, FRESH) is None
-    assert gate.ask(1000, FRESH) is Permit.Probe
-    assert gate.ask(1001, FRESH) is None
+        assert not gate.record(fault, Permit.Normal, 0, None, is_first=True)
+    assert gate.acquire(999, FRESH) is None
+    assert gate.acquire(1000, FRESH) is Permit.Probe
+    assert gate.acquire(1001, FRESH) is None
     gate.record(fault, Permit.Probe, 1500, None, is_first=True)
-    assert gate.ask(3400, FRESH) is None
-    assert gate.ask(3500, FRESH) is Permit.Probe
+    assert gate.acquire(3400, FRESH) is None
+    assert gate.acquire(3500, FRESH) is Permit.Probe
 
 
 @pytest.mark.parametrize(
@@ -235,4 +236,4 @@ def test_a_fault_is_probed_by_one_at_a_time_with_growing_pauses():
     [("3", 3000), (" 0 ", 0), ("", None), ("soon", None), ("-1", None), ("Thu, 01 Jan 1970 00:01:00 GMT", 50_000)],
 )
 def test_both_forms_of_retry_after(text: str, wait: int | None):
-    assert outcome.parse_retry_after(text, 10_000) == wait
+    assert parse_retry_after(text, 10_000) == wait

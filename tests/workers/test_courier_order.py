@@ -92,7 +92,7 @@ async def test_attempts_go_on_counting_after_a_restart():
 
 
 def _noted(bench: Bench, attempt: int) -> bool:
-    notes = bench.server.groups["orders", "billing"].notes
+    notes = bench.server.groups["orders", "billing"].attempts
     return len(bench.buried()) == 1 if attempt == 3 else [one[0] for one in notes.values()] == [attempt]
 
 
@@ -108,7 +108,7 @@ async def test_what_a_rebalance_took_away_is_dropped():
     bench.send(*(message(f"{n}", "k") for n in range(3)))
     async with serving(slow) as service, bench.courier(assignment(service.url)):
         await started.wait()
-        bench.server.expel("orders", "billing", "pod-0")
+        bench.server.release_claims("orders", "billing", "pod-0")
         gate.set()
         await until(lambda: bench.is_settled)
     assert sorted(one.value or b"" for one in bench.buried()) == [b"0", b"1", b"2"]

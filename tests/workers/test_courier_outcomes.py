@@ -3,9 +3,15 @@
 import pytest
 
 from deadletter.core.circuit_breaker import ServiceHealth
-from deadletter.workers.delivery.http.errors import InvalidResponse, ConnectionBroken, HttpError, ResponseTimeout, ConnectFailed
-from deadletter.workers.delivery.http.response import Response
-from deadletter.workers.delivery.outcome import outcome_of_response, outcome_of_error
+from deadletter.workers.delivery.http.connection import Response
+from deadletter.workers.delivery.http.errors import (
+    ConnectFailed,
+    ConnectionBroken,
+    HttpError,
+    InvalidResponse,
+    ResponseTimeout,
+)
+from deadletter.workers.delivery.http.outcomes import outcome_of_error, outcome_of_response
 
 
 @pytest.mark.parametrize(
@@ -18,12 +24,12 @@ from deadletter.workers.delivery.outcome import outcome_of_response, outcome_of_
 )
 def test_an_answer_shows_whether_the_service_works_fails_or_is_not_reached(sign: ServiceHealth, codes: tuple[int, ...]):
     outcomes = {code: outcome_of_response(Response(code), is_success=code < 300, now=0) for code in codes}
-    assert {code: outcome.sign for code, outcome in outcomes.items()} == dict.fromkeys(codes, sign)
+    assert {code: outcome.service_health for code, outcome in outcomes.items()} == dict.fromkeys(codes, sign)
     assert {outcome.is_answered for outcome in outcomes.values()} == {sign is not ServiceHealth.Down}
 
 
 @pytest.mark.parametrize("error", [ConnectFailed, ConnectionBroken, ResponseTimeout, InvalidResponse])
 def test_a_service_that_gives_no_answer_is_not_reached(error: type[HttpError]):
     outcome = outcome_of_error(error("no answer"))
-    assert outcome.sign is ServiceHealth.Down
+    assert outcome.service_health is ServiceHealth.Down
     assert not outcome.is_answered

@@ -6,10 +6,10 @@ from pathlib import Path
 from aiohttp import web
 from structlog.testing import capture_logs
 
-from deadletter.brokers.types import Claim
 from deadletter.core.letters import Message, Place
 from deadletter.workers.courier.in_flight import MAX_BYTES
-from deadletter.workers.delivery.http.delivery import HttpMessageDelivery
+from deadletter.workers.courier.main import delivery_for
+from deadletter.workers.delivery.base import DeliveryMetadata
 from deadletter.workers.health import ProbeHandlers, serve_probes
 from tests.workers.couriers import QUICK, Bench, assignment, message
 from tests.workers.rawservers import OK, server, server_tls
@@ -39,9 +39,9 @@ async def test_certificates_and_headers_come_from_secrets(certificates: Path):
     }
     async with server(talk, server_tls(certificates, wants_client=True)) as port:
         told = assignment(f"https://localhost:{port}/", http=http, allow=["127.0.0.0/8", "::1/128"])
-        deliverer = HttpMessageDelivery(told, lambda name, key: given[name, key])
-        outcome = await deliverer.attempt(Claim(Place("orders", 0, 0), Message(b"k", b"")))
-        await deliverer.close()
+        delivery = delivery_for(told, lambda name, key: given[name, key])
+        outcome = await delivery.attempt(Message(b"k", b""), DeliveryMetadata("orders/0/0", Place("orders", 0, 0), 1))
+        await delivery.close()
     assert outcome.failure is None
     assert b"\r\nAuthorization: Bearer canary-90\r\n" in heads[0]
 
@@ -59,9 +59,9 @@ async def test_bytes_are_bounded_as_well_as_messages():
         serving(hanging) as service,
         bench.courier(assignment(service.url, delivery={"concurrency": 64})) as courier,
     ):
-        await until(lambda: courier.load.bytes + LARGE > MAX_BYTES)
-        await until(lambda: len(service.received) == courier.load.held)
-        assert courier.load.bytes < MAX_BYTES + LARGE  # the last one taken may reach over it
+        await until(lambda: courier.in_flight.bytes + LARGE > MAX_BYTES)
+        await until(lambda: len(service.received) == courier.in_flight.held)
+        assert courier.in_flight.bytes < MAX_BYTES + LARGE  # the last one taken may reach over it
         gate.set()
         await until(lambda: bench.is_settled)
     assert len(service.received) == 30
@@ -100,4 +100,4 @@ async def test_what_a_courier_did_stands_in_its_metrics():
         assert f"{name}{{{line}}} {float(count)}" in text
     for gauge in ("dlq_circuit_open", "dlq_courier_in_flight", "dlq_courier_lag", "dlq_retries_parked"):
         assert f'{gauge}{{namespace="test",queue="counted"}} ' in text
-    assert [one["log_level"] for one in logs if one["event"] == "a message was discarded"] == ["warning"]
+    assert [one["log_level"] for one in logs if one["event"] == "message discarded"] == ["warning"]

@@ -147,7 +147,7 @@ async def stage(request: pytest.FixtureRequest, bed: beds.Bed, tmp_path: Path) -
 
 
 def pause_of(courier: Courier) -> str:
-    return courier.gate.why(now_ms())[0]
+    return courier.gate.pause_reason(now_ms())[0]
 
 
 def refusals(reason: str) -> float:

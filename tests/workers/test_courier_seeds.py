@@ -93,7 +93,7 @@ async def test_querator_without_a_dead_queue_deletes_with_a_warning(capsys: pyte
     bench, received = await settled(lambda _: web.Response(status=500), told)
     assert len(received) == 5
     assert not bench.buried()
-    (line,) = (line for line in capsys.readouterr().out.splitlines() if "a message was discarded" in line)
+    (line,) = (line for line in capsys.readouterr().out.splitlines() if "message discarded" in line)
     assert "orders/0/0" in line
     assert "AttemptsExhausted" in line
 

@@ -15,8 +15,7 @@ from deadletter.core.letters import Envelope, Message, Origin, Place
 from deadletter.plan import pod_template
 from deadletter.workers.courier import letters
 from deadletter.workers.courier.courier import SHUTDOWN_GRACE_S, Courier
-from deadletter.workers.courier.main import subscription_spec
-from deadletter.workers.delivery.http.delivery import HttpMessageDelivery
+from deadletter.workers.courier.main import delivery_for, subscription_spec
 from deadletter.workers.delivery.http.request import RequestRenderer
 from tests.helpers.headers import read_own_envelope
 from tests.workers.couriers import QUICK, message, no_secret
@@ -90,14 +89,14 @@ async def test_what_does_not_end_in_time_is_handed_back_and_the_next_courier_has
 
     async with serving(hanging_at_first) as service:
         told = wire.assignment(service.url)
-        stop, deliverer = asyncio.Event(), HttpMessageDelivery(told, no_secret)
+        stop, delivery = asyncio.Event(), delivery_for(told, no_secret)
         async with wire.broker.subscribe(subscription_spec(told, "pod-0")) as desk:
-            working = asyncio.ensure_future(Courier(told, desk, deliverer).run(stop, grace=0.5))
+            working = asyncio.ensure_future(Courier(told, desk, delivery).run(stop, grace=0.5))
             await wire.send(message())
             await until(lambda: len(service.received) == 1)
             stop.set()
             await asyncio.wait_for(working, 60)
-        await deliverer.close()
+        await delivery.close()
         stopped = time.monotonic()
         async with wire.courier(told, "pod-1"):
             await until(lambda: len(service.received) == 2)
@@ -109,6 +108,8 @@ async def test_what_does_not_end_in_time_is_handed_back_and_the_next_courier_has
 
 
 def test_a_pod_has_more_time_to_end_than_its_courier_takes():
-    made = pod_template.pod_spec("courier", "orders-courier", "default", (), pod_template.WorkerImage("dlq-operator", "Always"))
+    made = pod_template.pod_spec(
+        "courier", "orders-courier", "default", (), pod_template.WorkerImage("dlq-operator", "Always")
+    )
     leaving = committer.FLUSH + 10  # what is written is awaited, then the group is left
     assert SHUTDOWN_GRACE_S + leaving < made["terminationGracePeriodSeconds"]

@@ -40,4 +40,4 @@ async def test_a_batch_that_cannot_be_decoded_is_buried_as_it_is_and_the_others_
     envelope = read_own_envelope(letter.message)
     assert envelope is not None
     assert (envelope.reason, envelope.failure.type, envelope.origin.offset) == ("Undecodable", "UndecodableBatch", 3)
-    assert "from offset 3 up to 5" in envelope.failure.message
+    assert "offsets 3 to 4" in envelope.failure.message

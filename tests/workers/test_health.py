@@ -7,7 +7,7 @@ import pytest
 from prometheus_client import CollectorRegistry, Gauge
 
 from deadletter.workers.courier.status import StatusReporter
-from deadletter.workers.health import REQUEST_LIMIT, ProbeHandlers, serve_probes
+from deadletter.workers.health import MAX_REQUEST_BYTES, ProbeHandlers, serve_probes
 from tests.workers.couriers import Bench, assignment
 from tests.workers.services import serving
 
@@ -22,8 +22,8 @@ async def ask(port: int, path: str, method: str = "GET") -> tuple[int, str, str]
 
 async def test_each_question_is_answered_with_what_is_wrong_now():
     wrong = {"live": "", "ready": "BrokerUnreachable: no answer"}
-    health = ProbeHandlers(lambda: wrong["live"], lambda: wrong["ready"])
-    async with serve_probes(health, 0, "127.0.0.1") as port:
+    handlers = ProbeHandlers(lambda: wrong["live"], lambda: wrong["ready"])
+    async with serve_probes(handlers, 0, "127.0.0.1") as port:
         assert (await ask(port, "/healthz"))[0] == 200
         assert await ask(port, "/readyz") == (503, "text/plain", "BrokerUnreachable: no answer\n")
         wrong.update(live="nothing moves", ready="")
@@ -49,7 +49,7 @@ async def test_nothing_else_is_answered(method: str, path: str, status: int):
         assert (await ask(port, path, method))[0] == status
 
 
-@pytest.mark.parametrize("noise", [b"", b"\x00\xff", b"GET", b"x" * (REQUEST_LIMIT + 1), b"\r\n\r\n"])
+@pytest.mark.parametrize("noise", [b"", b"\x00\xff", b"GET", b"x" * (MAX_REQUEST_BYTES + 1), b"\r\n\r\n"])
 async def test_noise_ends_its_connection_and_nothing_else(noise: bytes):
     async with serve_probes(ProbeHandlers(), 0, "127.0.0.1") as port:
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
@@ -62,30 +62,33 @@ async def test_noise_ends_its_connection_and_nothing_else(noise: bytes):
 
 class _IdleSubscription:
     lag = 0
-    parked = 0
+    parked_letters = 0
     blocked_by = None
+
+    async def report_status(self, status):
+        raise AssertionError("the watchdog writes nothing")
 
 
 async def test_the_watchdog_barks_only_when_lag_grows_and_nothing_moves_and_nothing_pauses():
-    bench, desk, now, paused = Bench(), _IdleSubscription(), 0, ""
+    bench, subscription, now, paused = Bench(), _IdleSubscription(), 0, ""
     async with serving() as service, bench.courier(assignment(service.url), paused=lambda: paused) as courier:
-        speaker = StatusReporter(courier, desk, "pod", ("a", "b"), lambda: 0, 1)  # type: ignore[arg-type]
-        health = ProbeHandlers(lambda: speaker.stuck(now))
+        reporter = StatusReporter(courier, subscription, "pod", ("a", "b"), lambda: 0, 1)  # type: ignore[arg-type]
+        handlers = ProbeHandlers(lambda: reporter.stuck_reason(now))
 
         def is_live(at: int) -> bool:
             nonlocal now
             now = at
-            return health.answer("/healthz")[0] == 200
+            return handlers.respond("/healthz")[0] == 200
 
         assert is_live(0)
         assert is_live(10_000)  # idle for hours
-        desk.lag = 5
+        subscription.lag = 5
         assert is_live(10_100)
         assert not is_live(10_400)
         paused = "Suspended"
         assert is_live(10_500)
-        paused, desk.lag = "", 6
+        paused, subscription.lag = "", 6
         assert is_live(10_600)
         assert not is_live(11_000)
-        courier.load.moves += 1
+        courier.in_flight.progress_count += 1
         assert is_live(11_100)

@@ -4,9 +4,10 @@ from collections.abc import Sequence
 
 import pytest
 
-from deadletter.workers.delivery.http import Client, Target
+from deadletter.workers.delivery.http.client import HttpClient
 from deadletter.workers.delivery.http.errors import TargetForbidden, TargetUnresolvable
-from deadletter.workers.delivery.http.resolver import Guard, Resolver
+from deadletter.workers.delivery.http.resolver import GuardedResolver, Resolver
+from deadletter.workers.delivery.http.url import Url
 from tests.workers.rawservers import HEAD, OK, saying, server
 
 
@@ -16,7 +17,7 @@ from tests.workers.rawservers import HEAD, OK, saying, server
 )
 def test_only_plain_http_urls_are_targets(url: str):
     with pytest.raises(TargetForbidden) as caught:
-        Target.parse(url)
+        Url.parse(url)
     assert "secret" not in str(caught.value)
 
 
@@ -29,7 +30,7 @@ def test_only_plain_http_urls_are_targets(url: str):
     ],
 )
 def test_a_target_is_taken_apart(url: str, authority: str, path: str):
-    target = Target.parse(url)
+    target = Url.parse(url)
     assert (target.authority, target.path) == (authority, path)
 
 
@@ -37,7 +38,7 @@ def test_a_target_is_taken_apart(url: str, authority: str, path: str):
     "host", ["127.0.0.1", "[::1]", "169.254.169.254", "[::ffff:127.0.0.1]", "0.0.0.0", "[fe80::1]", "localhost"]
 )
 async def test_forbidden_addresses_get_no_byte(host: str):
-    client = Client(Target.parse(f"http://{host}:9/"), Guard(()))
+    client = HttpClient(Url.parse(f"http://{host}:9/"), GuardedResolver(()))
     with pytest.raises(TargetForbidden):
         await client.exchange(HEAD, b"body", 60)
 
@@ -63,10 +64,13 @@ def found_at(*addresses: str) -> Resolver:
 @pytest.mark.parametrize("address", ITS_FORMS)
 async def test_the_api_server_is_forbidden_however_its_address_is_written(monkeypatch, address: str):
     monkeypatch.setenv("KUBERNETES_SERVICE_HOST", API_SERVER)
-    for guard in (Guard((), found_at(address)), Guard(("10.97.0.0/16", "fd00::/8"), found_at(address))):
+    for guard in (
+        GuardedResolver((), found_at(address)),
+        GuardedResolver(("10.97.0.0/16", "fd00::/8"), found_at(address)),
+    ):
         with pytest.raises(TargetForbidden):
-            await guard.addresses("hidden.test", 443)
-    assert await Guard(("10.96.0.0/16",), found_at(address)).addresses("known.test", 443) == (address,)
+            await guard.resolve("hidden.test", 443)
+    assert await GuardedResolver(("10.96.0.0/16",), found_at(address)).resolve("known.test", 443) == (address,)
 
 
 @pytest.mark.parametrize(
@@ -81,14 +85,14 @@ async def test_the_api_server_is_forbidden_however_its_address_is_written(monkey
 async def test_the_pod_may_be_told_the_api_server_in_any_form(monkeypatch, own: str, address: str):
     monkeypatch.setenv("KUBERNETES_SERVICE_HOST", own)
     with pytest.raises(TargetForbidden):
-        await Guard((), found_at(address)).addresses("hidden.test", 443)
+        await GuardedResolver((), found_at(address)).resolve("hidden.test", 443)
 
 
 @pytest.mark.parametrize("own", ["", "kubernetes.default.svc"])
 async def test_an_api_server_that_is_not_told_by_address_forbids_no_other(monkeypatch, own: str):
     monkeypatch.setenv("KUBERNETES_SERVICE_HOST", own)
     found = ("10.96.0.1", "::ffff:10.96.0.1", "fd00:10:96::1")
-    assert await Guard((), found_at(*found)).addresses("shop.test", 443) == found
+    assert await GuardedResolver((), found_at(*found)).resolve("shop.test", 443) == found
 
 
 async def test_a_rebinding_name_is_dialled_at_the_address_that_was_checked():
@@ -100,8 +104,8 @@ async def test_a_rebinding_name_is_dialled_at_the_address_that_was_checked():
         return ["127.0.0.1"] if asked == 1 else ["127.0.0.2"]
 
     async with server(saying(OK)) as port:
-        guard = Guard(("127.0.0.1/32",), rebinding)
-        client = Client(Target.parse(f"http://rebinding.test:{port}/"), guard)
+        guard = GuardedResolver(("127.0.0.1/32",), rebinding)
+        client = HttpClient(Url.parse(f"http://rebinding.test:{port}/"), guard)
         assert (await client.exchange(HEAD, b"body", 60)).status == 200
         await client.close()
         with pytest.raises(TargetForbidden):
@@ -113,10 +117,10 @@ async def test_one_forbidden_address_among_several_forbids_the_name():
         return ["93.184.216.34", "169.254.169.254"]
 
     with pytest.raises(TargetForbidden):
-        await Guard((), two).addresses("both.test", 80)
+        await GuardedResolver((), two).resolve("both.test", 80)
 
 
 async def test_a_name_without_address_is_unresolvable():
-    client = Client(Target.parse("http://no-such-host.invalid/"), Guard(()))
+    client = HttpClient(Url.parse("http://no-such-host.invalid/"), GuardedResolver(()))
     with pytest.raises(TargetUnresolvable):
         await client.exchange(HEAD, b"body", 60)

@@ -27,7 +27,7 @@ def paced(rate, monkeypatch):
 
 async def test_without_a_rate_everything_is_granted(monkeypatch):
     pace, clock = paced(lambda: None, monkeypatch)
-    assert await pace.take(2_000) == 2_000
+    assert await pace.acquire(2_000) == 2_000
     assert clock.now == 0
 
 
@@ -35,30 +35,30 @@ async def test_a_rate_is_kept_over_time(monkeypatch):
     pace, clock = paced(lambda: 100, monkeypatch)
     granted = 0
     while granted < 1_000:
-        granted += await pace.take(2_000)
+        granted += await pace.acquire(2_000)
     assert 1_000 <= granted <= 100 * clock.now + 1
     assert clock.now <= 10.6
 
 
 async def test_tokens_not_used_come_back(monkeypatch):
     pace, clock = paced(lambda: 10, monkeypatch)
-    granted = await pace.take(100)
-    pace.give_back(granted)
+    granted = await pace.acquire(100)
+    pace.refund(granted)
     before = clock.now
-    assert await pace.take(granted) == granted
+    assert await pace.acquire(granted) == granted
     assert clock.now == before
 
 
 async def test_a_slow_rate_still_moves(monkeypatch):
     pace, clock = paced(lambda: 1, monkeypatch)
-    assert [await pace.take(5) for _ in range(3)] == [1, 1, 1]
+    assert [await pace.acquire(5) for _ in range(3)] == [1, 1, 1]
     assert 2.9 <= clock.now <= 3.1
 
 
 async def test_a_stop_ends_the_waiting():
     stop = asyncio.Event()
     stop.set()
-    assert await TokenBucket(lambda: 1, stop).take(5) == 0
+    assert await TokenBucket(lambda: 1, stop).acquire(5) == 0
 
 
 @pytest.mark.parametrize("before", [None, 10_000])
@@ -66,8 +66,8 @@ async def test_a_lower_rate_holds_at_once_whatever_was_granted_and_not_used_befo
     rates = [before]
     pace, clock = paced(lambda: rates[0], monkeypatch)
     for _ in range(50):  # few letters of many are selected
-        pace.give_back(await pace.take(2_000) - 10)
+        pace.refund(await pace.acquire(2_000) - 10)
     rates[0], begun, granted = 20, clock.now, 0
     while clock.now < begun + 10:
-        granted += await pace.take(2_000)
+        granted += await pace.acquire(2_000)
     assert granted <= 20 * (clock.now - begun) + 20

@@ -115,27 +115,27 @@ async def test_discarded_letters_are_gone(scene):
 
 
 class Recorder:
-    """A carrier that notes how many letters it was given at once."""
+    """A sink that notes how many letters it was given at once."""
 
     def __init__(self):
         self.loads = []
 
-    async def carry(self, outcomes):
-        self.loads.append(len(outcomes))
+    async def send(self, results):
+        self.loads.append(len(results))
 
 
 class Crowd:
-    """A carrier that notes how many partitions have letters on their way at once."""
+    """A sink that notes how many partitions have letters on their way at once."""
 
     def __init__(self):
         self.now = self.most = 0
 
-    async def carry(self, outcomes):
-        self.now += bool(outcomes)
+    async def send(self, results):
+        self.now += bool(results)
         self.most = max(self.most, self.now)
         for _ in range(50):
             await asyncio.sleep(0)
-        self.now -= bool(outcomes)
+        self.now -= bool(results)
 
 
 @pytest.mark.parametrize("parallelism", [1, 3])
@@ -152,12 +152,12 @@ async def test_as_many_partitions_are_worked_on_at_once_as_asked(server, paralle
 
 async def test_no_more_letters_are_in_flight_than_the_rate_allows_now(scene):
     await scene.bury(*(letter(number) for number in range(20)))
-    carrier = Recorder()
+    sink = Recorder()
     assignment = scene.assignment(target={"kind": "Queue", "box": "orders"}, parallelism=2)
-    ending = await scene.run(assignment, sink=carrier, rate=lambda: Rate(max_in_flight=6))
+    ending = await scene.run(assignment, sink=sink, rate=lambda: Rate(max_in_flight=6))
     assert ending.code == 0
-    assert max(carrier.loads) == 3
-    assert sum(carrier.loads) == 20
+    assert max(sink.loads) == 3
+    assert sum(sink.loads) == 20
 
 
 async def test_fewer_letters_in_flight_than_partitions_at_once(server):

@@ -10,7 +10,7 @@ from deadletter.core.headers import read_headers
 from deadletter.core.letters import Envelope, Origin
 from deadletter.workers import exit_status
 from deadletter.workers.replay.failed_again import was_sent_by
-from deadletter.workers.replay.sinks import BrokerCarrier
+from deadletter.workers.replay.sinks import BrokerSink
 from tests.workers.replay_scene import Application, Scene, adds_up, consume_during_waits, letter
 
 SPRING = "kafka_dlt-original-topic"
@@ -49,7 +49,7 @@ async def test_letters_passed_on_through_another_topic_are_known_by_where_they_f
 class Places(set):
     """Where a Replay published."""
 
-    def holds(self, topic, partition, offset):
+    def contains(self, topic, partition, offset):
         return (topic, partition, offset) in self
 
 
@@ -118,14 +118,14 @@ async def test_letters_that_fail_in_another_queue_are_found_in_its_dead_box(scen
     await scene.bury(*(letter(number) for number in range(4)))
     target = {"kind": "Queue", "box": "bills", "watched": [other.boxes.dead]}
     told = scene.assignment(target=target, verify=VERIFY)
-    ending = await scene.run(told, sink=BrokerCarrier(other.broker, told.uid) if abroad else None)
+    ending = await scene.run(told, sink=BrokerSink(other.broker, told.uid) if abroad else None)
     assert ending.reason == "AllReplayed"
     all_progress = await scene.all_progress()
     assert sum(progress.failed_again for progress in all_progress) == 2
     assert await scene.open_letters() == []
     await scene.bury(*(letter(number) for number in (1, 3)))
     told = scene.assignment("uid-2", target=target, canary=CANARY)
-    ending = await scene.run(told, sink=BrokerCarrier(other.broker, told.uid) if abroad else None)
+    ending = await scene.run(told, sink=BrokerSink(other.broker, told.uid) if abroad else None)
     assert (ending.code, ending.reason) == (exit_status.FAILED, "FailureShareExceeded")
     assert len(await scene.open_letters()) == 1
 

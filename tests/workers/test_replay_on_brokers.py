@@ -11,7 +11,7 @@ from deadletter.brokers.types import MonitoredBox
 from deadletter.clock import now_ms
 from deadletter.core.headers import read_headers
 from deadletter.workers import backoff, exit_status
-from deadletter.workers.replay.sinks import BrokerCarrier
+from deadletter.workers.replay.sinks import BrokerSink
 from tests.workers.redrive_stage import RedriveStage
 from tests.workers.replay_pods import (
     TIMEOUT_S,
@@ -217,13 +217,13 @@ async def test_letters_cross_from_one_broker_to_the_other(here, there, request, 
     assert known.id is not None
 
 
-class Torn(BrokerCarrier):
+class Torn(BrokerSink):
     """The first time, what it brought arrived and nobody hears of it."""
 
     tears = 1
 
-    async def carry(self, outcomes):
-        await super().carry(outcomes)
+    async def send(self, results):
+        await super().send(results)
         self.tears -= 1
         if self.tears == 0:
             raise BrokerUnreachable("the answer was lost")
@@ -251,6 +251,6 @@ async def test_letters_at_the_places_of_earlier_ones_cross_too(request, stack):
     await bury_numbers(near, 3)
     for uid in ("uid-1", "uid-2"):
         told = near.assignment(uid, target={"kind": "Queue", "box": far.name})
-        assert (await near.run(told, sink=BrokerCarrier(far.broker, uid))).reason == "AllReplayed"
+        assert (await near.run(told, sink=BrokerSink(far.broker, uid))).reason == "AllReplayed"
         await near.broker.reset_ledger(near.boxes.dead, near.boxes.ledger)
     assert await far.numbers() == [0, 1, 2, 0, 1, 2]

@@ -128,8 +128,8 @@ async def test_a_limit_takes_the_same_letters_whenever_it_was_interrupted(server
     arrived = []
 
     class Interrupted:
-        async def carry(self, outcomes):
-            arrived.extend(number_of(one.publication.message) for one in outcomes if one.publication is not None)
+        async def send(self, results):
+            arrived.extend(number_of(one.publication.message) for one in results if one.publication is not None)
             if len(arrived) % 2 == 0:
                 stop.set()
 

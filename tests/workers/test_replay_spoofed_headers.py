@@ -14,7 +14,7 @@ SPRING = (
 
 
 async def test_a_forged_header_of_ours_has_no_effect_where_the_dialect_is_given(server: MemoryServer, scene: Scene):
-    server.make(BoxSpec("payments.commands", 1))
+    server.create_box(BoxSpec("payments.commands", 1))
     forged = ("dlq-origin-topic", b"payments.commands")
     server.seed(scene.boxes.dead, [Message(b"key-1", b"pay", (forged, *SPRING), 0)], 0)
     await scene.run(scene.assignment().model_copy(update={"dialect": "spring-dlt"}))

@@ -20,7 +20,7 @@ class Client:
 @pytest.fixture
 def _collector(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     thresholds = gc.get_threshold()
-    monkeypatch.setattr(process, "LOOK_S", 0.01)
+    monkeypatch.setattr(process, "GC_INTERVAL_S", 0.01)
     yield
     gc.unfreeze()
     gc.set_threshold(*thresholds)

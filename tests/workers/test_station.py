@@ -1,6 +1,5 @@
 """What a worker is told: its assignment, its live file, and the last word it leaves."""
 
-import asyncio
 import json
 from pathlib import Path
 from unittest.mock import patch
@@ -24,20 +23,20 @@ def station(folder: Path) -> WorkerEnvironment:
 def test_an_assignment_is_read_as_it_was_written(tmp_path: Path):
     told = assignment("http://shop.test/")
     (tmp_path / "assignment.json").write_text(told.model_dump_json(by_alias=True, exclude_none=True))
-    assert station(tmp_path).read(CourierAssignment) == told
+    assert station(tmp_path).read_assignment(CourierAssignment) == told
     assert station(tmp_path).pod == "pod-7"
 
 
 def test_a_missing_assignment_says_so(tmp_path: Path):
     with pytest.raises(AssignmentError, match="cannot be read"):
-        station(tmp_path).read(CourierAssignment)
+        station(tmp_path).read_assignment(CourierAssignment)
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "null", '"canary-4711"', "\udcff"])
 def test_what_is_no_assignment_is_refused_without_a_value_in_the_text(tmp_path: Path, text: str):
     (tmp_path / "assignment.json").write_bytes(text.encode("utf-8", "surrogateescape"))
     with pytest.raises(AssignmentError) as caught:
-        station(tmp_path).read(CourierAssignment)
+        station(tmp_path).read_assignment(CourierAssignment)
     assert "canary" not in str(caught.value)
 
 
@@ -46,20 +45,20 @@ def test_a_field_that_is_wrong_is_named_and_its_value_is_not(tmp_path: Path):
     told["delivery"]["concurrency"] = "canary-4711"
     (tmp_path / "assignment.json").write_text(json.dumps(told))
     with pytest.raises(AssignmentError, match="concurrency") as caught:
-        station(tmp_path).read(CourierAssignment)
+        station(tmp_path).read_assignment(CourierAssignment)
     assert "canary" not in str(caught.value)
 
 
 def test_the_last_word_is_one_line_of_bounded_size(tmp_path: Path):
     place = station(tmp_path)
-    place.terminate("BoxMissing", "x" * 10_000, tallies=["y" * 10_000])
+    place.write_termination_message("BoxMissing", "x" * 10_000, tallies=["y" * 10_000])
     said = (tmp_path / "end").read_bytes()
     assert len(said) <= MAX_TERMINATION_MESSAGE_BYTES
     assert json.loads(said)["reason"] == "BoxMissing"
 
 
 def test_a_last_word_that_cannot_be_left_ends_nothing(tmp_path: Path):
-    station(tmp_path / "nowhere").terminate("BoxMissing")
+    station(tmp_path / "nowhere").write_termination_message("BoxMissing")
 
 
 def test_a_missing_live_file_says_nothing_and_a_new_one_is_taken(tmp_path: Path):
@@ -83,12 +82,9 @@ def test_a_broken_live_file_changes_nothing_and_a_whole_one_does_again(tmp_path:
 
 async def test_a_live_file_is_followed_while_the_worker_runs(tmp_path: Path):
     file = LiveConfigFile(tmp_path)
-    with patch.object(live_config, "READ_EVERY_S", 0.01):
-        following = asyncio.ensure_future(file.follow())
-        try:
+    with patch.object(live_config, "REFRESH_INTERVAL_S", 0.01):
+        async with file.refreshing():
             (tmp_path / "live.json").write_text('{"paused": "Suspended"}')
             await until(lambda: file.current.paused == "Suspended")
             (tmp_path / "live.json").write_text("{}")
             await until(lambda: file.current.paused == "")
-        finally:
-            following.cancel()

@@ -1,9 +1,9 @@
-"""Where a worker stands: what it is told, where its Secrets lie, how it says why it ended.
+"""The environment of a worker pod: where its assignment and Secrets are mounted, and how it reports why it ended.
 
-$DLQ_ASSIGNMENT_DIR/assignment.json   what to do (a change rolls the pod)
-$DLQ_ASSIGNMENT_DIR/live.json         gate and rate, re-read while it runs (live.py)
+$DLQ_ASSIGNMENT_DIR/assignment.json   what to do; a change rolls the pod
+$DLQ_ASSIGNMENT_DIR/live.json         settings that are read again while the pod runs (live_config.py)
 $DLQ_SECRETS_DIR/<name>/<key>         mounted Secrets
-$DLQ_TERMINATION_LOG                  one JSON line, at most 4 KiB, when it ends
+$DLQ_TERMINATION_LOG                  one JSON object of at most 4 KiB, written at the end
 """
 
 import os
@@ -16,51 +16,50 @@ from typing import TypeVar
 import orjson
 from pydantic import BaseModel, ValidationError
 
-Told = TypeVar("Told", bound=BaseModel)
+ModelT = TypeVar("ModelT", bound=BaseModel)
 MAX_TERMINATION_MESSAGE_BYTES = 4096
 MAX_MESSAGE_CHARACTERS = 1024
 
 
 class AssignmentError(Exception):
-    """The assignment is missing or cannot be read; the sentence names fields, never values."""
+    """The assignment is missing or not valid; the text names fields, never values."""
 
 
 @dataclass(slots=True, frozen=True)
 class WorkerEnvironment:
-    """The surroundings of one worker, read once from its environment."""
+    """Paths, port and pod name of one worker, read once from environment variables."""
 
-    assignments: Path
-    secrets: Path
+    assignment_dir: Path
+    secrets_dir: Path
     health_port: int
     pod: str
-    termination: Path
+    termination_log: Path
 
     @classmethod
-    def from_environment(cls, environment: Mapping[str, str] = os.environ) -> "WorkerEnvironment":
-        """The station of this process."""
+    def from_environment(cls, variables: Mapping[str, str] = os.environ) -> "WorkerEnvironment":
+        """Read the environment variables of this process."""
         return cls(
-            assignments=Path(environment.get("DLQ_ASSIGNMENT_DIR", "/etc/deadletter")),
-            secrets=Path(environment.get("DLQ_SECRETS_DIR", "/secrets")),
-            health_port=int(environment.get("DLQ_HEALTH_PORT", "8081")),
-            pod=environment.get("POD_NAME") or environment.get("HOSTNAME") or "worker",
-            termination=Path(environment.get("DLQ_TERMINATION_LOG", "/dev/termination-log")),
+            assignment_dir=Path(variables.get("DLQ_ASSIGNMENT_DIR", "/etc/deadletter")),
+            secrets_dir=Path(variables.get("DLQ_SECRETS_DIR", "/secrets")),
+            health_port=int(variables.get("DLQ_HEALTH_PORT", "8081")),
+            pod=variables.get("POD_NAME") or variables.get("HOSTNAME") or "worker",
+            termination_log=Path(variables.get("DLQ_TERMINATION_LOG", "/dev/termination-log")),
         )
 
-    def read(self, model: type[Told]) -> Told:
-        """The assignment as `model`; AssignmentError says what is wrong with it."""
+    def read_assignment(self, model: type[ModelT]) -> ModelT:
+        """Return assignment.json as `model`; AssignmentError if it is missing or not valid."""
         try:
-            return model.model_validate_json((self.assignments / "assignment.json").read_bytes())
+            return model.model_validate_json((self.assignment_dir / "assignment.json").read_bytes())
         except OSError as error:
             raise AssignmentError("assignment.json cannot be read") from error
         except ValidationError as error:
-            fields = ", ".join(sorted({".".join(str(part) for part in found["loc"]) for found in error.errors()}))
-            raise AssignmentError(f"assignment.json is not understood at: {fields}"[:MAX_MESSAGE_CHARACTERS]) from None
+            fields = ", ".join(sorted({".".join(str(part) for part in detail["loc"]) for detail in error.errors()}))
+            raise AssignmentError(f"assignment.json is not valid at: {fields}"[:MAX_MESSAGE_CHARACTERS]) from None
 
-    def terminate(self, reason: str, message: str = "", **more: object) -> None:
-        """Leave the last word where the operator finds it in the pod's status; never fails."""
-        word = {"reason": reason, "message": message[:MAX_MESSAGE_CHARACTERS], **more}
-        line = orjson.dumps(word)
-        if len(line) > MAX_TERMINATION_MESSAGE_BYTES:
-            line = orjson.dumps({"reason": reason, "message": message[: MAX_MESSAGE_CHARACTERS // 2]})
+    def write_termination_message(self, reason: str, message: str = "", **more: object) -> None:
+        """Write the reason of the end where Kubernetes copies it into the pod's status; never fails."""
+        content = orjson.dumps({"reason": reason, "message": message[:MAX_MESSAGE_CHARACTERS], **more})
+        if len(content) > MAX_TERMINATION_MESSAGE_BYTES:
+            content = orjson.dumps({"reason": reason, "message": message[: MAX_MESSAGE_CHARACTERS // 2]})
         with suppress(OSError):
-            self.termination.write_bytes(line)
+            self.termination_log.write_bytes(content)

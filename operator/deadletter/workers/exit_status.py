@@ -1,11 +1,11 @@
-"""How a replayer ends: its exit code and its last word.
+"""How a replay or redrive worker ends: its exit code and its termination message.
 
-0    finished: the tallies say Finished
-1    a broker or a service does not answer: another pod may go on from the tallies
-3    finished badly: the tallies say Failed and why; another pod would find the same
+0    finished: the progress in the ledger says Finished
+1    a broker or service does not answer: the next pod may continue from the ledger
+3    failed: the progress says Failed and why; another pod would get the same result
 4    fenced: another settler took over; if none of this Replay runs, the Job starts another pod
-5    a human decides: the assignment, the ledger or the box is not as it should be
-143  asked to stop: the step is done, the tallies are whole, another pod goes on
+5    a person must decide: the assignment, the ledger or the box is not as expected
+143  stopped on request: the current batch is committed, the next pod continues
 """
 
 from collections.abc import Iterable
@@ -17,11 +17,12 @@ from deadletter.core.replay_progress import PartitionProgress
 FINISHED, TRY_AGAIN, FAILED, FENCED, NEEDS_INTERVENTION, STOPPED = 0, 1, 3, 4, 5, 143
 COUNT_FIELDS = ("scanned", "matched", "replayed", "archived", "discarded", "failed_again", "bytes")
 MAX_LISTED = 20
-MAX_EXACT_JSON_INTEGER = 1 << 53  # entry ids of Redis are larger than any number of JSON
+MAX_SAMPLES = 10
+MAX_EXACT_JSON_INTEGER = 1 << 53  # entry ids of Redis are larger
 
 
 class ReplayFailed(Exception):
-    """The Replay ends badly, for this reason."""
+    """The Replay fails with this reason, and a retry would not help."""
 
     def __init__(self, reason: str, message: str) -> None:
         super().__init__(message)
@@ -30,7 +31,7 @@ class ReplayFailed(Exception):
 
 @dataclass(slots=True, frozen=True)
 class ExitStatus:
-    """Exit code, reason and sentence of a worker's end; `counts` is what a Replay without a ledger answers."""
+    """Exit code, reason and message of a worker; `counts` is the result of a Replay that has no ledger."""
 
     code: int
     reason: str
@@ -39,28 +40,29 @@ class ExitStatus:
 
 
 def status_of_broker_error(error: BrokerError) -> ExitStatus:
-    """How an objection of the broker ends a worker."""
+    """Return how a worker ends after an error of the broker."""
     if isinstance(error, Fenced):
-        return ExitStatus(FENCED, "Fenced", "Another settler of the same box took over.")
+        return ExitStatus(FENCED, "Fenced", "Another worker settles the same dead box. It fenced this one.")
     return ExitStatus(TRY_AGAIN if error.is_transient else NEEDS_INTERVENTION, type(error).__name__, str(error))
 
 
-def _top(tallies: Iterable[PartitionProgress], name: str) -> dict[str, int]:
+def _largest_counts(partitions: Iterable[PartitionProgress], name: str) -> dict[str, int]:
     total: dict[str, int] = {}
-    for tally in tallies:
-        for key, count in getattr(tally, name).items():
+    for progress in partitions:
+        for key, count in getattr(progress, name).items():
             total[key] = total.get(key, 0) + count
-    most = sorted(total.items(), key=lambda item: (-item[1], item[0]))
-    return dict(most[:MAX_LISTED])
+    ordered = sorted(total.items(), key=lambda item: (-item[1], item[0]))
+    return dict(ordered[:MAX_LISTED])
 
 
-def total_counts(tallies: list[PartitionProgress]) -> dict[str, object]:
-    """All tallies in one, small enough for a termination message."""
-    summed: dict[str, object] = {name: sum(getattr(tally, name) for tally in tallies) for name in COUNT_FIELDS}
-    return summed | {
-        "skipped": _top(tallies, "skipped"),
-        "groups": _top(tallies, "groups"),
-        "targets": _top(tallies, "targets"),
-        "samples": [sample for tally in tallies for sample in tally.samples][:10],
-        "window": [[t.span.partition, t.span.start, t.span.end] for t in tallies if t.span.end < MAX_EXACT_JSON_INTEGER][:MAX_LISTED],
+def total_counts(partitions: list[PartitionProgress]) -> dict[str, object]:
+    """Sum the progress of all partitions, in a size that fits a termination message."""
+    total: dict[str, object] = {name: sum(getattr(progress, name) for progress in partitions) for name in COUNT_FIELDS}
+    spans = [progress.span for progress in partitions if progress.span.end < MAX_EXACT_JSON_INTEGER]
+    return total | {
+        "skipped": _largest_counts(partitions, "skipped"),
+        "groups": _largest_counts(partitions, "groups"),
+        "targets": _largest_counts(partitions, "targets"),
+        "samples": [sample for progress in partitions for sample in progress.samples][:MAX_SAMPLES],
+        "window": [[span.partition, span.start, span.end] for span in spans][:MAX_LISTED],
     }

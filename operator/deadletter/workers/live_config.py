@@ -1,18 +1,21 @@
-"""`live.json`: the gate and the rate, re-read every few seconds, so that they change without a restart."""
+"""Read `live.json`, the settings that change without a restart: pause, rate and redaction."""
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 from pydantic import ValidationError
 
 from deadletter import logs
 from deadletter.api.assignments import LiveConfig
+from deadletter.workers import process
 
 REFRESH_INTERVAL_S = 5.0
 
 
 class LiveConfigFile:
-    """The newest `Live` that could be read; a file that is missing says nothing, a broken one changes nothing."""
+    """The latest valid content of `live.json`; a missing or invalid file leaves the previous content in force."""
 
     def __init__(self, directory: Path) -> None:
         self._path = directory / "live.json"
@@ -22,24 +25,32 @@ class LiveConfigFile:
         self.refresh()
 
     def refresh(self) -> LiveConfig:
-        """Read it now."""
+        """Read the file again and return the current content."""
         try:
             text = self._path.read_bytes()
         except OSError:
             return self.current
         if text != self._text:
             self._text = text
-            self._take(text)
+            self._parse(text)
         return self.current
 
-    def _take(self, text: bytes) -> None:
+    def _parse(self, text: bytes) -> None:
         try:
             self.current = LiveConfig.model_validate_json(text)
         except ValidationError:
-            self._log.warning("live.json is not understood; the last one stays")
+            self._log.warning("live.json is not valid, keeping the previous settings")
 
-    async def follow(self) -> None:
-        """Keep `current` fresh until cancelled."""
+    @asynccontextmanager
+    async def refreshing(self) -> AsyncIterator[None]:
+        """Keep `current` up to date while the block runs."""
+        task = asyncio.create_task(self._refresh_forever())
+        try:
+            yield
+        finally:
+            await process.cancel_and_wait(task)
+
+    async def _refresh_forever(self) -> None:
         while True:
             await asyncio.sleep(REFRESH_INTERVAL_S)
             self.refresh()

@@ -6,40 +6,59 @@ QUEUE_LABELS = ("namespace", "queue")
 DURATION_BUCKETS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
 
 DELIVERY_ATTEMPTS = Counter(
-    "dlq_delivery_attempts", "Deliveries tried: delivered, failed or fault (the queue's).", (*QUEUE_LABELS, "outcome")
+    "dlq_delivery_attempts",
+    "Delivery attempts by outcome: delivered, failed, or fault (a problem of the target itself).",
+    (*QUEUE_LABELS, "outcome"),
 )
-DELIVERY_DURATION = Histogram("dlq_delivery_duration_seconds", "One delivery, until its whole answer.", QUEUE_LABELS, buckets=DURATION_BUCKETS_S)
-LETTERS_BURIED = Counter("dlq_letters_buried", "Letters laid into a dead box.", (*QUEUE_LABELS, "reason", "category"))
-LETTERS_DISCARDED = Counter("dlq_letters_discarded", "Messages dropped as the policy says.", (*QUEUE_LABELS, "reason"))
+DELIVERY_DURATION = Histogram(
+    "dlq_delivery_duration_seconds",
+    "Duration of one delivery attempt, up to the complete response.",
+    QUEUE_LABELS,
+    buckets=DURATION_BUCKETS_S,
+)
+LETTERS_BURIED = Counter("dlq_letters_buried", "Letters written to a dead box.", (*QUEUE_LABELS, "reason", "category"))
+LETTERS_DISCARDED = Counter(
+    "dlq_letters_discarded", "Messages discarded as the policy says.", (*QUEUE_LABELS, "reason")
+)
 RETRIES = Counter(
-    "dlq_retries", "Retries decided: held in memory (inline) or laid into the retry box (parked).", (*QUEUE_LABELS, "where")
+    "dlq_retries",
+    "Retries scheduled: inline (kept in memory) or parked (written to the retry box).",
+    (*QUEUE_LABELS, "where"),
 )
 RETRIES_PARKED = Gauge("dlq_retries_parked", "Letters waiting in the retry partitions of this pod.", QUEUE_LABELS)
-PARKED_LETTERS_LOST = Counter("dlq_parked_letters_lost", "Parked letters that were gone from the retry box when they were due.", QUEUE_LABELS)
+PARKED_LETTERS_LOST = Counter(
+    "dlq_parked_letters_lost", "Parked letters that were missing from the retry box when they were due.", QUEUE_LABELS
+)
 CIRCUIT_OPEN = Gauge("dlq_circuit_open", "1 while the circuit is not closed.", QUEUE_LABELS)
 COURIER_PAUSED = Gauge(
-    "dlq_courier_paused", "1 while nothing is claimed, or nothing of some partition, by reason.", (*QUEUE_LABELS, "reason")
+    "dlq_courier_paused",
+    "1 while the courier claims nothing, or nothing of some partition, by reason.",
+    (*QUEUE_LABELS, "reason"),
 )
 COURIER_LAG = Gauge("dlq_courier_lag", "Messages of the source not yet claimed, as far as known.", QUEUE_LABELS)
-COURIER_IN_FLIGHT = Gauge("dlq_courier_in_flight", "Deliveries under way.", QUEUE_LABELS)
+COURIER_IN_FLIGHT = Gauge("dlq_courier_in_flight", "Deliveries in flight.", QUEUE_LABELS)
 SETTLEMENTS_REFUSED = Counter(
     "dlq_settlements_refused",
-    "Times a box or the broker did not take a settlement; it is tried again.",
+    "Settlements that a box or the broker refused; the courier tries again.",
     (*QUEUE_LABELS, "reason"),
 )
 
-REDRIVE_LETTERS = Counter("dlq_redrive_letters", "Letters sent back to their origin, by round.", (*QUEUE_LABELS, "round"))
+REDRIVE_LETTERS = Counter(
+    "dlq_redrive_letters", "Letters sent back to their origin, by round.", (*QUEUE_LABELS, "round")
+)
 REDRIVE_WAITING = Gauge("dlq_redrive_waiting", "Letters waiting for the end of their backoff.", QUEUE_LABELS)
 REDRIVE_EXHAUSTED = Gauge(
-    "dlq_redrive_exhausted", "Open letters that went back as often as the policy allows; they stay.", QUEUE_LABELS
+    "dlq_redrive_exhausted",
+    "Open letters that were sent back as often as the policy allows; they stay in the dead box.",
+    QUEUE_LABELS,
 )
 REDRIVE_PAUSED = Gauge("dlq_redrive_paused", "1 while nothing is sent back, by reason.", (*QUEUE_LABELS, "reason"))
 
-REPLAY_REGISTRY = CollectorRegistry()  # apart: the operator's own gauge of the same letters has the same stem
+REPLAY_REGISTRY = CollectorRegistry()  # separate: the operator's own gauge of these letters has the same name
 ProcessCollector(registry=REPLAY_REGISTRY)
 REPLAY_LETTERS = Counter(
     "dlq_replay_letters",
-    "Letters this pod has durably counted: replayed, archived, discarded, skipped or failedAgain.",
+    "Letters that this pod has durably counted: replayed, archived, discarded, skipped or failedAgain.",
     ("namespace", "replay", "queue", "result"),
     registry=REPLAY_REGISTRY,
 )

@@ -1,1 +1,1 @@
-"""The courier: takes messages of a source box to a service, retries by policy, parks and buries."""
+"""The courier: delivers messages of a source box to a service, retries by policy, parks and buries."""

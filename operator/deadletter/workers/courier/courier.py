@@ -46,7 +46,7 @@ class Courier:
         self._subscription, self._delivery, self._clock = subscription, delivery, clock
         self._slots = assignment.delivery.concurrency
         self._deliveries = 0
-        self._claimed_at_opening = 0  # `breaker.opened` when messages were last claimed for probes
+        self._claimed_at_opening = 0  # `breaker.times_opened` when messages were last claimed for probes
         self._is_stopping = False
         self._tasks: set[asyncio.Task[None]] = set()
         self._changed = asyncio.Event()
@@ -54,7 +54,7 @@ class Courier:
         self._timer: asyncio.TimerHandle | None = None
         self._log = logs.get(__name__)
         self.in_flight = InFlightClaims(self._slots)
-        self.gate = Gate(assignment.policy.policy(), operator_pause)
+        self.gate = Gate(assignment.policy.to_policy(), operator_pause)
         self._dispositions = Dispositions(
             assignment, subscription, self.gate, self.in_flight, clock, self._start_task, self._on_available
         )
@@ -130,7 +130,7 @@ class Courier:
             return
         for claim in await self._subscription.claim(limit, self.in_flight.free_bytes, due_limit):
             self.in_flight.add(claim)
-            if claim.unreadable:
+            if claim.undecodable_reason:
                 self._dispositions.bury_undecodable(claim)
             else:
                 self._dispositions.queue.add(letters.restore_attempts(claim))
@@ -146,10 +146,10 @@ class Courier:
         if not self.gate.pause_reason(now)[0]:
             limit = self.in_flight.capacity(queue.blocked)
             return limit, -(-limit // RETRY_TURN_INTERVAL)
-        has_enough = queue.fresh >= MAX_PROBES and self._claimed_at_opening == self.gate.breaker.opened
+        has_enough = queue.fresh >= MAX_PROBES and self._claimed_at_opening == self.gate.breaker.times_opened
         if has_enough or not self.gate.needs_probe(now):
             return 0, 0
-        self._claimed_at_opening = self.gate.breaker.opened
+        self._claimed_at_opening = self.gate.breaker.times_opened
         return min(self.in_flight.spare_capacity, MAX_PROBES), max(MAX_PROBES - len(queue) - self._deliveries, 0)
 
     def _on_available(self) -> None:

@@ -1,12 +1,12 @@
-"""What becomes of a claim after a delivery.
+"""Carry out the outcome of a delivery.
 
-- done: settle Delivered
-- failed while the gate was shut, or by the queue's own fault: deliver again when it opens, not counted
-- the last attempt did not reach the service: deliver once more when it has answered another message
-- failed: the policy's verdict
-    - Retry, soon: wait here, then deliver again
-    - Retry, late, or of a parked letter: settle Parked
-    - Bury: settle Buried, in the box of the first route that matches or in the dead box
+- delivered: settle Delivered
+- failed during a pause, or by a fault of the target: deliver again later; not counted as an attempt
+- the last attempt did not reach the service: deliver once more when the service has answered another message
+- failed: what the policy decides
+    - Retry, due soon: wait in memory, then deliver again
+    - Retry, due later, or of a parked letter: settle Parked
+    - Bury: settle Buried, into the box of the first route that matches or the dead box
     - Discard: settle Discarded, with a warning
 """
 
@@ -25,12 +25,13 @@ from deadletter.core.letters import Category, Failure, Letter
 from deadletter.core.policy import Bury, Discard, Retry, decide
 from deadletter.core.reasons import Reason
 from deadletter.workers import metrics
+from deadletter.workers.backoff import wait_for_event
 from deadletter.workers.courier import letters
 from deadletter.workers.courier.gate import Gate, Permit
 from deadletter.workers.courier.in_flight import InFlightClaims
 from deadletter.workers.courier.inline_retries import InlineRetries, PendingRetry
 from deadletter.workers.courier.key_ordering import KeyOrderedQueue
-from deadletter.workers.courier.settle import PlannedSettlement, Settler, has_come
+from deadletter.workers.courier.settle import PlannedSettlement, Settler
 from deadletter.workers.courier.unreached_messages import UnreachedMessages
 from deadletter.workers.delivery.outcome import DeliveryOutcome
 
@@ -39,163 +40,160 @@ BUDGET_POLL_INTERVAL_S = 0.5
 
 
 class Dispositions:
-    """Carries out verdicts; `start` runs what takes time, `wake` is called when a lane may have become free."""
+    """Carries out outcomes. `start` runs a task; `on_available` is called when a claim may have become deliverable."""
 
     def __init__(
         self,
         assignment: CourierAssignment,
-        desk: Subscription,
+        subscription: Subscription,
         gate: Gate,
-        load: InFlightClaims,
+        in_flight: InFlightClaims,
         clock: Callable[[], int],
         start: Callable[[Coroutine[Any, Any, None]], None],
-        wake: Callable[[], None],
+        on_available: Callable[[], None],
     ) -> None:
-        self._assignment, self._desk, self._gate, self._load = assignment, desk, gate, load
-        self._clock, self._start, self._wake = clock, start, wake
-        self._policy = assignment.policy.policy()
-        self._open_for = self._policy.breaker.open_for / 1000
-        self._inline = assignment.delivery.inline_limit_ms
-        self._where = (assignment.namespace, assignment.queue)
+        self._assignment, self._subscription, self._gate = assignment, subscription, gate
+        self._in_flight, self._clock, self._start, self._on_available = in_flight, clock, start, on_available
+        self._policy = assignment.policy.to_policy()
+        self._hold_s = self._policy.breaker.open_for / 1000
+        self._inline_limit_ms = assignment.delivery.inline_limit_ms
+        self._labels = (assignment.namespace, assignment.queue)
         self._routes = tuple((Predicate.cached(route.match), route.box) for route in assignment.routes)
-        self.stopping = asyncio.Event()  # what is refused or over the budget is then left unsettled, for the next pod
-        self._settler = Settler(desk, gate, self.stopping, *self._where)
+        self.stopping = asyncio.Event()  # set: what is refused or over the budget stays unsettled, for the next pod
+        self._settler = Settler(subscription, gate, self.stopping, *self._labels)
         self._log = logs.get(__name__)
-        self.lanes = KeyOrderedQueue(ordered=assignment.delivery.ordering == "Key")
-        self.waits = InlineRetries(assignment.delivery.concurrency // 2, self._again)
-        self._doubts = UnreachedMessages(self._again)
+        self.queue = KeyOrderedQueue(ordered=assignment.delivery.ordering == "Key")
+        self.inline_retries = InlineRetries(assignment.delivery.concurrency // 2, self._deliver_again)
+        self._unreached = UnreachedMessages(self._deliver_again)
 
-    def forget(self) -> None:
-        """What waits here is left unsettled, for the next pod."""
-        self.waits.clear()
-        self._doubts.clear()
+    def abandon_waiting(self) -> None:
+        """Cancel all waits in memory; these claims stay unsettled, for the next pod."""
+        self.inline_retries.cancel_all()
+        self._unreached.clear()
 
-    def _again(self, claim: Claim) -> None:
-        self.lanes.again(claim)
-        self._wake()
+    def _deliver_again(self, claim: Claim) -> None:
+        self.queue.requeue(claim)
+        self._on_available()
 
-    def drop(self, claim: Claim) -> None:
-        """It is somebody else's now."""
-        self._doubts.forget(claim)
-        self.lanes.free(claim)
-        self._load.lose(claim)
+    def drop_lost_claim(self, claim: Claim) -> None:
+        """Forget a claim that another pod owns now."""
+        self._unreached.forget(claim)
+        self.queue.release(claim)
+        self._in_flight.remove(claim)
 
-    def meet(self, claim: Claim, outcome: DeliveryOutcome, leave: Permit, *, is_first: bool) -> bool:
-        """A delivery ended like this; True: the service took it, and `settle_delivered` is to follow."""
+    def apply_outcome(self, claim: Claim, outcome: DeliveryOutcome, permit: Permit, *, is_first: bool) -> bool:
+        """Carry out the outcome of a delivery. If True, it was delivered and `settle_delivered` must follow."""
         now = self._clock()
-        name = letters.message_id(claim) if outcome.sign is ServiceHealth.Down else None
-        counts = self._gate.record(outcome, leave, now, name, is_first=is_first)
-        if len(self._doubts) and outcome.is_answered:
-            self._doubts.release()
+        name = letters.message_id(claim) if outcome.service_health is ServiceHealth.Down else None
+        is_attempt = self._gate.record(outcome, permit, now, name, is_first=is_first)
+        if len(self._unreached) and outcome.is_answered:
+            self._unreached.release_all()
         if outcome.failure is None:
-            self._decide(claim)
+            self._release(claim)
             return True
-        if counts:
-            self._carry_out(claim, outcome.failure, outcome, now)
+        if is_attempt:
+            self._apply_failure(claim, outcome.failure, outcome, now)
         else:
-            self.lanes.again(claim)
+            self.queue.requeue(claim)
         return False
 
     async def settle_delivered(self, claim: Claim) -> None:
-        """Returns when it is durable, or somebody else's."""
+        """Settle a delivered claim; return when that is durable or the claim is lost."""
         await self._settle(claim, DELIVERED)
 
-    def _decide(self, claim: Claim) -> None:
-        """Its slot and its key are free: a settlement that waits for others keeps nobody from being delivered."""
-        self._load.decide()
-        self._doubts.forget(claim)
-        self.lanes.free(claim)
+    def _release(self, claim: Claim) -> None:
+        # Before the settlement is durable: a settlement that is batched with others must not delay deliveries.
+        self._in_flight.mark_decided()
+        self._unreached.forget(claim)
+        self.queue.release(claim)
 
-    async def _settle(self, claim: Claim, settling: PlannedSettlement) -> bool:
+    async def _settle(self, claim: Claim, planned: PlannedSettlement) -> bool:
         try:
-            return await self._settler.settle(claim, settling)
+            return await self._settler.settle(claim, planned)
         finally:
-            self._load.settle(claim)
+            self._in_flight.mark_settled(claim)
 
-    def bury_unread(self, claim: Claim) -> None:
-        """What nobody can decode is not delivered: it is buried as it lies there, and the others pass."""
-        failure = Failure("UndecodableBatch", claim.unreadable, Category.Validation)
+    def bury_undecodable(self, claim: Claim) -> None:
+        """Bury the raw bytes of a batch that cannot be decoded, without delivering it."""
+        failure = Failure("UndecodableBatch", claim.undecodable_reason, Category.Validation)
         letter = letters.failed_letter(claim, failure, self._assignment.group, self._clock())
-        self._log.warning("a batch of the source cannot be read and is buried as it is", message=claim.unreadable)
+        self._log.warning("source batch cannot be decoded, burying its bytes", message=claim.undecodable_reason)
         self._start(self._bury(claim, letter, Bury(Reason.Undecodable)))
 
-    def _carry_out(self, claim: Claim, failure: Failure, outcome: DeliveryOutcome, now: int) -> None:
+    def _apply_failure(self, claim: Claim, failure: Failure, outcome: DeliveryOutcome, now: int) -> None:
         letter = letters.failed_letter(claim, failure, self._assignment.group, now)
         chance = random.random()  # noqa: S311 - jitter needs no secrecy
-        verdict = decide(letter, self._policy, now, chance, outcome.retry_after, outcome.asked)
+        verdict = decide(letter, self._policy, now, chance, outcome.retry_after, outcome.requested_action)
         if isinstance(verdict, Retry):
             self._retry(claim, letter, verdict.at, now)
-        elif self._is_doubtful(letter, outcome, verdict) and self._doubts.hold(claim, self._open_for):
+        elif self._may_be_outage(letter, outcome, verdict) and self._unreached.hold(claim, self._hold_s):
             return
-        else:
-            self._end(claim, letter, verdict)
-
-    def _is_doubtful(self, letter: Letter, outcome: DeliveryOutcome, verdict: Bury | Discard) -> bool:
-        """True if it used up its attempts, and the last one did not reach the service.
-
-        A policy that allows one attempt, or names a maximum age, gets what it asks for.
-        """
-        is_exhausted = verdict.reason == Reason.AttemptsExhausted and letter.envelope.attempts > 1
-        return is_exhausted and outcome.sign is ServiceHealth.Down and self._policy.breaker.enabled
-
-    def _end(self, claim: Claim, letter: Letter, verdict: Bury | Discard) -> None:
-        if isinstance(verdict, Bury):
+        elif isinstance(verdict, Bury):
             self._start(self._bury(claim, letter, verdict))
         else:
             self._start(self._discard(claim, letter, verdict))
 
-    def _retry(self, claim: Claim, letter: Letter, at: int, now: int) -> None:
+    def _may_be_outage(self, letter: Letter, outcome: DeliveryOutcome, verdict: Bury | Discard) -> bool:
+        """True if the message used up its attempts and the last one did not reach the service.
+
+        A policy that allows one attempt, or sets a maximum age, is applied as it is.
+        """
+        is_exhausted = verdict.reason == Reason.AttemptsExhausted and letter.envelope.attempts > 1
+        return is_exhausted and outcome.service_health is ServiceHealth.Down and self._policy.breaker.enabled
+
+    def _retry(self, claim: Claim, letter: Letter, due_at: int, now: int) -> None:
         first = letter.envelope.first_failed_at or now
-        wait = PendingRetry(claim, letter, at)
-        # A parked letter is parked again: its count is then durable, which a note at the desk is not for it.
-        if claim.parked or at - first > self._inline:
-            self._start(self._park(wait))
+        pending = PendingRetry(claim, letter, due_at)
+        # Park a parked letter again: inline attempts are persisted only for source messages.
+        if claim.parked or due_at - first > self._inline_limit_ms:
+            self._start(self._park(pending))
             return
         claim.attempts, claim.first_failed_at = letter.envelope.attempts, first
-        self._desk.record_attempt(claim, claim.attempts, first)
-        metrics.RETRIES.labels(*self._where, "inline").inc()
-        longest = self.waits.add(wait, now, self.lanes.retries)
-        if longest is not None:
-            self._start(self._park(longest))
+        self._subscription.record_attempt(claim, claim.attempts, first)
+        metrics.RETRIES.labels(*self._labels, "inline").inc()
+        to_park = self.inline_retries.add(pending, now, self.queue.retries)
+        if to_park is not None:
+            self._start(self._park(to_park))
 
-    async def _park(self, wait: PendingRetry) -> None:
-        metrics.RETRIES.labels(*self._where, "parked").inc()
-        letter, at = wait.letter, wait.at
-        settling = PlannedSettlement(
-            Parked(letters.parked_message(letter, at), at), lambda: Parked(letters.parked_message(letters.without_failure_details(letter), at), at)
+    async def _park(self, pending: PendingRetry) -> None:
+        metrics.RETRIES.labels(*self._labels, "parked").inc()
+        letter, due_at = pending.letter, pending.due_at
+        planned = PlannedSettlement(
+            Parked(letters.parked_message(letter, due_at), due_at),
+            lambda: Parked(letters.parked_message(letters.without_failure_details(letter), due_at), due_at),
         )
-        await self._lay_down(wait.claim, settling)
+        await self._release_and_settle(pending.claim, planned)
 
     async def _bury(self, claim: Claim, letter: Letter, verdict: Bury) -> None:
-        if not await self._within_budget():
+        if not await self._wait_for_budget():
             return
-        box = self._box_of(letter)
+        box = self._dead_box_of(letter)
         compat = self._assignment.compat_headers
-        settling = PlannedSettlement(
+        planned = PlannedSettlement(
             Buried(box, letters.buried_message(letter, verdict.reason, compat)),
             lambda: Buried(box, letters.buried_message(letters.without_failure_details(letter), verdict.reason)),
         )
         self._gate.budget.spend(self._clock())
-        if await self._lay_down(claim, settling):
-            metrics.LETTERS_BURIED.labels(*self._where, verdict.reason, letter.envelope.failure.category).inc()
+        if await self._release_and_settle(claim, planned):
+            metrics.LETTERS_BURIED.labels(*self._labels, verdict.reason, letter.envelope.failure.category).inc()
 
-    async def _within_budget(self) -> bool:
+    async def _wait_for_budget(self) -> bool:
         while self._gate.budget.is_spent(self._clock()):
-            if await has_come(self.stopping, BUDGET_POLL_INTERVAL_S):
+            if await wait_for_event(self.stopping, BUDGET_POLL_INTERVAL_S):
                 return False
         return True
 
-    def _box_of(self, letter: Letter) -> str:
+    def _dead_box_of(self, letter: Letter) -> str:
         now = self._clock()
         own = self._assignment.boxes.dead
         return next((box for predicate, box in self._routes if predicate.matches(letter, now)), own)
 
     async def _discard(self, claim: Claim, letter: Letter, verdict: Discard) -> None:
-        if await self._lay_down(claim, PlannedSettlement(Discarded())):
-            metrics.LETTERS_DISCARDED.labels(*self._where, verdict.reason).inc()
-            self._log.warning("a message was discarded", id=letter.envelope.id, reason=verdict.reason)
+        if await self._release_and_settle(claim, PlannedSettlement(Discarded())):
+            metrics.LETTERS_DISCARDED.labels(*self._labels, verdict.reason).inc()
+            self._log.warning("message discarded", id=letter.envelope.id, reason=verdict.reason)
 
-    async def _lay_down(self, claim: Claim, settling: PlannedSettlement) -> bool:
-        self._decide(claim)
-        self._wake()
-        return await self._settle(claim, settling)
+    async def _release_and_settle(self, claim: Claim, planned: PlannedSettlement) -> bool:
+        self._release(claim)
+        self._on_available()
+        return await self._settle(claim, planned)

@@ -1,10 +1,11 @@
-"""May the courier deliver now, and if not, why? Everything that pauses it comes together here.
+"""Decide whether the courier may deliver now, and if not, why. Every cause of a pause meets here.
 
-In the order a user should hear it: the gate of `live.json` (capacity, suspend), a fault of the target (address, DNS,
-TLS), a box that refuses, the open circuit, the spent error budget. A fault lets one probe out at a time, an open
-circuit up to five, each time with other messages; what fails meanwhile does not count as an attempt. One exception: a
-probe on which the application itself broke (500, not 502 to 504) counts for its message. Otherwise a queue that starts
-with nothing but bad messages would never move; an application that is broken as a whole costs one attempt a probe.
+The causes in the order they are reported: the pause in `live.json` (capacity, suspend), a fault of the target (address,
+DNS, TLS), a box that refuses a settlement, the open circuit, the spent error budget. A fault permits one probe at a
+time, an open circuit up to five, each with other messages; a failure during a pause does not count as an attempt. One
+exception: a probe that made the application itself fail (500, not 502 to 504) counts for its message. Otherwise a queue
+that starts with only bad messages would never move. An application that fails on every message costs one attempt a
+probe.
 """
 
 from collections.abc import Callable, Hashable
@@ -22,94 +23,94 @@ MAX_FAULT_PAUSE_MS = 30_000
 
 
 class Permit(Enum):
-    """Leave to deliver."""
+    """The permission to deliver one message."""
 
-    Usual = "usual"
+    Normal = "normal"
     Probe = "probe"
 
 
 @dataclass(slots=True)
 class TargetFault:
-    """Trouble of the target that every message would meet."""
+    """A problem of the target that every message would meet."""
 
     reason: str
     message: str
-    wait: int
-    until: int
+    pause_ms: int
+    next_probe_at: int
 
 
 class Gate:
-    """The state of all that pauses; told the time, it sleeps never."""
+    """The state of everything that pauses a courier. It takes the time as an argument and never sleeps."""
 
-    def __init__(self, policy: Policy, paused: Callable[[], str] = str) -> None:
+    def __init__(self, policy: Policy, operator_pause: Callable[[], str] = str) -> None:
         self.breaker = CircuitBreaker(policy.breaker)
         self.budget = ErrorBudget(policy.budget)
-        self._asked = paused
+        self._operator_pause = operator_pause
         self._fault: TargetFault | None = None
         self._refusals: dict[int, tuple[str, str]] = {}
 
-    def why(self, now: int) -> tuple[str, str]:
-        """Reason and sentence of the pause; nothing when it is open."""
-        asked = self._asked()
-        if asked:
-            return asked, "paused by the operator"
+    def pause_reason(self, now: int) -> tuple[str, str]:
+        """Return the reason and the message of the pause; two empty strings if the gate is open."""
+        operator_pause = self._operator_pause()
+        if operator_pause:
+            return operator_pause, "The operator pauses the queue; its conditions say why."
         if self._fault is not None:
             return self._fault.reason, self._fault.message
         if self._refusals:
             return next(iter(self._refusals.values()))
         if not self.breaker.may_deliver():
-            return Reason.CircuitOpen, "deliveries fail; a few probes at a time until the service takes one"
+            return Reason.CircuitOpen, "Deliveries fail. The courier sends a few probes until the service accepts one."
         if self.budget.is_spent(now):
-            return Reason.ErrorBudgetSpent, "as many letters died as the error budget allows"
+            return Reason.ErrorBudgetSpent, "As many letters were buried as the errorBudget of the RetryPolicy allows."
         return "", ""
 
-    def ask(self, now: int, lanes: KeyOrderedQueue) -> Permit | None:
-        """Leave for one delivery of what may go now."""
-        reason, _ = self.why(now)
+    def acquire(self, now: int, queue: KeyOrderedQueue) -> Permit | None:
+        """Return a permit for one delivery from the queue, or None while nothing may be delivered."""
+        reason, _ = self.pause_reason(now)
         if not reason:
-            return Permit.Usual
+            return Permit.Normal
         if self._fault is not None and reason == self._fault.reason:
             return self._probe_fault(now, self._fault)
-        if reason == Reason.CircuitOpen and self.breaker.may_probe(now, is_fresh=lanes.has_fresh):
+        if reason == Reason.CircuitOpen and self.breaker.may_probe(now, is_fresh=queue.has_fresh):
             return Permit.Probe
         return None
 
     @staticmethod
     def _probe_fault(now: int, fault: TargetFault) -> Permit | None:
-        if now < fault.until:
+        if now < fault.next_probe_at:
             return None
-        fault.until = now + MAX_FAULT_PAUSE_MS  # no second probe before this one is heard of
+        fault.next_probe_at = now + MAX_FAULT_PAUSE_MS  # no second probe before the outcome of this one
         return Permit.Probe
 
-    def wants_probe(self, now: int) -> bool:
-        """True if it is shut in a way that only a delivery can open."""
-        reason, _ = self.why(now)
+    def needs_probe(self, now: int) -> bool:
+        """True if only a delivery can end the pause."""
+        reason, _ = self.pause_reason(now)
         return reason == Reason.CircuitOpen or (self._fault is not None and reason == self._fault.reason)
 
-    def record(self, outcome: DeliveryOutcome, leave: Permit, now: int, message: Hashable, *, is_first: bool) -> bool:
-        """Take note of an outcome; True if it counts as an attempt. `is_first`: the message was never tried before."""
+    def record(self, outcome: DeliveryOutcome, permit: Permit, now: int, message: Hashable, *, is_first: bool) -> bool:
+        """Record an outcome; True if it counts as an attempt. `is_first`: the message was never tried before."""
         if outcome.fault:
-            self._blame(outcome, leave, now)
+            self._record_fault(outcome, permit, now)
             return False
         self._fault = None
-        was_closed, sign = self.breaker.may_deliver(), outcome.sign
-        if leave is Permit.Probe:
-            self.breaker.record_probe(sign, now, is_fresh=is_first)
+        was_closed, health = self.breaker.may_deliver(), outcome.service_health
+        if permit is Permit.Probe:
+            self.breaker.record_probe(health, now, is_fresh=is_first)
         else:
-            self.breaker.record(sign, message, now, is_first=is_first)
-        return sign is ServiceHealth.Up or was_closed or (leave is Permit.Probe and outcome.may_be_poison)
+            self.breaker.record(health, message, now, is_first=is_first)
+        return health is ServiceHealth.Up or was_closed or (permit is Permit.Probe and outcome.may_be_poison)
 
-    def _blame(self, outcome: DeliveryOutcome, leave: Permit, now: int) -> None:
-        if self._fault is not None and leave is Permit.Usual:
-            return  # it was on its way when the first one failed
-        wait = min(self._fault.wait * 2, MAX_FAULT_PAUSE_MS) if self._fault else INITIAL_FAULT_PAUSE_MS
+    def _record_fault(self, outcome: DeliveryOutcome, permit: Permit, now: int) -> None:
+        if self._fault is not None and permit is Permit.Normal:
+            return  # this delivery began before the fault was known
+        pause_ms = min(self._fault.pause_ms * 2, MAX_FAULT_PAUSE_MS) if self._fault else INITIAL_FAULT_PAUSE_MS
         message = outcome.failure.message if outcome.failure else ""
-        self._fault = TargetFault(outcome.fault, message, wait, now + wait)
+        self._fault = TargetFault(outcome.fault, message, pause_ms, now + pause_ms)
 
-    def refused(self, claim: object, reason: str, message: str) -> None:
-        """A box does not take what a claim became."""
+    def add_refusal(self, claim: object, reason: str, message: str) -> None:
+        """Pause because a box refuses the settlement of a claim."""
         self._refusals[id(claim)] = (reason, message)
 
-    def taken(self, claim: object) -> None:
-        """It did after all, or the claim is no longer ours."""
+    def clear_refusal(self, claim: object) -> None:
+        """Forget the refusal: the settlement is durable, or the claim was lost."""
         self._refusals.pop(id(claim), None)

@@ -1,4 +1,4 @@
-"""Inline waits: claims held in memory until their next try. Never more than half of the slots are held for one."""
+"""Inline retries: claims held in memory until their next attempt, at most half of the delivery slots."""
 
 import asyncio
 from collections.abc import Callable
@@ -10,41 +10,43 @@ from deadletter.core.letters import Letter
 
 @dataclass(slots=True, eq=False)
 class PendingRetry:
-    """A claim, the letter it would be if it were parked, and when it goes again."""
+    """A claim, the letter it becomes if it is parked instead, and when it is due."""
 
     claim: Claim
     letter: Letter
-    at: int
+    due_at: int
 
 
 class InlineRetries:
-    """Who waits, and until when."""
+    """Timers of pending retries; `retry` is called with a claim when it is due."""
 
-    def __init__(self, most: int, due: Callable[[Claim], None]) -> None:
-        self._most = max(most, 1)
-        self._due = due
+    def __init__(self, limit: int, retry: Callable[[Claim], None]) -> None:
+        self._limit = max(limit, 1)
+        self._retry = retry
         self._timers: dict[PendingRetry, asyncio.TimerHandle] = {}
 
     def __len__(self) -> int:
-        """How many wait."""
         return len(self._timers)
 
-    def add(self, wait: PendingRetry, now: int, ready: int) -> PendingRetry | None:
-        """Let it wait. Too many, counting the `ready` whose time has come: the longest comes back, to be parked."""
+    def add(self, pending: PendingRetry, now: int, ready: int) -> PendingRetry | None:
+        """Schedule a retry. If the limit is exceeded, remove and return the one due last, which is to be parked.
+
+        `ready` retries are due already and wait for a delivery slot; they count towards the limit.
+        """
         loop = asyncio.get_running_loop()
-        self._timers[wait] = loop.call_later(max(wait.at - now, 0) / 1000, self._ring, wait)
-        if len(self._timers) + ready <= self._most:
+        self._timers[pending] = loop.call_later(max(pending.due_at - now, 0) / 1000, self._on_due, pending)
+        if len(self._timers) + ready <= self._limit:
             return None
-        longest = max(self._timers, key=lambda one: one.at)
-        self._timers.pop(longest).cancel()
-        return longest
+        last = max(self._timers, key=lambda one: one.due_at)
+        self._timers.pop(last).cancel()
+        return last
 
-    def _ring(self, wait: PendingRetry) -> None:
-        del self._timers[wait]
-        self._due(wait.claim)
+    def _on_due(self, pending: PendingRetry) -> None:
+        del self._timers[pending]
+        self._retry(pending.claim)
 
-    def clear(self) -> None:
-        """Nobody waits any more; what they waited for is left unsettled."""
+    def cancel_all(self) -> None:
+        """Cancel all timers; the claims stay unsettled."""
         for timer in self._timers.values():
             timer.cancel()
         self._timers.clear()

@@ -6,12 +6,13 @@ from collections.abc import Callable, Sequence
 
 from deadletter import logs
 from deadletter.api.assignments import CourierAssignment
-from deadletter.brokers.connect import Secrets, mounted_secrets, open_broker
+from deadletter.brokers.connect import open_broker
 from deadletter.brokers.contract import Broker
 from deadletter.brokers.errors import BrokerError, Fenced
 from deadletter.brokers.types import SubscriptionSpec
 from deadletter.clock import now_ms
 from deadletter.core.names import retry_box_name
+from deadletter.net.secrets import Secrets, mounted_secrets
 from deadletter.workers import health, process
 from deadletter.workers.backoff import ExponentialDelay, wait_for_event
 from deadletter.workers.courier.courier import MAX_CLAIM_FAILURE_S, Courier
@@ -44,11 +45,9 @@ def subscription_spec(assignment: CourierAssignment, pod: str, was_open: bool = 
     )
 
 
-def delivery_for(
-    assignment: CourierAssignment, secrets: Secrets, resolver: Resolver = resolve_host
-) -> MessageDelivery:
+def delivery_for(assignment: CourierAssignment, secrets: Secrets, resolver: Resolver = resolve_host) -> MessageDelivery:
     """Return the delivery to the service of an assignment."""
-    timeout_s = assignment.policy.policy().timeout / 1000
+    timeout_s = assignment.policy.to_policy().timeout / 1000
     return open_delivery(
         assignment.delivery.http, assignment.url, timeout_s, secrets, assignment.allow, resolver=resolver
     )
@@ -129,7 +128,7 @@ class CourierProcess:
             self._was_open = True
             courier = Courier(assignment, subscription, delivery, lambda: self._live.current.paused)
             labels = (assignment.namespace, assignment.queue)
-            timeout_s = assignment.policy.policy().timeout / 1000
+            timeout_s = assignment.policy.to_policy().timeout / 1000
             self._reporter = StatusReporter(courier, subscription, pod, labels, now_ms, timeout_s)
             reporting = asyncio.ensure_future(self._reporter.run())
             self._broker_problem = ""

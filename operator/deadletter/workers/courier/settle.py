@@ -1,8 +1,8 @@
-"""Settlements until they are durable: whatever a box says, a claim is never skipped.
+"""Settle claims until the settlement is durable: a claim is never skipped, whatever the broker refuses.
 
-When a box refuses, the claim stays in our hands, the gate hears why (and says it), and the same settlement is tried
-again with a growing pause. A letter that is too large is tried once more with a smaller envelope, then held: only a
-human can make the box larger or take the message away.
+When a box refuses a settlement, the courier keeps the claim, the gate pauses with the reason, and the same settlement
+is tried again with a growing delay. A letter that is too large is tried once more without the details of its failure,
+then held: the user must raise the size limit of the box or remove the message.
 """
 
 import asyncio
@@ -14,64 +14,56 @@ from deadletter.brokers.contract import Subscription
 from deadletter.brokers.errors import BrokerError, Fenced, TooLarge
 from deadletter.brokers.types import Claim, Settlement
 from deadletter.workers import metrics
+from deadletter.workers.backoff import ExponentialDelay, wait_for_event
 from deadletter.workers.courier.gate import Gate
 
 INITIAL_DELAY_S = 0.25
 MAX_DELAY_S = 10.0
+MAX_ERROR_CHARS = 1024
 
 
-async def has_come(event: asyncio.Event, seconds: float) -> bool:
-    """Did it come within this time?"""
-    try:
-        async with asyncio.timeout(seconds):
-            return await event.wait()
-    except TimeoutError:
-        return False
-
-
-@dataclass(slots=True)
+@dataclass(slots=True, frozen=True)
 class PlannedSettlement:
-    """A settlement, and a smaller one for a box that finds it too large."""
+    """A settlement, and a smaller one in case the box finds it too large."""
 
-    how: Settlement
-    smaller: Callable[[], Settlement] | None = None
+    settlement: Settlement
+    make_smaller: Callable[[], Settlement] | None = None
 
 
 class Settler:
-    """Settles at one desk."""
+    """Settles the claims of one subscription, with retries."""
 
-    def __init__(self, desk: Subscription, gate: Gate, stopping: asyncio.Event, namespace: str, queue: str) -> None:
-        self._stopping = stopping
-        self._desk = desk
-        self._gate = gate
-        self._where = (namespace, queue)
+    def __init__(
+        self, subscription: Subscription, gate: Gate, stopping: asyncio.Event, namespace: str, queue: str
+    ) -> None:
+        self._subscription, self._gate, self._stopping = subscription, gate, stopping
+        self._labels = (namespace, queue)
         self._log = logs.get(__name__)
 
-    async def settle(self, claim: Claim, settling: PlannedSettlement) -> bool:
-        """Returns when it is durable: True; or when it is no longer ours, or refused while we stop: False."""
-        pause = INITIAL_DELAY_S
+    async def settle(self, claim: Claim, planned: PlannedSettlement) -> bool:
+        """Return True when the settlement is durable; False if the claim was lost, or refused while stopping."""
+        delay = ExponentialDelay(INITIAL_DELAY_S, MAX_DELAY_S)
         try:
-            while self._desk.holds(claim):
+            while self._subscription.holds(claim):
                 try:
-                    await self._desk.settle(claim, settling.how)
+                    await self._subscription.settle(claim, planned.settlement)
                 except Fenced:
                     return False
                 except BrokerError as error:
-                    if isinstance(error, TooLarge) and settling.smaller is not None:
-                        settling = PlannedSettlement(settling.smaller())
+                    if isinstance(error, TooLarge) and planned.make_smaller is not None:
+                        planned = PlannedSettlement(planned.make_smaller())
                         continue
-                    self._refused(claim, error)
-                    if await has_come(self._stopping, pause):
+                    self._report_refusal(claim, error)
+                    if await wait_for_event(self._stopping, delay.next()):
                         return False
-                    pause = min(pause * 2, MAX_DELAY_S)
                 else:
                     return True
             return False
         finally:
-            self._gate.taken(claim)
+            self._gate.clear_refusal(claim)
 
-    def _refused(self, claim: Claim, error: BrokerError) -> None:
-        reason = type(error).__name__
-        metrics.SETTLEMENTS_REFUSED.labels(*self._where, reason).inc()
-        self._log.warning("a settlement was refused; it is tried again", reason=reason, message=str(error)[:1024])
-        self._gate.refused(claim, reason, str(error)[:1024])
+    def _report_refusal(self, claim: Claim, error: BrokerError) -> None:
+        reason, message = type(error).__name__, str(error)[:MAX_ERROR_CHARS]
+        metrics.SETTLEMENTS_REFUSED.labels(*self._labels, reason).inc()
+        self._log.warning("settlement refused, retrying", reason=reason, message=message)
+        self._gate.add_refusal(claim, reason, message)

@@ -1,96 +1,102 @@
-"""What a courier says of itself: to the ledger on change and every 30 s, to Prometheus, to the kubelet."""
+"""Report the state of a courier: to the ledger on change and every 30 s, to Prometheus, to the liveness probe."""
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import replace
 
 from deadletter import logs
 from deadletter.brokers.contract import Subscription
-from deadletter.brokers.errors import BrokerError
 from deadletter.core.heartbeats import WorkerStatus
 from deadletter.workers import metrics
 from deadletter.workers.courier.courier import Courier
+from deadletter.workers.status import StatusWriter
 
 POLL_INTERVAL_S = 1.0
-HEARTBEAT_INTERVAL_MS = 30_000
 STUCK_AFTER_S = 300.0
+MAX_ERROR_CHARS = 1024
 
 
 class StatusReporter:
-    """Watches a courier and speaks for it."""
+    """Watches one courier, writes its heartbeat and metrics, and notices when it is stuck."""
 
     def __init__(
         self,
         courier: Courier,
-        desk: Subscription,
+        subscription: Subscription,
         pod: str,
-        where: tuple[str, str],
+        labels: tuple[str, str],
         clock: Callable[[], int],
         timeout_s: float,
     ) -> None:
-        self._courier, self._desk, self._pod, self._where, self._clock = courier, desk, pod, where, clock
-        self._said = WorkerStatus(pod, at=-HEARTBEAT_INTERVAL_MS)
-        self._reason = ""
-        self._patience = max(STUCK_AFTER_S, 2 * timeout_s)
-        self._moves = -1
+        self._courier, self._subscription, self._pod = courier, subscription, pod
+        self._labels, self._clock = labels, clock
+        self._writer = StatusWriter(subscription.report_status)
+        self._logged_reason = ""
+        self._exported_reason = ""
+        self._stuck_after_s = max(STUCK_AFTER_S, 2 * timeout_s)
+        self._progress_count = -1
+        self._progress_at = 0.0
         self._lag = 0
         self._lost = 0
-        self._moved_at = 0.0
         self._log = logs.get(__name__)
 
-    def word(self) -> WorkerStatus:
-        """How it stands now."""
+    def status(self) -> WorkerStatus:
+        """Return the current status."""
         now = self._clock()
-        reason, message = self._why(now)
-        return WorkerStatus(self._pod, self._courier.gate.breaker.state, reason, message, self._desk.parked, now)
+        reason, message = self._pause_reason(now)
+        circuit = self._courier.gate.breaker.state
+        return WorkerStatus(self._pod, circuit, reason, message, self._subscription.parked_letters, now)
 
-    def _why(self, now: int) -> tuple[str, str]:
-        """Reason and sentence of the pause; without one, of a partition that is shut while others are worked on."""
-        reason, message = self._courier.gate.why(now)
-        shut = self._desk.blocked_by
-        if reason or shut is None:
+    def _pause_reason(self, now: int) -> tuple[str, str]:
+        """Return the reason of the pause, else why a partition is blocked while others are worked on."""
+        reason, message = self._courier.gate.pause_reason(now)
+        blocked_by = self._subscription.blocked_by
+        if reason or blocked_by is None:
             return reason, message
-        return type(shut).__name__, str(shut)[:1024]
+        return type(blocked_by).__name__, str(blocked_by)[:MAX_ERROR_CHARS]
 
-    async def speak(self) -> None:
-        """Until cancelled."""
+    async def run(self) -> None:
+        """Report until cancelled."""
         while True:
-            self._measure()
-            await self._say(self.word())
+            self._export_metrics()
+            status = self.status()
+            self._log_pause(status)
+            await self._writer.write(status)
             await asyncio.sleep(POLL_INTERVAL_S)
 
-    async def _say(self, word: WorkerStatus) -> None:
-        same = replace(word, at=0, parked=0) == replace(self._said, at=0, parked=0)
-        if same and 0 <= word.at - self._said.at < HEARTBEAT_INTERVAL_MS:  # a clock that was put back is no reason to be silent
+    def _log_pause(self, status: WorkerStatus) -> None:
+        if status.paused == self._logged_reason:
             return
-        if word.paused != self._said.paused:
-            self._log.info("paused" if word.paused else "working", reason=word.paused, message=word.message)
-        try:
-            await self._desk.report_status(word)
-        except BrokerError as error:
-            self._log.warning("the ledger did not take the courier's word", reason=type(error).__name__)
+        self._logged_reason = status.paused
+        if status.paused:
+            self._log.info("courier paused", reason=status.paused, message=status.message)
         else:
-            self._said = word
+            self._log.info("courier resumed")
 
-    def _measure(self) -> None:
-        gate, where = self._courier.gate, self._where
-        reason, _ = self._why(self._clock())
-        metrics.COURIER_LAG.labels(*where).set(self._desk.lag)
-        metrics.RETRIES_PARKED.labels(*where).set(self._desk.parked)
-        metrics.PARKED_LETTERS_LOST.labels(*where).inc(self._desk.lost - self._lost)
-        self._lost = self._desk.lost
-        metrics.COURIER_IN_FLIGHT.labels(*where).set(self._courier.in_flight)
-        metrics.CIRCUIT_OPEN.labels(*where).set(gate.breaker.state != "Closed")
-        if self._reason and self._reason != reason:
-            metrics.COURIER_PAUSED.labels(*where, self._reason).set(0)
+    def _export_metrics(self) -> None:
+        subscription, labels = self._subscription, self._labels
+        reason, _ = self._pause_reason(self._clock())
+        metrics.COURIER_LAG.labels(*labels).set(subscription.lag)
+        metrics.RETRIES_PARKED.labels(*labels).set(subscription.parked_letters)
+        metrics.PARKED_LETTERS_LOST.labels(*labels).inc(subscription.lost_letters - self._lost)
+        self._lost = subscription.lost_letters
+        metrics.COURIER_IN_FLIGHT.labels(*labels).set(self._courier.deliveries_in_flight)
+        metrics.CIRCUIT_OPEN.labels(*labels).set(self._courier.gate.breaker.state != "Closed")
+        if self._exported_reason and self._exported_reason != reason:
+            metrics.COURIER_PAUSED.labels(*labels, self._exported_reason).set(0)
         if reason:
-            metrics.COURIER_PAUSED.labels(*where, reason).set(1)
-        self._reason = reason
+            metrics.COURIER_PAUSED.labels(*labels, reason).set(1)
+        self._exported_reason = reason
 
-    def stuck(self, now: float) -> str:
-        """The watchdog: lag grows, nothing moves for minutes and nothing pauses it. `now` in seconds."""
-        moves = self._courier.load.moves
-        if moves != self._moves or self._why(self._clock())[0] or self._desk.lag <= self._lag:
-            self._moves, self._lag, self._moved_at = moves, self._desk.lag, now
+    def stuck_reason(self, now: float) -> str:
+        """Return why the courier counts as stuck, or nothing: lag grows for minutes without progress or a pause.
+
+        `now` is monotonic, in seconds.
+        """
+        progress_count, lag = self._courier.in_flight.progress_count, self._subscription.lag
+        if progress_count != self._progress_count or self._pause_reason(self._clock())[0] or lag <= self._lag:
+            self._progress_count, self._lag, self._progress_at = progress_count, lag, now
             return ""
-        return "nothing moves although the lag grows" if now - self._moved_at > self._patience else ""
+        return "the courier makes no progress although its lag grows" if self._is_overdue(now) else ""
+
+    def _is_overdue(self, now: float) -> bool:
+        return now - self._progress_at > self._stuck_after_s

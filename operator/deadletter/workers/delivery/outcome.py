@@ -21,7 +21,7 @@ class DeliveryOutcome:
     retry_after: int | None = None  # milliseconds that the service asks to wait
     requested_action: str | None = None  # retry, bury or discard, if the service asks for one
     fault: str = ""
-    is_success: bool = False  # the service reported success, although it may also request an action
+    has_success_status: bool = False  # set even if the service also requests an action
 
     @property
     def service_health(self) -> ServiceHealth:
@@ -32,6 +32,11 @@ class DeliveryOutcome:
         if failure.category is Category.Network or failure.status in OUTAGE_STATUSES:
             return ServiceHealth.Down
         return ServiceHealth.Failed
+
+    @property
+    def is_accepted(self) -> bool:
+        """True if the service accepted the message, also if it requests an action for it."""
+        return self.failure is None or self.has_success_status
 
     @property
     def is_answered(self) -> bool:
@@ -54,7 +59,7 @@ class DeliveryOutcome:
         return "delivered" if self.failure is None else "failed"
 
 
-DELIVERED_OUTCOME = DeliveryOutcome(is_success=True)
+DELIVERED_OUTCOME = DeliveryOutcome(has_success_status=True)
 
 
 def outcome_of_courier_error(origin: str) -> DeliveryOutcome:

@@ -15,16 +15,15 @@ from deadletter.workers.exit_status import NEEDS_INTERVENTION, ExitStatus, statu
 from deadletter.workers.health import ProbeHandlers, serve_probes
 from deadletter.workers.live_config import LiveConfigFile
 from deadletter.workers.redrive.redriver import Redriver
-from deadletter.workers.replay.main import follow_live_config
 
 
 async def _connect_and_run(
     assignment: RedriveAssignment, environment: WorkerEnvironment, stop: asyncio.Event
 ) -> ExitStatus:
-    live = LiveConfigFile(environment.assignments)
-    secrets = mounted_secrets(environment.secrets)
+    live = LiveConfigFile(environment.assignment_dir)
+    secrets = mounted_secrets(environment.secrets_dir)
     try:
-        async with open_broker(assignment.broker, secrets, assignment.allow) as broker, follow_live_config(live):
+        async with open_broker(assignment.broker, secrets, assignment.allow) as broker, live.refreshing():
             redriver = Redriver(assignment, broker, stop, now_ms, lambda: live.current.paused, environment.pod)
             return await redriver.run()
     except PredicateError as error:
@@ -37,13 +36,13 @@ async def run_worker(stop: asyncio.Event) -> int:
     """Read the assignment, run the redriver, write the termination message; the exit code is 0 after a stop."""
     environment = WorkerEnvironment.from_environment()
     try:
-        assignment = environment.read(RedriveAssignment)
+        assignment = environment.read_assignment(RedriveAssignment)
     except AssignmentError as error:
-        environment.terminate("InvalidSpec", str(error))
+        environment.write_termination_message("InvalidSpec", str(error))
         return NEEDS_INTERVENTION
     async with serve_probes(ProbeHandlers(), environment.health_port):
         status = await _connect_and_run(assignment, environment, stop)
-    environment.terminate(str(status.reason), status.message)
+    environment.write_termination_message(str(status.reason), status.message)
     return 0 if stop.is_set() else status.code
 
 

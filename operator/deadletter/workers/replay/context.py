@@ -15,7 +15,7 @@ from deadletter.workers.replay.batch import LetterResult, ReplayBatch, add_expir
 from deadletter.workers.replay.explicit_ids import ExplicitOffsets
 from deadletter.workers.replay.publication import PublicationBuilder
 from deadletter.workers.replay.session import PartitionSession
-from deadletter.workers.replay.sinks import Carrier
+from deadletter.workers.replay.sinks import Sink
 
 # Action of the spec: the field of the progress that counts taken letters, and how they are settled.
 COUNTER_AND_SETTLEMENT = {
@@ -73,7 +73,7 @@ class ReplayContext:
     tokens: TokenBucket
     in_flight_limit: InFlightLimit
     current_rate: Callable[[], Rate | None]
-    sink: Carrier | None
+    sink: Sink | None
     quota: MatchQuota
     explicit_offsets: ExplicitOffsets | None
     clock: Callable[[], int]

@@ -19,7 +19,7 @@ def was_sent_by(envelope: Envelope, uid: str, produced: PublishedPositions) -> b
 def was_produced(envelope: Envelope, produced: PublishedPositions) -> bool:
     """True if the letter was published where it was last consumed, or, if passed on since then, at its origin."""
     return any(
-        produced.holds(place.topic, place.partition or 0, place.offset)
+        produced.contains(place.topic, place.partition or 0, place.offset)
         for place in (envelope.hop, envelope.origin)
         if place.topic is not None and place.offset is not None
     )

@@ -4,9 +4,8 @@ exit_status.py lists the exit codes; the Job of the Replay decides by them wheth
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager
-from pathlib import Path
+from collections.abc import Callable, Mapping
+from contextlib import AsyncExitStack
 
 from deadletter import logs
 from deadletter.api.assignments import Boxes, ReplayAssignment
@@ -22,6 +21,7 @@ from deadletter.core.replay_progress import Span
 from deadletter.net.secrets import Secrets, mounted_secrets
 from deadletter.workers import metrics, process
 from deadletter.workers.backoff import RetryBudget, wait_for_event
+from deadletter.workers.delivery.open import open_delivery
 from deadletter.workers.environment import AssignmentError, WorkerEnvironment
 from deadletter.workers.exit_status import (
     COUNT_FIELDS,
@@ -37,21 +37,20 @@ from deadletter.workers.replay.context import MatchQuota, ReplayContext, build_s
 from deadletter.workers.replay.explicit_ids import PreviewNotFound, explicit_offsets
 from deadletter.workers.replay.publication import PublicationBuilder
 from deadletter.workers.replay.run import STOP_REQUESTED, ReplayRun
-from deadletter.workers.replay.services import open_service
 from deadletter.workers.replay.session import (
     PartitionSession,
     ReadOnlySession,
     WritingSession,
     metrics_recorder,
 )
-from deadletter.workers.replay.sinks import BrokerCarrier, Carrier, Undelivered
+from deadletter.workers.replay.sinks import SERVICE_TIMEOUT_S, BrokerSink, ServiceSink, Sink, Undelivered
 
 
 async def run_replay(
     assignment: ReplayAssignment,
     broker: Broker,
     stop: asyncio.Event,
-    sink: Carrier | None = None,
+    sink: Sink | None = None,
     rate: Callable[[], Rate | None] = lambda: None,
 ) -> ExitStatus:
     """Run the Replay on an open broker, or continue it; every end, also an error, is an exit status."""
@@ -75,7 +74,7 @@ async def _prepare(
     assignment: ReplayAssignment,
     broker: Broker,
     stop: asyncio.Event,
-    sink: Carrier | None,
+    sink: Sink | None,
     rate: Callable[[], Rate | None],
 ) -> tuple[ReplayRun, tuple[Span, ...]] | None:
     """Return the run and its window when the broker answers; None if the stop came first."""
@@ -117,7 +116,7 @@ async def _build_context(
     assignment: ReplayAssignment,
     broker: Broker,
     sessions: list[PartitionSession],
-    sink: Carrier | None,
+    sink: Sink | None,
     rate: Callable[[], Rate | None],
     stop: asyncio.Event,
 ) -> ReplayContext:
@@ -151,40 +150,32 @@ async def _build_context(
     )
 
 
-async def _open_sink(assignment: ReplayAssignment, secrets: Secrets, stack: AsyncExitStack) -> Carrier | None:
+async def open_sink(assignment: ReplayAssignment, secrets: Secrets, stack: AsyncExitStack) -> Sink | None:
     """Open the target if letters go to a service or another broker; the writer of a session reaches all others."""
     target = assignment.target
     if target.kind == "Service" and target.url:
         http = assignment.http or HttpDelivery(url=target.url)
-        return await stack.enter_async_context(open_service(target.url, http, secrets, assignment.allow))
+        delivery = open_delivery(http, target.url, SERVICE_TIMEOUT_S, secrets, assignment.allow)
+        stack.push_async_callback(delivery.close)
+        return ServiceSink(delivery)
     if target.broker is not None:
         other: Broker = await stack.enter_async_context(open_broker(target.broker, secrets, assignment.allow))
-        return BrokerCarrier(other, assignment.uid)
+        return BrokerSink(other, assignment.uid)
     return None
-
-
-@asynccontextmanager
-async def follow_live_config(live: LiveConfigFile) -> AsyncIterator[None]:
-    """Re-read live.json in the background while the block runs."""
-    task = asyncio.create_task(live.follow())
-    try:
-        yield
-    finally:
-        await process.cancel_and_wait(task)
 
 
 async def _connect_and_run(
     assignment: ReplayAssignment, environment: WorkerEnvironment, stop: asyncio.Event
 ) -> ExitStatus:
-    secrets = mounted_secrets(Path(environment.secrets))
-    live = LiveConfigFile(environment.assignments)
+    secrets = mounted_secrets(environment.secrets_dir)
+    live = LiveConfigFile(environment.assignment_dir)
     async with AsyncExitStack() as stack:
         try:
             broker = await stack.enter_async_context(open_broker(assignment.broker, secrets, assignment.allow))
-            sink = await _open_sink(assignment, secrets, stack)
+            sink = await open_sink(assignment, secrets, stack)
         except BrokerError as error:
             return status_of_broker_error(error)
-        await stack.enter_async_context(follow_live_config(live))
+        await stack.enter_async_context(live.refreshing())
         return await run_replay(assignment, broker, stop, sink, lambda: live.current.rate)
 
 
@@ -193,15 +184,15 @@ async def run_worker(stop: asyncio.Event) -> int:
     environment = WorkerEnvironment.from_environment()
     log = logs.get(__name__)
     try:
-        assignment = environment.read(ReplayAssignment)
+        assignment = environment.read_assignment(ReplayAssignment)
     except AssignmentError as error:
-        environment.terminate("InvalidSpec", str(error))
+        environment.write_termination_message("InvalidSpec", str(error))
         return NEEDS_INTERVENTION
     async with serve_probes(ProbeHandlers(registry=metrics.REPLAY_REGISTRY), environment.health_port):
         status = await _connect_and_run(assignment, environment, stop)
     counts = {name: count for name, count in status.counts.items() if name in COUNT_FIELDS}
     log.info("replay ended", replay=assignment.name, reason=str(status.reason), code=status.code, **counts)
-    environment.terminate(str(status.reason), status.message, **status.counts)
+    environment.write_termination_message(str(status.reason), status.message, **status.counts)
     return status.code
 
 

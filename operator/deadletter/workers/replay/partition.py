@@ -186,7 +186,7 @@ class PartitionReplay:
             await self._flush(self._span.end)
             return False
         limit = self._batch_limit()
-        self._granted = await context.tokens.take(limit) if context.publishes and limit else limit
+        self._granted = await context.tokens.acquire(limit) if context.publishes and limit else limit
         self._batch_started = time.monotonic()
         return self._granted > 0
 
@@ -213,7 +213,7 @@ class PartitionReplay:
         """Commit the batch and return the tokens that it did not use; `next_offset` is where the next one starts."""
         batch, self._batch = self._batch, ReplayBatch()
         if self._context.publishes:
-            self._context.tokens.give_back(max(0, self._granted - batch.taken))
+            self._context.tokens.refund(max(0, self._granted - batch.taken))
             self._granted = 0
         await self._commit(batch, next_offset)
 
@@ -224,9 +224,9 @@ class PartitionReplay:
             return
         context = self._context
         try:
-            async with context.in_flight_limit.of(batch.taken if context.publishes else 0):
+            async with context.in_flight_limit.reserve(batch.taken if context.publishes else 0):
                 if context.sink is not None and context.publishes:
-                    await context.sink.carry(batch.results)
+                    await context.sink.send(batch.results)
                 await self._session.commit(context.build_commit(progress, batch, next_offset))
         except TooLarge:
             await self._commit_halves(batch, next_offset)

@@ -17,7 +17,7 @@ from deadletter.workers.replay.context import ReplayContext
 from deadletter.workers.replay.failed_again import FailedAgainCounter
 from deadletter.workers.replay.partition import PartitionReplay, is_window_read
 from deadletter.workers.replay.session import PartitionSession
-from deadletter.workers.replay.sinks import BrokerCarrier, Undelivered
+from deadletter.workers.replay.sinks import BrokerSink, Undelivered
 
 WATCH_INTERVAL_S = 10.0
 STOP_REQUESTED = ExitStatus(
@@ -204,7 +204,7 @@ class ReplayRun:
         """
         if self._failed_again is None:
             sink = self._context.sink
-            target_broker = sink.broker if isinstance(sink, BrokerCarrier) else None
+            target_broker = sink.broker if isinstance(sink, BrokerSink) else None
             self._failed_again = FailedAgainCounter(
                 self._context.broker, self._context.assignment, self._window_ends(), target_broker
             )

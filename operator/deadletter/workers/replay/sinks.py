@@ -1,114 +1,108 @@
-"""Carriers bring publications where the mover cannot: to another broker or to a service. At least once, same id."""
+"""Sinks send publications where the partition writer cannot: to another broker or to a service.
+
+Delivery is at least once, with the same id each time.
+"""
 
 import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Protocol
 
-from deadletter.api.delivery import HttpDelivery
 from deadletter.brokers.contract import Broker
 from deadletter.brokers.types import Publication
 from deadletter.core import headers
-from deadletter.core.letters import Message, Place
-from deadletter.workers.delivery.http.client import HttpClient
-from deadletter.workers.delivery.http.errors import HttpError
-from deadletter.workers.delivery.http.request import DeliveryMetadata, RequestRenderer
+from deadletter.core.letters import Place
+from deadletter.workers.backoff import ExponentialDelay
+from deadletter.workers.delivery.base import DeliveryMetadata, MessageDelivery
+from deadletter.workers.delivery.outcome import DeliveryOutcome
 from deadletter.workers.replay.batch import LetterResult
 
-ATTEMPTS = 5
-FIRST_WAIT_S = 0.5
-SECONDS = 30.0
-IN_FLIGHT = 64
-AWAY = frozenset((408, 425, 429, 502, 503, 504))  # says nothing about the letter
+MAX_ATTEMPTS = 5
+INITIAL_DELAY_S = 0.5
+MAX_DELAY_S = 10.0
+SERVICE_TIMEOUT_S = 30.0
+MAX_IN_FLIGHT = 64
+RETRYABLE_STATUSES = frozenset((408, 425, 429, 502, 503, 504))  # they say nothing about the letter
 
 
 class Undelivered(Exception):
-    """The service does not answer, or answers that it cannot now; time may mend it."""
+    """The service cannot be reached or accepts nothing now; a later try may succeed."""
 
 
-class Carrier(Protocol):
-    """Carries a batch before it is settled."""
+class Sink(Protocol):
+    """Receives the publications of a batch before the batch is settled."""
 
-    async def carry(self, outcomes: Sequence[LetterResult]) -> None:
-        """All of it has arrived when this returns; an outcome may be marked as refused."""
+    async def send(self, results: Sequence[LetterResult]) -> None:
+        """Send the publications and return when all have arrived; marks the results that were refused."""
 
 
-class BrokerCarrier:
-    """To a box of another broker."""
+class BrokerSink:
+    """Publishes to a box of another broker."""
 
     def __init__(self, broker: Broker, uid: str) -> None:
         self.broker = broker
         self._uid = uid
 
-    async def carry(self, outcomes: Sequence[LetterResult]) -> None:
-        """Append them there; on Redis a letter that this Replay brought before is not repeated."""
-        publications = [self._named(outcome.publication) for outcome in outcomes if outcome.publication is not None]
+    async def send(self, results: Sequence[LetterResult]) -> None:
+        """Publish them; on Redis a letter that this Replay has sent before is not repeated."""
+        publications = [
+            self._with_unique_id(result.publication) for result in results if result.publication is not None
+        ]
         if publications:
             await self.broker.publish(publications)
 
-    def _named(self, publication: Publication) -> Publication:
-        """A box of the same name, on a third broker or made again, holds other letters at the same places."""
+    def _with_unique_id(self, publication: Publication) -> Publication:
+        # A box of the same name, on a third broker or created again, has other letters at the same offsets.
         place = publication.letter
         return replace(publication, letter=Place(f"{self._uid}/{place.box}", place.partition, place.offset))
 
 
-def _is_final(status: int, attempt: int) -> bool:
-    """Does this answer decide about the letter?"""
-    if status in AWAY:
+class ServiceSink:
+    """Delivers to a service, several letters at once."""
+
+    def __init__(self, delivery: MessageDelivery, max_in_flight: int = MAX_IN_FLIGHT) -> None:
+        self._delivery = delivery
+        self._slots = asyncio.Semaphore(max_in_flight)
+
+    async def send(self, results: Sequence[LetterResult]) -> None:
+        """Deliver them; Undelivered if the service does not answer for one of them in a few attempts.
+
+        A letter that makes the service fail every time is refused, like one that the service rejects.
+        """
+        deliveries = (self._deliver(result, result.publication) for result in results if result.publication is not None)
+        for error in await asyncio.gather(*deliveries, return_exceptions=True):
+            if isinstance(error, BaseException):
+                raise error
+
+    async def _deliver(self, result: LetterResult, publication: Publication) -> None:
+        delay = ExponentialDelay(INITIAL_DELAY_S, MAX_DELAY_S)
+        async with self._slots:
+            for attempt in range(1, MAX_ATTEMPTS + 1):
+                metadata = _delivery_metadata(result, publication, attempt)
+                outcome = await self._delivery.attempt(publication.message, metadata)
+                if _is_final(outcome, attempt):
+                    result.is_refused = not outcome.is_accepted
+                    return
+                if attempt < MAX_ATTEMPTS:
+                    await asyncio.sleep(delay.next())
+        raise Undelivered(f"The service did not accept or reject a letter in {MAX_ATTEMPTS} attempts.")
+
+
+def _is_final(outcome: DeliveryOutcome, attempt: int) -> bool:
+    """True if the outcome decides about the letter; Undelivered if the target itself has a fault."""
+    failure = outcome.failure
+    if outcome.is_accepted or failure is None:
+        return True
+    if outcome.fault:
+        raise Undelivered(f"The service cannot be reached: {failure.message}.")
+    if failure.status is None or failure.status in RETRYABLE_STATUSES:
         return False
-    return status < 500 or attempt == ATTEMPTS
+    return failure.status < 500 or attempt == MAX_ATTEMPTS
 
 
-def _waybill(outcome: LetterResult, publication: Publication, attempt: int) -> DeliveryMetadata:
-    """As a courier's: where the message first came from, or, where that is not known, where its letter lies."""
-    known, origin, place = headers.read_headers(dict(publication.message.headers)), outcome.origin, publication.letter
+def _delivery_metadata(result: LetterResult, publication: Publication, attempt: int) -> DeliveryMetadata:
+    """Return the same metadata as a courier: the origin of the message, or the place of its letter if unknown."""
+    known, origin, place = headers.read_headers(dict(publication.message.headers)), result.origin, publication.letter
     if origin is not None and origin.topic is not None and origin.offset is not None:
         place = Place(origin.topic, origin.partition or 0, origin.offset)
     return DeliveryMetadata(known.id or place.id, place, attempt, origin.timestamp if origin is not None else None)
-
-
-class ServiceCarrier:
-    """Straight to one subscriber."""
-
-    def __init__(
-        self, client: HttpClient, http: HttpDelivery, requests: RequestRenderer, in_flight: int = IN_FLIGHT
-    ) -> None:
-        self._client = client
-        self._http = http
-        self._requests = requests
-        self._slots = asyncio.Semaphore(in_flight)
-
-    async def carry(self, outcomes: Sequence[LetterResult]) -> None:
-        """Deliver them, several at once; Undelivered when the service is away for one in all of a few attempts.
-
-        One that it breaks at every time is refused, as one that it does not want.
-        """
-        sent = await asyncio.gather(
-            *(self._deliver(outcome) for outcome in outcomes if outcome.publication is not None),
-            return_exceptions=True,
-        )
-        for fault in sent:
-            if isinstance(fault, BaseException):
-                raise fault
-
-    async def _deliver(self, outcome: LetterResult) -> None:
-        if outcome.publication is None:
-            return
-        async with self._slots:
-            for attempt in range(1, ATTEMPTS + 1):
-                status = await self._send(outcome.publication.message, _waybill(outcome, outcome.publication, attempt))
-                if status is not None and _is_final(status, attempt):
-                    outcome.is_refused = not self._http.is_success(status)
-                    return
-                if attempt < ATTEMPTS:
-                    await asyncio.sleep(FIRST_WAIT_S * 2 ** (attempt - 1))
-        raise Undelivered("The service took a letter in none of a few attempts.")
-
-    async def _send(self, message: Message, waybill: DeliveryMetadata) -> int | None:
-        head = self._requests.head(message, waybill)
-        try:
-            return (await self._client.exchange(head, message.value or b"", SECONDS)).status
-        except HttpError as error:
-            if error.is_of_queue:
-                raise Undelivered(str(error)) from error
-            return None

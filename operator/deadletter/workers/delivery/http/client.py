@@ -31,8 +31,8 @@ CONNECT_TIMEOUT_S = 10.0
 
 def http_error_of(error: Exception) -> HttpError:
     """Convert an error of connecting; the text names no address."""
-    if sentence := certificate_problem(error):
-        return CertificateRejected(sentence)
+    if problem := certificate_problem(error):
+        return CertificateRejected(problem)
     if isinstance(error, ssl.SSLError):
         return TlsError("the TLS handshake failed")
     if isinstance(error, TimeoutError):

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from deadletter import clock
 from deadletter.api.base import Tls
 from deadletter.api.delivery import HttpDelivery
-from deadletter.net.secrets import Secrets, read_tls_files
 from deadletter.core.letters import Message
+from deadletter.net.secrets import Secrets, read_tls_files
 from deadletter.net.tls import UnreadableCertificate, client_context
 from deadletter.workers.delivery.base import DeliveryMetadata
 from deadletter.workers.delivery.http.client import HttpClient
@@ -36,11 +36,9 @@ def open_http_client(url: str, tls: Tls | None, secrets: Secrets, resolver: Guar
     except KeyError as error:
         raise TlsError("a Secret named in delivery.http.tls does not exist or lacks its key") from error
     try:
-        tls_context = client_context(
-            *files, verify=not (tls and tls.insecure_skip_verify), alpn=ALPN_PROTOCOLS
-        )
+        tls_context = client_context(*files, verify=not (tls and tls.insecure_skip_verify), alpn=ALPN_PROTOCOLS)
     except UnreadableCertificate as error:
-        raise TlsError(str(error)) from error
+        raise TlsError(f"{error}: check the Secrets named in delivery.http.tls") from error
     return HttpClient(parsed, resolver, tls_context)
 
 

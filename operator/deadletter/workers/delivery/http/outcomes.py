@@ -27,7 +27,7 @@ def outcome_of_response(response: Response, *, is_success: bool, now: int) -> De
         failure,
         parse_retry_after(response.headers.get("retry-after"), now),
         action if action in REQUESTABLE_ACTIONS else None,
-        is_success=is_success,
+        has_success_status=is_success,
     )
 
 

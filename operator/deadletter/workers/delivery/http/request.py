@@ -25,7 +25,9 @@ MAX_FORWARDED_BYTES = 8 << 10  # servers reject heads of more than 8 to 16 KiB, 
 MAX_FORWARDED_HEADERS = 64
 MAX_CACHED_NAMES = 1000
 ALWAYS_FORWARDED = frozenset({"content-type", "traceparent", "tracestate"})
-FRAMING_HEADERS = frozenset({"connection", "content-length", "expect", "host", "keep-alive", "te", "trailer", "upgrade"})
+FRAMING_HEADERS = frozenset(
+    {"connection", "content-length", "expect", "host", "keep-alive", "te", "trailer", "upgrade"}
+)
 NEVER_FORWARDED = FRAMING_HEADERS | {"idempotency-key", "transfer-encoding"}
 CONTROL_CHARACTER = re.compile(r"[\x00-\x1f\x7f]")
 TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")

@@ -1,0 +1,36 @@
+"""Write the heartbeat of a worker into the ledger, where the operator's sweep reads it."""
+
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+
+from deadletter import logs
+from deadletter.brokers.errors import BrokerError
+from deadletter.core.heartbeats import WorkerStatus
+
+HEARTBEAT_INTERVAL_MS = 30_000  # a third of HEARTBEAT_TTL_MS
+
+
+class StatusWriter:
+    """Writes a status when it changes and every 30 s; a failed write is logged and tried again with the next one."""
+
+    def __init__(self, write: Callable[[WorkerStatus], Awaitable[None]]) -> None:
+        self._write = write
+        self._written: WorkerStatus | None = None
+        self._log = logs.get(__name__)
+
+    async def write(self, status: WorkerStatus) -> None:
+        """Write the status unless the same one was written less than 30 s ago."""
+        if self._written is not None and self._is_current(status, self._written):
+            return
+        try:
+            await self._write(status)
+        except BrokerError as error:
+            self._log.warning("heartbeat not written to the ledger", reason=type(error).__name__)
+        else:
+            self._written = status
+
+    @staticmethod
+    def _is_current(status: WorkerStatus, written: WorkerStatus) -> bool:
+        if replace(status, at=0, parked=0) != replace(written, at=0, parked=0):
+            return False
+        return 0 <= status.at - written.at < HEARTBEAT_INTERVAL_MS  # a clock that was set back causes a write
