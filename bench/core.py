@@ -18,7 +18,7 @@ from deadletter.core.letter_index import LetterIndex
 from deadletter.core.letters import Failure, Letter
 from deadletter.core.policy import DEFAULT_POLICY, decide
 from tests.core.fixtures import SAMPLES
-from tests.core.making import NOW, letter
+from tests.core.letters import NOW, letter
 
 RUNS = 7
 SELECTIONS = {

@@ -1,6 +1,6 @@
-"""Properties are tried on the same cases in every run, however slow the machine is."""
+"""Run hypothesis deterministically and without deadlines, because machines differ in speed."""
 
 from hypothesis import HealthCheck, settings
 
-settings.register_profile("house", derandomize=True, deadline=None, suppress_health_check=list(HealthCheck))
-settings.load_profile("house")
+settings.register_profile("repo", derandomize=True, deadline=None, suppress_health_check=list(HealthCheck))
+settings.load_profile("repo")

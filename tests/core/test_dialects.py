@@ -1,4 +1,4 @@
-"""Every dialect is read from its own letters, and from no other's."""
+"""Tests that each dialect is detected, read and restored from its own letters only."""
 
 import itertools
 from collections import Counter
@@ -49,7 +49,7 @@ def test_the_order_of_headers_around_it_does_not_matter(sample):
     assert read_envelope(message, sample.place, read_values=True) == _read(sample)
 
 
-# Who else may recognise a letter, always after its own dialect: they share names.
+# Dialects that may also match a letter, always after its own dialect, because they share header names.
 OVERLAPS = {
     "ibm-mq-source": {"kafka-connect"},
     "spring-retry-topic": {"spring-dlt"},
@@ -60,7 +60,7 @@ OVERLAPS = {
 }
 
 
-def _claimers(sample: Sample) -> list[str]:
+def _matching_dialects(sample: Sample) -> list[str]:
     fields = HeaderFields(sample.message, sample.place)
     marked = [
         dialect.name
@@ -73,45 +73,49 @@ def _claimers(sample: Sample) -> list[str]:
 
 
 @pytest.mark.parametrize("sample", [sample for sample in SAMPLES if sample.dialect != "none"], ids=str)
-def test_no_other_dialect_steals_the_letter(sample):
-    claimers = _claimers(sample)
+def test_no_other_dialect_matches_first(sample):
+    matching = _matching_dialects(sample)
     if sample.pinned:
-        assert claimers == []
+        assert matching == []
     else:
-        assert claimers[0] == sample.dialect
-        assert set(claimers) - {sample.dialect} <= OVERLAPS.get(sample.dialect, set())
+        assert matching[0] == sample.dialect
+        assert set(matching) - {sample.dialect} <= OVERLAPS.get(sample.dialect, set())
 
 
 @pytest.mark.parametrize("pin", ["", "pinned"])
 @pytest.mark.parametrize("sample", SAMPLES, ids=str)
-def test_a_glance_sees_the_same_as_a_reading(sample, pin):
-    """Repeated headers, replays and a named origin included."""
+def test_a_summary_agrees_with_a_full_read(sample, pin):
+    """With repeated headers, replays and a configured origin, too."""
     dialect = sample.dialect if sample.pinned or pin else "Auto"
     added = (("dlq-replays", b"2"), *sample.headers)
     for more, origin in itertools.product(((), added), ("fallback", None)):
         message = replace(sample.message, headers=(*more, *sample.headers))
-        seen = read_letter_summary(message, sample.place, dialect, True, origin).envelope
+        summary = read_letter_summary(message, sample.place, dialect, True, origin).envelope
         read = read_envelope(message, sample.place, dialect, True, origin)
-        assert (seen.dialect, seen.confidence) == (read.dialect, read.confidence)
-        assert fingerprint(seen.failure) == fingerprint(read.failure)
-        assert (seen.id, seen.replays) == (read.id, read.replays)
-        for place, whole in ((seen.origin, read.origin), (seen.hop, read.hop)):
+        assert (summary.dialect, summary.confidence) == (read.dialect, read.confidence)
+        assert fingerprint(summary.failure) == fingerprint(read.failure)
+        assert (summary.id, summary.replays) == (read.id, read.replays)
+        for place, whole in ((summary.origin, read.origin), (summary.hop, read.hop)):
             assert (place.topic, place.partition, place.offset) == (whole.topic, whole.partition, whole.offset)
 
 
 @pytest.mark.parametrize("sample", SAMPLES, ids=str)
-def test_what_is_only_counted_is_counted_as_if_it_were_read(sample):
+def test_a_summary_for_counting_agrees_with_a_full_read(sample):
     dialect = sample.dialect if sample.pinned else "Auto"
     for more, origin in itertools.product(((), (("dlq-replays", b"2"),)), ("fallback", None)):
         message = replace(sample.message, headers=(*sample.headers, *more))
-        seen = read_letter_summary(message, sample.place, dialect, True, origin, to_send=False).envelope
+        summary = read_letter_summary(message, sample.place, dialect, True, origin, to_send=False).envelope
         read = read_envelope(message, sample.place, dialect, True, origin)
-        assert (seen.dialect, seen.replays, seen.origin.topic) == (read.dialect, read.replays, read.origin.topic)
-        assert fingerprint(seen.failure) == fingerprint(read.failure)
+        assert (summary.dialect, summary.replays, summary.origin.topic) == (
+            read.dialect,
+            read.replays,
+            read.origin.topic,
+        )
+        assert fingerprint(summary.failure) == fingerprint(read.failure)
 
 
 @pytest.mark.parametrize("sample", SAMPLES, ids=str)
-def test_every_reader_takes_every_letter_without_raising(sample):
+def test_no_dialect_raises_on_any_letter(sample):
     for name in DIALECT_NAMES:
         read_letter(sample.message, sample.place, name, read_values=True, origin="fallback")
 
@@ -155,14 +159,14 @@ def test_replay_restores_the_original_bytes(label, key, value):
 
 
 @pytest.mark.parametrize("label", ["bakdata-avro-plain", "kafka-share-group-pointer"])
-def test_what_a_letter_does_not_hold_cannot_be_restored(label):
+def test_a_letter_without_the_original_cannot_be_restored(label):
     sample = next(sample for sample in SAMPLES if str(sample) == label)
     with pytest.raises(DialectError):
         restore_message(sample.message, _read(sample))
 
 
 @pytest.mark.parametrize("name", ["uber-protobuf-key", "pipestream", "kstreamplify", "json-envelope"])
-def test_a_pinned_value_dialect_that_is_not_there_is_said(name):
+def test_a_pinned_dialect_that_does_not_match_is_reported(name):
     message = Message(b"\xff", b"\xff\xff", ())
     envelope = read_envelope(message, PLACE, name)
     assert (envelope.dialect, envelope.confidence) == (name, Confidence.Unknown)
@@ -171,7 +175,7 @@ def test_a_pinned_value_dialect_that_is_not_there_is_said(name):
 
 
 def test_a_kafka_error_without_the_original_bytes_is_not_restored():
-    from tests.core.fixtures.wires import kafka_error
+    from tests.core.fixtures.binary import kafka_error
 
     message = Message(None, kafka_error("x.E: no", None, "orders", "app", None, None, None, None))
     with pytest.raises(DialectError, match="original bytes"):
@@ -180,7 +184,7 @@ def test_a_kafka_error_without_the_original_bytes_is_not_restored():
 
 def test_a_value_that_a_rule_rewrote_is_not_replayed():
     message = Message(None, b'{"a": 1}', texts("__rule.", name="r", topic="t"))
-    with pytest.raises(DialectError, match="serialised anew"):
+    with pytest.raises(DialectError, match="serialise it with the schema again"):
         restore_message(message, read_envelope(message, PLACE))
 
 
@@ -192,7 +196,7 @@ def test_a_pointer_is_not_a_tombstone():
     assert restore_message(tombstone, read_envelope(tombstone, PLACE)).value is None
 
 
-def test_values_are_not_looked_into_unless_the_queue_allows_it():
+def test_values_are_read_only_if_the_queue_allows_it():
     sample = next(sample for sample in SAMPLES if str(sample) == "pipestream-plain")
     assert read_envelope(sample.message, sample.place).dialect == "none"
 
@@ -205,7 +209,7 @@ def test_a_value_dialect_beats_the_generic_names():
     assert read_envelope(replace(message, value=b"x"), PLACE, read_values=True).dialect == "generic-x"
 
 
-def test_the_queues_origin_fills_in_for_a_dialect_that_names_none():
+def test_the_queues_origin_is_used_if_the_letter_names_none():
     message = Message(
         None, None, texts("original_", partition=1) + (("original_partition", b"1"), ("original_offset", b"2"))
     )
@@ -213,25 +217,25 @@ def test_the_queues_origin_fills_in_for_a_dialect_that_names_none():
     assert (envelope.origin.topic, envelope.origin.partition, envelope.hop.topic) == ("orders", 1, "orders")
 
 
-def test_a_letter_that_came_back_still_tells_its_replay():
+def test_a_returned_letter_still_names_its_replay():
     message = Message(None, b"v", (*texts("kafka_dlt-", original_topic="o"), *texts("dlq-", replays=2, replay="uid")))
     envelope = read_envelope(message, PLACE)
     assert (envelope.dialect, envelope.replays, envelope.replay) == ("spring-dlt", 2, "uid")
 
 
-def test_text_numbers_under_springs_names_are_home_made():
+def test_spring_cloud_stream_needs_binary_numbers():
     headers = texts("x-original-", topic="orders", partition=1234, offset=12345678)
     assert read_envelope(Message(None, None, headers), PLACE).dialect == "generic-x"
     binary = (("x-original-topic", b"orders"), ("x-original-offset", i64(5)))
     assert read_envelope(Message(None, None, binary), PLACE).dialect == "spring-cloud-stream"
 
 
-def test_an_unknown_dialect_is_refused():
-    with pytest.raises(ValueError, match="no such dialect"):
+def test_an_unknown_dialect_is_rejected():
+    with pytest.raises(ValueError, match="unknown dialect"):
         read_envelope(Message(None, None), PLACE, "klingon")
 
 
-def test_an_unknown_dialect_of_an_envelope_strips_what_is_ours():
+def test_an_unknown_dialect_of_an_envelope_strips_our_headers():
     envelope = replace(read_envelope(Message(None, None), PLACE), dialect="later")
     message = Message(b"k", b"v", (*texts("dlq-", attempts=1), ("x-death", b"1"), ("mine", None)))
     assert restore_message(message, envelope).headers == (("mine", None),)

@@ -1,10 +1,9 @@
-"""Every failure finds its category."""
+"""Tests of the classification of failures."""
 
 import pytest
 
 from deadletter.core.failures import classify_error, classify_status, failure_from_error, failure_from_status
 from deadletter.core.letters import Category, Failure
-from deadletter.core.truncate import truncate, truncate_bytes
 
 T, N, R, P, V, X = Category
 
@@ -19,12 +18,12 @@ T, N, R, P, V, X = Category
         ((301, 302, 404, 409, 410, 418), X),
     ],
 )
-def test_statuses(statuses, category):
+def test_classifies_http_statuses(statuses, category):
     assert {classify_status(status) for status in statuses} == {category}
 
 
 @pytest.mark.parametrize(
-    ("kinds", "category"),
+    ("names", "category"),
     [
         (("Timeout", "ConnectionRefused", "ConnectionReset", "Tls", "Dns"), N),
         (("java.net.SocketTimeoutException", "java.io.IOException", "javax.net.ssl.SSLHandshakeException"), N),
@@ -38,23 +37,15 @@ def test_statuses(statuses, category):
         (("Grpc:5", "Grpc:99", "Grpc:odd", "com.acme.Weird", "java.lang.IllegalStateException: Timeout"), X),
     ],
 )
-def test_kinds(kinds, category):
-    assert {kind: classify_error(kind) for kind in kinds} == dict.fromkeys(kinds, category)
+def test_classifies_errors(names, category):
+    assert {name: classify_error(name) for name in names} == dict.fromkeys(names, category)
 
 
-def test_failures_are_bounded():
+def test_texts_of_failures_are_truncated():
     failure = failure_from_error("x" * 999, "m" * 9_999, "s" * 99_999)
     assert (len(failure.type), len(failure.message), len(failure.stack)) == (256, 2_048, 8_192)
     assert len(failure_from_status(500, "m" * 9_999).message) == 2_048
 
 
-def test_a_status_is_told_in_the_type():
+def test_a_status_gives_the_type():
     assert failure_from_status(503, "busy") == Failure("Http503", "busy", T, 503)
-
-
-def test_texts_are_cut_between_characters_and_marked():
-    assert truncate("abcdef", 6) == "abcdef"
-    assert truncate("abcdefg", 6) == "abcde…"
-    assert truncate_bytes("äöü", 6) == "äöü".encode()
-    assert truncate_bytes("äöüß", 6) == "ä…".encode()
-    assert truncate_bytes("\ud800", 6) == b"?"

@@ -1,4 +1,4 @@
-"""Letters that died of the same cause share a fingerprint; others do not."""
+"""Tests that letters share a fingerprint exactly if they failed for the same cause."""
 
 import pytest
 from hypothesis import given
@@ -34,7 +34,7 @@ DOTNET = "   at Acme.Bill.On(Order o) in /src/Bill.cs:line {}"
         ("a" * 512 + "x", "a" * 512 + "y"),
     ],
 )
-def test_what_varies_is_taken_out(one, other):
+def test_variable_parts_do_not_matter(one, other):
     assert fingerprint(Failure("T", one)) == fingerprint(Failure("T", other))
 
 
@@ -47,7 +47,7 @@ def test_what_varies_is_taken_out(one, other):
         (Failure("A", "m", stack="\tat a.A.x(A.java:1)"), Failure("A", "m", stack="\tat a.A.y(A.java:1)")),
     ],
 )
-def test_causes_stay_apart(one, other):
+def test_different_causes_differ(one, other):
     assert fingerprint(one) != fingerprint(other)
 
 
@@ -74,7 +74,7 @@ def test_the_top_frame_is_where_it_was_raised(stack, frame):
 
 
 @given(st.text(), st.text(), st.text())
-def test_any_text_has_eight_hex_digits(kind, message, stack):
-    found = fingerprint(Failure(kind, message, stack=stack))
+def test_any_text_gives_eight_hex_digits(error_type, message, stack):
+    found = fingerprint(Failure(error_type, message, stack=stack))
     assert len(found) == 8
     assert int(found, 16) >= 0

@@ -1,4 +1,4 @@
-"""Our headers: what is written is read again, whatever else the message carries."""
+"""Tests of writing and reading our own headers."""
 
 from dataclasses import replace
 
@@ -51,14 +51,14 @@ def envelopes(draw):
 
 
 @given(MESSAGES, envelopes())
-def test_writing_then_reading_is_the_identity(message, envelope):
+def test_reading_inverts_writing(message, envelope):
     stamped = add_headers(message, envelope)
     assert read_own_envelope(stamped) == envelope
     assert read_envelope(stamped, Place("d", 0, 0)) == envelope
 
 
 @given(MESSAGES, envelopes())
-def test_everything_else_keeps_its_bytes_and_order(message, envelope):
+def test_foreign_headers_keep_their_bytes_and_order(message, envelope):
     stamped = add_headers(message, envelope)
     foreign = tuple(header for header in message.headers if header[0] not in OUR_HEADERS)
     assert (stamped.key, stamped.value, stamped.timestamp) == (message.key, message.value, message.timestamp)
@@ -67,7 +67,7 @@ def test_everything_else_keeps_its_bytes_and_order(message, envelope):
 
 
 @given(MESSAGES, envelopes())
-def test_stamping_twice_is_stamping_once(message, envelope):
+def test_writing_twice_is_the_same_as_once(message, envelope):
     assert add_headers(add_headers(message, envelope), envelope) == add_headers(message, envelope)
 
 
@@ -81,7 +81,7 @@ def test_a_hundred_rounds_do_not_grow_a_message():
     assert len(sizes) == 1
 
 
-def test_all_together_stay_under_8_kib():
+def test_our_headers_stay_below_8_kib():
     long = "ä" * 10_000
     origin = Origin(long, 2**31, 2**127, times.MAX_MS * 99)
     envelope = Envelope("d", Confidence.Certain, origin, origin, long, 10**30, times.MAX_MS, times.MAX_MS)
@@ -99,12 +99,12 @@ def test_a_redis_origin_is_written_as_its_entry_id():
     assert read_own_envelope(stamped).origin.offset == offset
 
 
-def test_the_least_envelope_is_recognised_as_ours():
+def test_an_empty_envelope_is_recognised_as_ours():
     assert read_own_envelope(add_headers(Message(None, None), Envelope())) is not None
     assert read_own_envelope(Message(None, None, (("dlq-replays", b"1"),))) is None
 
 
-def test_compat_headers_are_what_the_other_tools_read():
+def test_compat_headers_are_read_as_those_of_the_other_systems():
     envelope = Envelope(
         origin=Origin("orders", 3, 9, 1_700_000_000_000), group="billing", failure=Failure("x.E", "boom", stack="at x")
     )
@@ -118,21 +118,21 @@ def test_compat_headers_are_what_the_other_tools_read():
     assert restore_message(ours, read_envelope(ours, Place("d", 0, 0))).headers == ()
 
 
-def test_compat_headers_leave_out_what_is_not_known_or_does_not_fit():
+def test_compat_headers_omit_unknown_and_oversized_values():
     written = add_headers(Message(None, None), Envelope(origin=Origin(None, 2**31, 2**63)), ("Spring",))
     assert {name for name, _ in written.headers if name.startswith("kafka_dlt-original")} == set()
     connect = add_headers(Message(None, None), Envelope(), ("KafkaConnect",))
     assert "__connect.errors.topic" not in dict(connect.headers)
 
 
-def test_an_unknown_compat_form_is_refused():
+def test_an_unknown_compat_system_is_rejected():
     with pytest.raises(ValueError, match="KafkaConnect, Spring"):
         add_headers(Message(None, None), Envelope(), ("Pulsar",))
 
 
-def test_forged_headers_are_moved_aside_and_the_replay_count_stays():
-    forged = texts("dlq-", attempts=9, id="x") + texts("dlq-", replays=2, replay="uid") + (("user", None),)
-    message = rename_spoofed(Message(None, None, forged))
+def test_spoofed_headers_are_renamed_and_the_replay_count_stays():
+    spoofed = texts("dlq-", attempts=9, id="x") + texts("dlq-", replays=2, replay="uid") + (("user", None),)
+    message = rename_spoofed(Message(None, None, spoofed))
     assert message.headers == (
         ("x-orig-dlq-attempts", b"9"),
         ("x-orig-dlq-id", b"x"),
@@ -143,7 +143,7 @@ def test_forged_headers_are_moved_aside_and_the_replay_count_stays():
     assert rename_spoofed(message) is message
 
 
-def test_a_replay_is_stamped_once():
+def test_replay_headers_are_overwritten():
     message = Message(b"k", b"v", (("dlq-replays", b"1"), ("user", b"x"), ("dlq-replay", b"old")))
     sent = (("dlq-id", b"name"), ("dlq-replays", b"2"), ("dlq-replay", b"new"))
     assert add_replay_headers(message, "name", "new", 2).headers == (("user", b"x"), *sent)

@@ -1,4 +1,4 @@
-"""Whose words are believed, whatever their clocks say."""
+"""Tests of heartbeat tracking with skewed clocks."""
 
 import pytest
 
@@ -13,32 +13,32 @@ def heartbeat(pod: str, at: int) -> WorkerStatus:
 
 
 @pytest.mark.parametrize("off", [-5 * MINUTE, 0, 5 * MINUTE])
-def test_who_speaks_every_half_minute_is_believed_whatever_its_clock_says(off: int) -> None:
-    hearing = HeartbeatTracker()
-    hearing.alive([heartbeat("pod", NOW + off)], NOW)
+def test_a_worker_with_regular_heartbeats_is_alive_despite_clock_skew(off: int) -> None:
+    tracker = HeartbeatTracker()
+    tracker.alive([heartbeat("pod", NOW + off)], NOW)
     for later in range(30_000, 5 * MINUTE, 30_000):
-        word = heartbeat("pod", NOW + off + later)
-        assert hearing.alive([word], NOW + later) == (word,)
-        assert hearing.alive([word], NOW + later + 20_000) == (word,)
+        status = heartbeat("pod", NOW + off + later)
+        assert tracker.alive([status], NOW + later) == (status,)
+        assert tracker.alive([status], NOW + later + 20_000) == (status,)
 
 
 @pytest.mark.parametrize("off", [-5 * MINUTE, 0, 5 * MINUTE])
-def test_who_fell_silent_is_believed_no_longer_than_a_minute_and_a_half(off: int) -> None:
-    hearing = HeartbeatTracker()
-    hearing.alive([heartbeat("pod", NOW + off)], NOW)
+def test_a_silent_worker_is_dead_after_the_ttl(off: int) -> None:
+    tracker = HeartbeatTracker()
+    tracker.alive([heartbeat("pod", NOW + off)], NOW)
     last = heartbeat("pod", NOW + off + 1000)
-    assert hearing.alive([last], NOW + 1000) == (last,)
-    assert hearing.alive([last], NOW + 91_000) == (last,)
-    assert hearing.alive([last], NOW + 91_001) == ()
+    assert tracker.alive([last], NOW + 1000) == (last,)
+    assert tracker.alive([last], NOW + 91_000) == (last,)
+    assert tracker.alive([last], NOW + 91_001) == ()
 
 
-def test_an_old_word_that_was_there_before_us_is_not_believed() -> None:
+def test_an_old_heartbeat_at_the_first_look_is_dead() -> None:
     fresh, old = heartbeat("fresh", NOW - 1000), heartbeat("old", NOW - 10 * MINUTE)
     assert HeartbeatTracker().alive([fresh, old], NOW) == (fresh,)
 
 
-def test_who_took_its_word_back_is_forgotten() -> None:
-    hearing = HeartbeatTracker()
-    hearing.alive([heartbeat("pod", NOW)], NOW)
-    assert hearing.alive([], NOW + 1000) == ()
-    assert hearing.alive([heartbeat("pod", NOW - 10 * MINUTE)], NOW + 2000) == ()
+def test_a_worker_that_removed_its_heartbeat_is_forgotten() -> None:
+    tracker = HeartbeatTracker()
+    tracker.alive([heartbeat("pod", NOW)], NOW)
+    assert tracker.alive([], NOW + 1000) == ()
+    assert tracker.alive([heartbeat("pod", NOW - 10 * MINUTE)], NOW + 2000) == ()

@@ -1,4 +1,4 @@
-"""What a policy says, in tables and properties."""
+"""Tests of the decision on a failed message."""
 
 import pytest
 from hypothesis import given
@@ -18,7 +18,7 @@ from deadletter.core.policy import (
     decide,
     retry_schedule,
 )
-from tests.core.making import NOW, letter
+from tests.core.letters import NOW, letter
 
 BACKOFFS = st.builds(
     Backoff,
@@ -32,20 +32,20 @@ BACKOFFS = st.builds(
 
 
 @given(BACKOFFS, st.integers(1, 2_000))
-def test_waits_never_shrink_and_never_pass_the_cap(backoff, failures):
+def test_waits_never_shrink_and_never_exceed_the_maximum(backoff, failures):
     wait, longer = backoff.delay_ms(failures), backoff.delay_ms(failures + 1)
     assert 0 <= wait <= longer
     assert backoff.strategy == "Schedule" or longer <= backoff.max
 
 
 @given(BACKOFFS, st.floats(0, 1, exclude_max=True))
-def test_jitter_stays_within_its_bound(backoff, chance):
-    assert 0 <= backoff.jitter_ms(chance) <= backoff.jitter
+def test_jitter_stays_within_its_bound(backoff, random):
+    assert 0 <= backoff.jitter_ms(random) <= backoff.jitter
 
 
 @given(BACKOFFS, st.integers(0, 10_000), st.floats(0, 1, exclude_max=True), st.integers(0, 10**7))
-def test_a_retry_is_never_in_the_past(backoff, attempts, chance, asked):
-    verdict = decide(letter(attempts), Policy(max_attempts=20_000, backoff=backoff), NOW, chance, asked)
+def test_a_retry_is_never_in_the_past(backoff, attempts, random, requested):
+    verdict = decide(letter(attempts), Policy(max_attempts=20_000, backoff=backoff), NOW, random, requested)
     assert isinstance(verdict, Retry)
     assert verdict.at >= NOW
 
@@ -63,16 +63,16 @@ def test_a_retry_is_never_in_the_past(backoff, attempts, chance, asked):
         (Backoff("Never"), []),
     ],
 )
-def test_schedules(backoff, waits):
+def test_waits_of_each_strategy(backoff, waits):
     assert retry_schedule(Policy(backoff=backoff), 4) == waits
 
 
-def test_an_endless_exponent_ends_at_the_cap():
+def test_an_overflowing_exponent_gives_the_maximum():
     assert Backoff().delay_ms(10**6) == 30_000
 
 
 @pytest.mark.parametrize(
-    ("asked", "verdict"),
+    ("requested", "verdict"),
     [
         ("retry", Retry(NOW + 1_000)),
         ("bury", Bury("ServiceAsked")),
@@ -82,11 +82,11 @@ def test_an_endless_exponent_ends_at_the_cap():
         (None, Bury("Refused")),
     ],
 )
-def test_the_service_may_ask(asked, verdict):
-    assert decide(letter(1, 400), DEFAULT_POLICY, NOW, 0.0, requested_action=asked) == verdict
+def test_the_service_may_request_an_action(requested, verdict):
+    assert decide(letter(1, 400), DEFAULT_POLICY, NOW, 0.0, requested_action=requested) == verdict
 
 
-def test_asking_for_a_retry_does_not_add_attempts():
+def test_a_requested_retry_does_not_add_attempts():
     assert decide(letter(5, 400), DEFAULT_POLICY, NOW, 0.0, requested_action="retry") == Bury("AttemptsExhausted")
 
 
@@ -101,7 +101,7 @@ def test_asking_for_a_retry_does_not_add_attempts():
         (None, RetryAfter(), 5_000),
     ],
 )
-def test_retry_after_is_honoured_up_to_its_cap(retry_after, settings, wait):
+def test_retry_after_is_honoured_up_to_its_maximum(retry_after, settings, wait):
     verdict = decide(letter(1, 429), Policy(retry_after=settings), NOW, 0.0, retry_after)
     assert verdict == Retry(NOW + wait)
 
@@ -136,7 +136,7 @@ def test_resource_failures_follow_a_policy_that_is_not_exponential():
     assert decide(letter(2, 429), Policy(backoff=Backoff("Fixed", 700)), NOW, 0.0) == Retry(NOW + 700)
 
 
-def test_forever_ends_only_by_age():
+def test_retry_forever_ends_only_by_age():
     policy = Policy(max_age=1_000, rules=(PolicyRule("true", action="RetryForever"),))
     assert decide(letter(900), policy, NOW, 0.0) == Retry(NOW + 30_000)
     assert decide(letter(900, first_failed_at=0), policy, NOW, 0.0) == Bury("Expired")
@@ -146,6 +146,6 @@ def test_a_letter_without_a_first_failure_is_not_expired():
     assert decide(letter(1, first_failed_at=None), Policy(max_age=1), NOW, 0.0) == Retry(NOW + 1_000)
 
 
-def test_a_rule_that_is_no_cel_is_refused_at_once():
+def test_a_rule_with_invalid_cel_is_rejected():
     with pytest.raises(PredicateError):
         PolicyRule("error.status ==")

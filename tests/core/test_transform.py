@@ -1,15 +1,14 @@
-"""What a Replay changes, and what a person may see."""
+"""Tests of the transform of a Replay."""
 
 import pytest
 
 from deadletter.core.letters import Message
-from deadletter.core.redaction import redact
 from deadletter.core.transform import Transform, TransformError
 
 MESSAGE = Message(b"k", b'{"currency": "USD", "n": 123456789012345678901234567890}', (("a", b"1"), ("b", None)), 5)
 
 
-def test_nothing_asked_nothing_changed():
+def test_an_empty_transform_changes_nothing():
     assert Transform().apply(MESSAGE) == MESSAGE
 
 
@@ -33,7 +32,7 @@ def test_a_patch_leaves_the_next_message_alone():
 
 
 @pytest.mark.parametrize(
-    ("patch", "value", "sentence"),
+    ("patch", "value", "problem"),
     [
         ([{"op": "replace", "path": "/nope", "value": 1}], b"{}", "does not apply"),
         ([{"op": "test", "path": "/a", "value": 1}], b'{"a": 2}', "does not apply"),
@@ -49,42 +48,7 @@ def test_a_patch_leaves_the_next_message_alone():
         ([{"op": "add"}], b"{}", "not valid"),
     ],
 )
-def test_what_does_not_fit_is_an_error_without_the_payload(patch, value, sentence):
-    with pytest.raises(TransformError, match=sentence) as refused:
+def test_an_error_contains_no_part_of_the_message(patch, value, problem):
+    with pytest.raises(TransformError, match=problem) as refused:
         Transform(json_patch=patch).apply(Message(None, value))
     assert "secret" not in str(refused.value)
-
-
-def test_redaction_hides_headers_of_any_case():
-    message = Message(None, b"v", (("Authorization", b"Bearer x"), ("a", b"1"), ("authorization", None)))
-    assert redact(message, ["authorization"], []).headers == (
-        ("Authorization", b"[redacted]"),
-        ("a", b"1"),
-        ("authorization", None),
-    )
-
-
-@pytest.mark.parametrize(
-    ("value", "pointer", "shown"),
-    [
-        (b'{"card": {"number": "1"}}', "/card/number", b'{"card":{"number":"[redacted]"}}'),
-        (b'{"cards": [{"n": 1}, {"n": 2}]}', "/cards/1/n", b'{"cards":[{"n":1},{"n":"[redacted]"}]}'),
-        (b'["a", "b"]', "/1", b'["a","[redacted]"]'),
-        (b'{"a/b": 1, "c~d": 2}', "/a~1b", b'{"a/b":"[redacted]","c~d":2}'),
-        (b'{"a": 1}', "/nope", b'{"a": 1}'),
-        (b'{"a": 1}', "/a/b/c", b'{"a": 1}'),
-        (b"[1, 2]", "/9", b"[1, 2]"),
-        (b"[1, 2]", "/9/x", b"[1, 2]"),
-        (b"[1, 2]", "/x", b"[1, 2]"),
-        (b'{"a": 1}', "", b'{"a": 1}'),
-        (b"card=4711", "/card", b"[redacted]"),
-        (b"[" * 100_000, "/card", b"[redacted]"),
-        (None, "/card", None),
-    ],
-)
-def test_redaction_of_values(value, pointer, shown):
-    assert redact(Message(b"k", value), [], [pointer]).value == shown
-
-
-def test_without_pointers_a_value_is_not_touched():
-    assert redact(Message(None, b"\xff"), ["x"], []).value == b"\xff"

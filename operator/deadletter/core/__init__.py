@@ -1,1 +1,1 @@
-"""The language of the product: pure values and decisions, no I/O, no clock of its own."""
+"""Pure values and decisions about letters, without I/O and without a clock."""

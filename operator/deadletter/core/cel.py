@@ -15,16 +15,16 @@ from deadletter.core.letters import SEQUENCE_BITS, SEQUENCE_MASK, Letter, failur
 
 MAX_EXPRESSION_CHARS = 4_096
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_FIRST = times.MIN_MS + 1  # CEL takes the very first instant for the infinite past
+_FIRST = times.MIN_MS + 1  # CEL reads the very first instant as the infinite past
 _POSITION = re.compile(r"<input>:([0-9]+):([0-9]+): ([^\n]*)")
 _DECODE = msgspec.json.Decoder().decode
 
 
 class PredicateError(ValueError):
-    """The text is no CEL expression of ours; `position` is `line:column`."""
+    """The text is not a valid CEL predicate; `position` is `line:column`."""
 
-    def __init__(self, sentence: str, position: str) -> None:
-        super().__init__(f"{position}: {sentence}")
+    def __init__(self, problem: str, position: str) -> None:
+        super().__init__(f"{position}: {problem}")
         self.position = position
 
 
@@ -90,11 +90,11 @@ _NAMES = re.compile(r"\b(" + "|".join(_VARIABLES) + r")\b")
 
 
 class Predicate:
-    """A CEL expression over one letter, compiled once; only the variables it names are computed."""
+    """A compiled CEL predicate over one letter; only the variables that it names are computed."""
 
     def __init__(self, source: str) -> None:
         if len(source) > MAX_EXPRESSION_CHARS:
-            raise PredicateError(f"an expression has at most {MAX_EXPRESSION_CHARS} characters", "1:1")
+            raise PredicateError(f"the expression must not be longer than {MAX_EXPRESSION_CHARS} characters", "1:1")
         try:
             self._expression = _ENV.compile(source)
         except RuntimeError as error:
@@ -108,21 +108,21 @@ class Predicate:
 
     @classmethod
     def cached(cls, source: str) -> "Predicate":
-        """The predicate of this text, compiled once for all who ask."""
+        """Return the predicate of this text, compiled once per process."""
         return _compiled(source)
 
     def variables(self, letter: Letter, now: int) -> dict[str, object]:
-        """The variables this expression names, as CEL takes them."""
+        """Return the values of the variables that the expression names."""
         return {name: read(letter, now) for name, read in self._readers}
 
     def matches(self, letter: Letter, now: int) -> bool | None:
-        """Does the letter match? None: it could not be evaluated on this letter, so it does not."""
+        """True if the letter matches; None if the expression cannot be evaluated on it, which counts as no match."""
         try:
-            answer = self._expression.eval(data=self.variables(letter, now)).plain_value()
+            result = self._expression.eval(data=self.variables(letter, now)).plain_value()
         except (RuntimeError, ValueError, OverflowError):
             return None
-        # An error comes back as a value, and its plain form is a truthy string.
-        return answer if isinstance(answer, bool) else None
+        # cel_expr_python returns an error as a value whose plain form is a truthy string.
+        return result if isinstance(result, bool) else None
 
 
 @lru_cache(maxsize=1_024)

@@ -1,4 +1,4 @@
-"""The headers of other systems, written beside ours so that their tools keep working."""
+"""Write the headers of Kafka Connect and Spring next to ours, so that their tools keep working."""
 
 from collections.abc import Sequence
 from struct import pack
@@ -11,7 +11,7 @@ _MAX_VALUE_BYTES = 1_024
 
 
 def compat_headers(names: Sequence[str], envelope: Envelope) -> Headers:
-    """The headers of the named forms; an unknown name is a ValueError."""
+    """Return the headers of the named systems; ValueError for an unknown name."""
     headers: Headers = ()
     for name in names:
         if name == "KafkaConnect":
@@ -19,7 +19,7 @@ def compat_headers(names: Sequence[str], envelope: Envelope) -> Headers:
         elif name == "Spring":
             headers += _spring(envelope)
         else:
-            raise ValueError(f"compatHeaders knows {', '.join(COMPAT_NAMES)}")
+            raise ValueError(f"compatHeaders supports {', '.join(COMPAT_NAMES)}")
     return headers
 
 

@@ -1,4 +1,4 @@
-"""Durations as users write them: GEP-2257 strings such as `1h30m` or `500ms`, milliseconds inside."""
+"""Convert GEP-2257 durations such as `1h30m` or `500ms` to milliseconds and back."""
 
 import re
 
@@ -9,16 +9,18 @@ MAX_MS = 99_999 * 3_600_000 + 59 * 60_000 + 59 * 1_000 + 999
 
 
 def parse(text: str) -> int:
-    """Milliseconds of a duration string; ValueError says what is wrong with it."""
+    """Return the milliseconds of a duration string; ValueError if it is malformed."""
     if not _WHOLE.fullmatch(text):
-        raise ValueError("a duration is one to four numbers of at most five digits, each with h, m, s or ms: 1h30m")
+        raise ValueError(
+            "a duration must be one to four numbers of up to five digits, each followed by h, m, s or ms: 1h30m"
+        )
     return sum(int(number) * _UNITS[unit] for number, unit in _PART.findall(text))
 
 
 def render(ms: int) -> str:
-    """The duration string of milliseconds, in the largest units: `1h30m`."""
+    """Return the duration string of milliseconds, in the largest units: `1h30m`."""
     if not 0 <= ms <= MAX_MS:
-        raise ValueError("a duration lies between 0s and 99999h59m59s999ms")
+        raise ValueError("a duration must be between 0s and 99999h59m59s999ms")
     parts = []
     for unit, size in _UNITS.items():
         count, ms = divmod(ms, size)

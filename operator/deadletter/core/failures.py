@@ -1,4 +1,4 @@
-"""What kind of failure: HTTP status, network fault, gRPC code or exception name, put into one of six categories."""
+"""Classify a failure into one of six categories by HTTP status, network error, gRPC code or exception name."""
 
 import re
 from functools import lru_cache
@@ -53,8 +53,8 @@ _GRPC = {
     "FAILED_PRECONDITION": Category.Validation,
     "OUT_OF_RANGE": Category.Validation,
 }
-# The first that is found in an exception's own name (without its package) decides.
-_WORDS = (
+# The first pattern that matches an exception's class name (without its package) decides.
+_CATEGORY_PATTERNS = (
     (
         Category.Resource,
         r"ratelimit|toomanyrequests|throttl|quota|outofmemory|memoryerror|nospace|disk|capacity|resourceexhausted|bufferfull",
@@ -80,11 +80,11 @@ _WORDS = (
         r"internalserver|badgateway|concurren|optimistic|interrupted",
     ),
 )
-_WORD_TABLE = tuple((category, re.compile(pattern)) for category, pattern in _WORDS)
+_COMPILED_PATTERNS = tuple((category, re.compile(pattern)) for category, pattern in _CATEGORY_PATTERNS)
 
 
 def classify_status(status: int) -> Category:
-    """The category of an HTTP status that is not a success."""
+    """Return the category of an HTTP status that is not a success."""
     if status in _STATUSES:
         return _STATUSES[status]
     if status >= 500:
@@ -93,17 +93,17 @@ def classify_status(status: int) -> Category:
 
 
 @lru_cache(maxsize=4_096)
-def classify_error(kind: str) -> Category:
-    """The category of a network fault, `Grpc:<code>` or exception name.
+def classify_error(error_type: str) -> Category:
+    """Return the category of a network error, `Grpc:<code>` or exception name.
 
-    An unknown name is Permanent, as nobody can say that time heals it; no name at all is Transient.
+    An unknown name is Permanent, because nothing suggests that a retry helps; an empty name is Transient.
     """
-    if not kind:
+    if not error_type:
         return Category.Transient
-    if kind.startswith("Grpc:"):
-        return _classify_grpc(kind[5:])
-    name = re.split(r"[.$/:\\]", kind.partition(": ")[0].strip().rstrip(".:"))[-1].lower()
-    return next((category for category, pattern in _WORD_TABLE if pattern.search(name)), Category.Permanent)
+    if error_type.startswith("Grpc:"):
+        return _classify_grpc(error_type[5:])
+    name = re.split(r"[.$/:\\]", error_type.partition(": ")[0].strip().rstrip(".:"))[-1].lower()
+    return next((category for category, pattern in _COMPILED_PATTERNS if pattern.search(name)), Category.Permanent)
 
 
 def _classify_grpc(code: str) -> Category:
@@ -114,16 +114,16 @@ def _classify_grpc(code: str) -> Category:
 
 
 def failure_from_status(status: int, message: str = "") -> Failure:
-    """The failure of an HTTP answer; its type is `Http<status>`."""
+    """Return the failure of an HTTP response; its type is `Http<status>`."""
     return Failure(f"Http{status}", truncate(message, MAX_MESSAGE_CHARS), classify_status(status), status)
 
 
-def failure_from_error(kind: str, message: str = "", stack: str = "") -> Failure:
-    """The failure of a network fault or an exception, texts bounded."""
+def failure_from_error(error_type: str, message: str = "", stack: str = "") -> Failure:
+    """Return the failure of a network error or exception, with truncated texts."""
     return Failure(
-        truncate(kind, MAX_TYPE_CHARS),
+        truncate(error_type, MAX_TYPE_CHARS),
         truncate(message, MAX_MESSAGE_CHARS),
-        classify_error(kind),
+        classify_error(error_type),
         None,
         truncate(stack, MAX_STACK_CHARS),
     )

@@ -1,7 +1,7 @@
-"""Fingerprints: letters that died of the same cause share one.
+"""Compute the fingerprint of a failure; letters that failed for the same cause share it.
 
-The rule: error type, the message's first 512 characters with quoted parts, addresses and every word that holds a
-digit (numbers, ids, hex, times) taken out, and the top stack frame without its line number. Eight hex digits of that.
+It is made of the error type, the first 512 characters of the message without quoted parts, addresses and words that
+contain a digit (numbers, ids, hex, times), and the top stack frame without its line number.
 """
 
 import re
@@ -10,8 +10,8 @@ from hashlib import blake2b
 
 from deadletter.core.letters import Failure
 
-_MESSAGE_LIMIT = 512
-_VARYING = re.compile(
+_MAX_MESSAGE_CHARS = 512
+_VARIABLE_PARTS = re.compile(
     r"""(?<!\w)"[^"\n]*"|(?<!\w)'[^'\n]*'|`[^`\n]*`"""  # quoted parts
     r"""|(?<![\w.+-])[\w.+-]++@[\w.-]+"""  # mail addresses
     r"""|(?<!\w)https?://\S+"""  # URLs
@@ -25,27 +25,27 @@ _DIGITS_TO_ZERO = bytes.maketrans(b"123456789", b"000000000")
 
 
 def fingerprint(failure: Failure) -> str:
-    """Eight hex digits that stay the same across ids, numbers, times and line numbers."""
-    message = normalise_message(failure.message[:_MESSAGE_LIMIT].encode("utf-8", "replace"))
+    """Return eight hex digits that do not depend on ids, numbers, times and line numbers."""
+    message = normalise_message(failure.message[:_MAX_MESSAGE_CHARS].encode("utf-8", "replace"))
     return _fingerprint(failure.type, message, failure.stack)
 
 
 def normalise_message(message: bytes) -> bytes:
-    """As much of a failure's message as a fingerprint is made of; which digits are in it changes nothing in the end.
+    """Return the part of a failure's message that its fingerprint depends on, with every digit replaced by zero.
 
-    So messages that differ in digits alone are looked at once.
+    The fingerprint drops words with digits anyway; messages that differ only in digits thus share one cache entry.
     """
-    return message[: 4 * _MESSAGE_LIMIT].translate(_DIGITS_TO_ZERO)
+    return message[: 4 * _MAX_MESSAGE_CHARS].translate(_DIGITS_TO_ZERO)
 
 
 @lru_cache(maxsize=2_048)
-def _fingerprint(kind: str, message: bytes, stack: str) -> str:
-    cause = "\0".join((kind, " ".join(_VARYING.sub("#", message.decode()).split()), top_frame(stack)))
+def _fingerprint(error_type: str, message: bytes, stack: str) -> str:
+    cause = "\0".join((error_type, " ".join(_VARIABLE_PARTS.sub("#", message.decode()).split()), top_frame(stack)))
     return blake2b(cause.encode("utf-8", "replace"), digest_size=4).hexdigest()
 
 
 def top_frame(stack: str) -> str:
-    """The frame where it was raised: the first `at ...` (Java, .NET, JavaScript), the last `File ...` (Python)."""
+    """Return the frame that raised: the first `at ...` (Java, .NET, JavaScript) or the last `File ...` (Python)."""
     if not stack:
         return ""
     if frame := _JAVA_FRAME.search(stack):

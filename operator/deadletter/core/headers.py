@@ -1,7 +1,6 @@
-"""Our own headers: written, read, and told apart from forged ones.
+"""Write and read our own `dlq-*` headers, and rename spoofed ones.
 
-They are overwritten, never appended, and hold at most 8 KiB together: every field has a bound, and the bounds add up
-to less.
+They are overwritten, never appended. Every field is truncated, so that all of them together stay below 8 KiB.
 """
 
 import re
@@ -63,10 +62,13 @@ OUR_HEADERS = (
     REASON,
     *REPLAY_HEADERS,
 )
-DETECTION_HEADERS = (ORIGIN_TOPIC, ERROR_CATEGORY)  # at least one is in every envelope we write, and nobody else's
+DETECTION_HEADERS = (
+    ORIGIN_TOPIC,
+    ERROR_CATEGORY,
+)  # every envelope we write has at least one, and no other system writes them
 SPOOFED_PREFIX = "x-orig-"
 _MAX_BYTES = {ID: 1_024, ORIGIN_TOPIC: 512, GROUP: 512, ERROR_TYPE: 512, ERROR_MESSAGE: 3_072, REASON: 256, REPLAY: 256}
-_MAX_TEXT_BYTES = max(_MAX_BYTES.values())  # what is longer is not of our hand
+_MAX_TEXT_BYTES = max(_MAX_BYTES.values())  # we write no longer value
 _ENTRY_ID = re.compile(rb"[0-9]{1,20}-[0-9]{1,20}")
 _OURS = frozenset(OUR_HEADERS)
 _CATEGORIES = {category.value: category for category in Category}
@@ -75,15 +77,15 @@ _SENT = frozenset((ID, *REPLAY_HEADERS))
 
 
 def add_headers(message: Message, envelope: Envelope, compat: Sequence[str] = ()) -> Message:
-    """The message with our headers, and those of `compat` (KafkaConnect, Spring) beside them; all else untouched."""
-    beside = compat_headers(compat, envelope)
-    written = (*_written(envelope), *beside)
-    names = _OURS.union(name for name, _ in beside) if beside else _OURS
+    """Return the message with our headers and those of the `compat` systems (KafkaConnect, Spring)."""
+    compatible = compat_headers(compat, envelope)
+    written = (*_our_headers(envelope), *compatible)
+    names = _OURS.union(name for name, _ in compatible) if compatible else _OURS
     kept = tuple(header for header in message.headers if header[0] not in names)
     return Message(message.key, message.value, kept + written, message.timestamp)
 
 
-def _written(envelope: Envelope) -> Headers:
+def _our_headers(envelope: Envelope) -> Headers:
     origin, failure = envelope.origin, envelope.failure
     fields: Iterable[tuple[str, str | None]] = (
         (ID, envelope.id),
@@ -120,7 +122,7 @@ def _moment(ms: int | None) -> str | None:
 
 
 def read_headers(fields: dict[str, bytes | None]) -> Envelope:
-    """The envelope in these headers, whichever of ours are there."""
+    """Return the envelope in these headers; missing ones get their defaults."""
     origin = Origin(
         _text(fields, ORIGIN_TOPIC),
         parse_position(fields.get(ORIGIN_PARTITION)),
@@ -146,7 +148,7 @@ def read_headers(fields: dict[str, bytes | None]) -> Envelope:
 
 
 def read_summary(fields: dict[str, bytes | None]) -> Envelope:
-    """Of the envelope in these headers only the id, the origin's place, the failure's words and the replays."""
+    """Return the envelope with only id, origin, error type and message, and replays read, which is faster."""
     origin = Origin(_text(fields, ORIGIN_TOPIC), parse_position(fields.get(ORIGIN_PARTITION)), _offset(fields))
     failure = Failure(_text(fields, ERROR_TYPE) or "", _text(fields, ERROR_MESSAGE) or "")
     envelope = Envelope("ours", Confidence.Certain, origin, origin, None, 0, None, None, failure)
@@ -158,23 +160,24 @@ def read_summary(fields: dict[str, bytes | None]) -> Envelope:
 
 
 def read_for_count(fields: dict[str, bytes | None], origin: str | None) -> Envelope:
-    """Of the envelope in these headers only what is counted: the origin's topic, the failure's cause and the replays.
+    """Return the envelope with only what statistics need: the origin's topic, the failure's cause and the replays.
 
-    Letters that died alike share one, so it must not be changed. `origin`: the topic when they name none.
+    It is cached and shared by letters with the same cause, so it must not be changed. `origin` is the topic if the
+    headers name none.
     """
-    topic, kind, count = fields.get(ORIGIN_TOPIC), fields.get(ERROR_TYPE), fields.get(REPLAYS)
-    words = normalise_message(fields.get(ERROR_MESSAGE) or b"")
-    return _outlined(
+    topic, error_type, count = fields.get(ORIGIN_TOPIC), fields.get(ERROR_TYPE), fields.get(REPLAYS)
+    message = normalise_message(fields.get(ERROR_MESSAGE) or b"")
+    return _cached_for_count(
         topic and topic[:_MAX_TEXT_BYTES],
-        kind and kind[:_MAX_TEXT_BYTES],
-        words,
+        error_type and error_type[:_MAX_TEXT_BYTES],
+        message,
         count and count[:_MAX_TEXT_BYTES],
         origin,
     )
 
 
 @lru_cache(maxsize=2_048)
-def _outlined(
+def _cached_for_count(
     topic: bytes | None, kind: bytes | None, words: bytes, replays: bytes | None, origin: str | None
 ) -> Envelope:
     envelope = read_summary({ORIGIN_TOPIC: topic, ERROR_TYPE: kind, ERROR_MESSAGE: words, REPLAYS: replays})
@@ -194,7 +197,7 @@ def _failure(fields: dict[str, bytes | None]) -> Failure:
 
 
 def read_replays(fields: dict[str, bytes | None]) -> int:
-    """How often it was replayed; nonsense counts as never."""
+    """Return how often the letter was replayed; 0 if the header is malformed."""
     return max(parse_number(fields.get(REPLAYS)) or 0, 0)
 
 
@@ -219,18 +222,18 @@ def _time(fields: dict[str, bytes | None], name: str) -> int | None:
 
 
 def rename_spoofed(message: Message) -> Message:
-    """The message with headers of our names moved to `x-orig-dlq-*`; the replay count of one that came back stays."""
+    """Rename `dlq-*` headers that an application set to `x-orig-dlq-*`; the replay count of a returned letter stays."""
     if _SPOOFABLE.isdisjoint(name for name, _ in message.headers):
         return message
     renamed = tuple((SPOOFED_PREFIX + name if name in _SPOOFABLE else name, value) for name, value in message.headers)
     return replace(message, headers=renamed)
 
 
-def add_replay_headers(message: Message, name: str, uid: str, replays: int) -> Message:
-    """The message with its own name, the id of the Replay that sends it and how often it was sent."""
+def add_replay_headers(message: Message, id_: str, uid: str, replays: int) -> Message:
+    """Return the message with its id, the uid of the Replay that sends it and how often it was replayed."""
     kept = [header for header in message.headers if header[0] not in _SENT]
     sent = (
-        (ID, truncate_bytes(name, _MAX_BYTES[ID])),
+        (ID, truncate_bytes(id_, _MAX_BYTES[ID])),
         (REPLAYS, b"%d" % replays),
         (REPLAY, truncate_bytes(uid, _MAX_BYTES[REPLAY])),
     )

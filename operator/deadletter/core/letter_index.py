@@ -1,4 +1,4 @@
-"""The register of one box partition: sets of offsets that answer depth, oldest and failure groups."""
+"""Index the letters of one dead box partition in bitmaps, to compute depth, oldest letter and failure groups."""
 
 from array import array
 from collections.abc import Iterable
@@ -27,7 +27,7 @@ class _Members:
 
 
 class _FailureTimes:
-    """When the letters of one chunk failed, in the order they came; four bytes a letter while they lie together."""
+    """Failure times of the letters of one chunk, by offset; four bytes per letter if they are within 49 days."""
 
     __slots__ = ("base", "deltas", "offsets")
 
@@ -56,7 +56,7 @@ class _FailureTimes:
 
 
 class LetterIndex:
-    """Letters of one box partition. Open letters = letters - settled; a group's = group & open."""
+    """Index of one box partition. Open letters are letters - settled; those of a group are group & open."""
 
     def __init__(self, max_groups: int = MAX_GROUPS, max_grouped: int = MAX_GROUPED_LETTERS) -> None:
         self._letters = BitMap64()
@@ -68,7 +68,7 @@ class LetterIndex:
         self._grouped = 0
 
     def add(self, offset: int, fingerprint: str, error_type: str, category: str, failed_at: int) -> None:
-        """A letter lies at this offset; one that is known already changes nothing."""
+        """Add the letter at this offset; no effect if it is already known."""
         if offset in self._letters:
             return
         self._letters.add(offset)
@@ -102,7 +102,7 @@ class LetterIndex:
         return int(members.offsets.difference_cardinality(self._settled))
 
     def _ungroup_oldest(self) -> None:
-        """Letters of the oldest chunk are only counted from now on; its times shrink to the chunk's first."""
+        """Drop groups and times of the oldest chunk to bound memory; its letters are then only counted."""
         chunk = min(number for number, held in self._times.items() if len(held.deltas))
         held = self._times[chunk]
         self._grouped -= len(held.deltas)
@@ -111,13 +111,13 @@ class LetterIndex:
             members.offsets.remove_range(chunk << CHUNK_BITS, (chunk + 1) << CHUNK_BITS)
 
     def settle(self, offsets: Iterable[int]) -> None:
-        """These offsets are settled; they may be known before their letters are."""
+        """Mark these offsets as settled; their letters may be added later."""
         rest = iter(offsets)
-        while batch := list(islice(rest, _BATCH_SIZE)):  # in batches: a bitmap takes a copy of what it is given
+        while batch := list(islice(rest, _BATCH_SIZE)):  # in batches, because BitMap64.update copies its argument
             self._settled.update(batch)
 
     def drop_below(self, start: int) -> None:
-        """Retention ate everything below `start`."""
+        """Forget all letters below `start`, which retention has deleted."""
         for bits in (self._letters, self._settled, *(members.offsets for members in self._groups.values())):
             bits.remove_range(0, start)
         for chunk in [number for number in self._times if number << CHUNK_BITS < start]:
@@ -127,12 +127,12 @@ class LetterIndex:
 
     @property
     def depth(self) -> int:
-        """How many letters are open."""
+        """Number of open letters."""
         return int(self._letters.difference_cardinality(self._settled))
 
     @property
     def oldest_offset(self) -> int | None:
-        """The lowest open offset."""
+        """Lowest open offset; None if no letter is open."""
         return next((offset for offset in self._open()), None)
 
     def _open(self) -> BitMap64:
@@ -140,7 +140,7 @@ class LetterIndex:
 
     @property
     def oldest(self) -> int | None:
-        """When the oldest open letter failed; None: no letter is open."""
+        """When the oldest open letter failed; None if no letter is open."""
         offset = self.oldest_offset
         if offset is None:
             return None
@@ -148,7 +148,7 @@ class LetterIndex:
         return held.time_of(offset) if offset in held.offsets else held.base
 
     def groups(self) -> tuple[FailureGroup, ...]:
-        """The groups that have open letters, the largest first, `other` last."""
+        """Return the groups with open letters, the largest first and `other` last."""
         found = [
             FailureGroup(name, members.error_type, members.category, letters, members.first_seen, members.last_seen)
             for name, members in self._groups.items()

@@ -1,6 +1,6 @@
-"""Messages, places, envelopes and letters: the nouns every floor speaks in.
+"""Value types that all layers share: messages, places, envelopes and letters.
 
-They are values and never changed in place; not frozen, because freezing costs a fifth of the time a letter takes.
+They are never changed in place. They are not frozen, because freezing costs a fifth of the time spent on a letter.
 """
 
 from dataclasses import dataclass, field
@@ -13,7 +13,7 @@ SEQUENCE_MASK = (1 << SEQUENCE_BITS) - 1
 
 
 class Category(StrEnum):
-    """What kind of failure it was; each kind has a default policy."""
+    """Category of a failure; it decides whether and how a message is retried by default."""
 
     Transient = "Transient"
     Network = "Network"
@@ -24,10 +24,10 @@ class Category(StrEnum):
 
 
 class Confidence(StrEnum):
-    """How sure a dialect's reader is that it read its own."""
+    """How certain it is that a letter is written in the detected dialect."""
 
     Pinned = "Pinned"  # the queue names the dialect
-    Certain = "Certain"  # a marker no other system writes
+    Certain = "Certain"  # a marker that no other system writes
     Likely = "Likely"  # a combination of common names
     Guess = "Guess"  # the generic fallback
     Unknown = "Unknown"  # nothing was recognised
@@ -35,7 +35,7 @@ class Confidence(StrEnum):
 
 @dataclass(slots=True)
 class Message:
-    """What an application sent. `timestamp` is in milliseconds since the epoch."""
+    """A message as an application sent it. `timestamp` is in milliseconds since the epoch."""
 
     key: bytes | None
     value: bytes | None
@@ -44,9 +44,9 @@ class Message:
 
     @property
     def size(self) -> int:
-        """Bytes of key, value and headers."""
+        """Size of key, value and headers in bytes."""
         size = len(self.key or b"") + len(self.value or b"")
-        for name, value in self.headers:  # a loop: it is asked of every letter, and sum() takes a quarter longer
+        for name, value in self.headers:  # hot path: sum() takes a quarter longer
             size += len(name)
             if value:
                 size += len(value)
@@ -54,7 +54,7 @@ class Message:
 
 
 class Place(NamedTuple):
-    """Where a message lies: box, partition, offset.
+    """Position of a message: box, partition, offset.
 
     A Redis entry id `ms-seq` is partition 0 and offset `ms << 64 | seq`: one ordered number on both brokers.
     """
@@ -72,14 +72,14 @@ class Place(NamedTuple):
 
     @classmethod
     def from_entry_id(cls, box: str, entry_id: str) -> "Place":
-        """The place of a Redis entry id (`ms-seq`)."""
+        """Return the place of a Redis entry id (`ms-seq`)."""
         ms, _, seq = entry_id.partition("-")
         return cls(box, 0, int(ms) << SEQUENCE_BITS | int(seq or 0))
 
 
 @dataclass(slots=True)
 class Failure:
-    """Why it failed, bounded: texts are cut before they come here."""
+    """Why a message failed; texts are already truncated."""
 
     type: str = ""
     message: str = ""
@@ -90,7 +90,7 @@ class Failure:
 
 @dataclass(slots=True)
 class Origin:
-    """A topic or stream with partition and offset as far as they are known."""
+    """Topic or stream, partition and offset that a message came from, as far as they are known."""
 
     topic: str | None = None
     partition: int | None = None
@@ -100,13 +100,13 @@ class Origin:
 
 @dataclass(slots=True)
 class Envelope:
-    """What is known of a failure. Times are milliseconds since the epoch."""
+    """Metadata of a dead letter. Times are milliseconds since the epoch."""
 
     dialect: str = "none"
     confidence: Confidence = Confidence.Unknown
-    origin: Origin = field(default_factory=Origin)  # where it FIRST came from
-    hop: Origin = field(default_factory=Origin)  # where it was LAST consumed from
-    group: str | None = None  # the consumer group that failed
+    origin: Origin = field(default_factory=Origin)  # where it was consumed first
+    hop: Origin = field(default_factory=Origin)  # where it was consumed last
+    group: str | None = None  # the consumer group that failed to process it
     attempts: int = 0
     first_failed_at: int | None = None
     failed_at: int | None = None
@@ -114,13 +114,13 @@ class Envelope:
     reason: str = ""  # why it was buried: AttemptsExhausted, Expired, ...
     due_at: int | None = None
     replays: int = 0
-    replay: str | None = None  # uid of the last Replay that sent it
-    id: str | None = None  # dlq-id: names the message through its whole life
+    replay: str | None = None  # uid of the last Replay that sent it back
+    id: str | None = None  # dlq-id: stays the same through all retries and replays
 
 
 @dataclass(slots=True)
 class Letter:
-    """A message that failed, where it lies, and its envelope."""
+    """A message that failed, its place in a box, and its envelope."""
 
     message: Message
     place: Place
@@ -128,6 +128,6 @@ class Letter:
 
 
 def failure_time(letter: Letter) -> int:
-    """When it failed, as far as is known: the envelope's word, or the time of the message itself."""
+    """Return when the letter failed; the message's own timestamp if its envelope does not tell."""
     known = letter.envelope.failed_at
     return letter.message.timestamp if known is None else known

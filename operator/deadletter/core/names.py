@@ -1,4 +1,4 @@
-"""Every name we give, made in one place."""
+"""Derive the names of topics, streams, child objects and labels."""
 
 from hashlib import sha256
 
@@ -7,42 +7,42 @@ _PRODUCT = "dlq-operator"
 
 
 def dead_box_name(source: str, group: str, redis: bool = False) -> str:
-    """The dead box of a delivered queue that does not name one; on Redis with a hash tag."""
+    """Return the default dead box of a delivered queue; on Redis it carries a hash tag."""
     return f"{{{source}}}.{group}.dlq" if redis else f"{source}.{group}.dlq"
 
 
 def retry_box_name(dead: str) -> str:
-    """Where letters wait for their next attempt."""
+    """Return the box where letters wait for their next attempt."""
     return f"{dead}.retry"
 
 
 def ledger_name(dead: str) -> str:
-    """Where settlements are kept."""
+    """Return the box that stores settlements."""
     return f"{dead}.ledger"
 
 
 def archive_name(dead: str) -> str:
-    """Where archived letters lie on Redis."""
+    """Return the Redis key that stores archived letters."""
     return f"{dead}.archive"
 
 
-def shorten_name(text: str, longest: int = MAX_NAME_LENGTH) -> str:
-    """The text, or its beginning and a digest when it is too long for a name or label."""
-    return text if len(text) <= longest else _digested(text, text, longest)
+def shorten_name(text: str, max_length: int = MAX_NAME_LENGTH) -> str:
+    """Return the text; if it is too long for a name or label, its beginning and a digest."""
+    return text if len(text) <= max_length else _with_digest(text, text, max_length)
 
 
-def _digested(text: str, whole: str, longest: int) -> str:
-    return f"{text[: longest - 9].rstrip('-._')}-{sha256(whole.encode()).hexdigest()[:8]}"
+def _with_digest(text: str, whole: str, max_length: int) -> str:
+    return f"{text[: max_length - 9].rstrip('-._')}-{sha256(whole.encode()).hexdigest()[:8]}"
 
 
 def child_name(queue: str, suffix: str) -> str:
-    """The name of a child object, at most 63 characters; one that was cut or lost its dots carries a digest."""
+    """Return the name of a child object, at most 63 characters; with a digest if it was shortened or had dots."""
     whole = f"{queue}-{suffix}"
-    return _digested(whole.replace(".", "-"), whole, MAX_NAME_LENGTH) if "." in whole else shorten_name(whole)
+    return _with_digest(whole.replace(".", "-"), whole, MAX_NAME_LENGTH) if "." in whole else shorten_name(whole)
 
 
 def labels(queue: str, component: str) -> dict[str, str]:
-    """The labels of every child of a queue."""
+    """Return the labels of a child object of a queue."""
     return {
         "app.kubernetes.io/name": _PRODUCT,
         "app.kubernetes.io/instance": shorten_name(queue),

@@ -1,4 +1,4 @@
-"""What a RetryPolicy says of a letter: retry when, bury or discard for which reason."""
+"""Decide by a RetryPolicy whether a failed message is retried, buried or discarded."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -12,21 +12,21 @@ _NOT_RETRIED = frozenset({Category.Permission, Category.Validation, Category.Per
 
 @dataclass(slots=True, frozen=True)
 class Retry:
-    """Deliver again at `at` (milliseconds since the epoch)."""
+    """Deliver the message again at `at` (milliseconds since the epoch)."""
 
     at: int
 
 
 @dataclass(slots=True, frozen=True)
 class Bury:
-    """Lay it into the dead box, for this reason."""
+    """Write the message to the dead box, for this reason."""
 
     reason: str
 
 
 @dataclass(slots=True, frozen=True)
 class Discard:
-    """Drop it, counted and warned, for this reason."""
+    """Drop the message, with a metric and a warning, for this reason."""
 
     reason: str
 
@@ -36,7 +36,7 @@ Verdict = Retry | Bury | Discard
 
 @dataclass(slots=True, frozen=True)
 class Backoff:
-    """How long to wait after the n-th failure. Times in milliseconds."""
+    """How long to wait after each failure. Times are in milliseconds."""
 
     strategy: str = "Exponential"  # Never, Immediate, Fixed, Linear, Exponential, Schedule
     initial: int = 1_000
@@ -46,16 +46,16 @@ class Backoff:
     schedule: tuple[int, ...] = ()
 
     def delay_ms(self, failures: int) -> int | None:
-        """The wait after so many failures, without jitter; None: never again."""
+        """Return the wait after this many failures, without jitter; None if there is no retry."""
         if self.strategy == "Never":
             return None
         if self.strategy == "Immediate":
             return 0
         if self.strategy == "Schedule":
             return self.schedule[min(failures, len(self.schedule)) - 1] if self.schedule else 0
-        return min(self._grown(failures), self.max)
+        return min(self._growing_delay(failures), self.max)
 
-    def _grown(self, failures: int) -> int:
+    def _growing_delay(self, failures: int) -> int:
         if self.strategy == "Fixed":
             return self.initial
         if self.strategy == "Linear":
@@ -65,14 +65,14 @@ class Backoff:
         except OverflowError:
             return self.max
 
-    def jitter_ms(self, chance: float) -> int:
-        """The jitter that `chance` in [0, 1) gives, 0 to `jitter` uniformly."""
-        return int(chance * (self.jitter + 1))
+    def jitter_ms(self, random: float) -> int:
+        """Return a jitter between 0 and `jitter`, both included, from a random number in [0, 1)."""
+        return int(random * (self.jitter + 1))
 
 
 @dataclass(slots=True, frozen=True)
 class RetryAfter:
-    """Whether a service's Retry-After is honoured, and up to how long."""
+    """Whether a Retry-After header of the service is honoured, and up to which wait."""
 
     honour: bool = True
     max: int = 300_000
@@ -80,7 +80,7 @@ class RetryAfter:
 
 @dataclass(slots=True, frozen=True)
 class PolicyRule:
-    """One rule of a policy: the first whose `match` is true decides. PredicateError when `match` is no CEL."""
+    """One rule of a policy; the first whose `match` is true decides. PredicateError if `match` is not valid CEL."""
 
     match: str
     name: str = ""
@@ -107,7 +107,7 @@ class BreakerSettings:
 
 @dataclass(slots=True, frozen=True)
 class BudgetSettings:
-    """At most so many dead letters in so many milliseconds."""
+    """Maximum number of dead letters in a period in milliseconds."""
 
     letters: int
     per: int
@@ -115,7 +115,7 @@ class BudgetSettings:
 
 @dataclass(slots=True, frozen=True)
 class Policy:
-    """The numbers and rules of a RetryPolicy."""
+    """The limits and rules of a RetryPolicy, durations in milliseconds."""
 
     max_attempts: int = 5
     max_age: int | None = None
@@ -136,39 +136,40 @@ def decide(
     letter: Letter,
     policy: Policy,
     now: int,
-    chance: float,
+    random: float,
     retry_after: int | None = None,
     requested_action: str | None = None,
 ) -> Verdict:
-    """What becomes of a letter that has just failed; `attempts` of its envelope counts that failure.
+    """Return the verdict on a letter that has just failed; `attempts` of its envelope includes that failure.
 
-    A rule decides first, then the service's own word (`asked`: retry, bury, discard), then age, category and attempts.
+    A rule decides first, then the action that the service requested (retry, bury, discard), then age, category and
+    attempts.
     """
     rule = first_match(policy.rules, letter, now)
-    wish = rule.action if rule else (requested_action or "").capitalize()
+    action = rule.action if rule else (requested_action or "").capitalize()
     reason = Reason.RuleMatched if rule else Reason.ServiceAsked
-    if wish == "Bury":
+    if action == "Bury":
         return Bury(reason)
-    if wish == "Discard":
+    if action == "Discard":
         return Discard(reason)
     category = rule.category if rule and rule.category else letter.envelope.failure.category
     if is_expired(letter, policy, now):
         return Bury(Reason.Expired)
-    if category in _NOT_RETRIED and not wish.startswith("Retry"):
+    if category in _NOT_RETRIED and not action.startswith("Retry"):
         return Bury(Reason.Refused)
     attempts = max(letter.envelope.attempts, 1)
     backoff = select_backoff(policy, rule, category)
     wait = backoff.delay_ms(attempts)
     limit = rule.max_attempts if rule and rule.max_attempts else policy.max_attempts
-    if wait is None or (attempts >= limit and wish != "RetryForever"):
+    if wait is None or (attempts >= limit and action != "RetryForever"):
         return Discard(Reason.AttemptsExhausted) if policy.on_exhausted == "Discard" else Bury(Reason.AttemptsExhausted)
     if retry_after is not None and policy.retry_after.honour:
         wait = max(wait, min(retry_after, policy.retry_after.max))
-    return Retry(now + wait + backoff.jitter_ms(chance))
+    return Retry(now + wait + backoff.jitter_ms(random))
 
 
 def first_match(rules: Sequence[PolicyRule], letter: Letter, now: int) -> PolicyRule | None:
-    """The first rule that matches; one that cannot be evaluated does not."""
+    """Return the first rule that matches; a rule that cannot be evaluated does not match."""
     for rule in rules:
         if rule.predicate.matches(letter, now):
             return rule
@@ -176,13 +177,13 @@ def first_match(rules: Sequence[PolicyRule], letter: Letter, now: int) -> Policy
 
 
 def is_expired(letter: Letter, policy: Policy, now: int) -> bool:
-    """Is its first failure longer ago than the policy allows?"""
+    """True if the first failure is longer ago than the policy's `max_age`."""
     first = letter.envelope.first_failed_at
     return policy.max_age is not None and first is not None and now - first > policy.max_age
 
 
 def select_backoff(policy: Policy, rule: PolicyRule | None, category: Category) -> Backoff:
-    """The rule's backoff, or the policy's; in place of an exponential one Resource failures wait linearly."""
+    """Return the backoff of the rule or policy; Resource failures wait linearly instead of exponentially."""
     if rule and rule.backoff:
         return rule.backoff
     if category is Category.Resource and policy.backoff.strategy == "Exponential":
@@ -191,6 +192,6 @@ def select_backoff(policy: Policy, rule: PolicyRule | None, category: Category) 
 
 
 def retry_schedule(policy: Policy, attempts: int) -> list[int]:
-    """The waits after failure 1 to `attempts`, without jitter; empty for a policy that never retries."""
+    """Return the waits after failures 1 to `attempts`, without jitter; empty for a policy that never retries."""
     waits = (policy.backoff.delay_ms(failures) for failures in range(1, attempts + 1))
     return [wait for wait in waits if wait is not None]

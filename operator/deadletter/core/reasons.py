@@ -1,87 +1,99 @@
-"""Every reason we give in a condition, an Event, a verdict or a skip: one closed list, each with its meaning."""
+"""All reasons of conditions, Events, verdicts and skipped letters, each with its meaning."""
 
 from enum import StrEnum
 from typing import Self
 
 
 class Reason(StrEnum):
-    """A reason names the cause, not the step; `meaning` is its line in the reference."""
+    """Cause of a condition, Event, verdict or skip; `meaning` is printed in docs/reference/reasons.md."""
 
     meaning: str
 
     def __new__(cls, value: str, meaning: str) -> Self:
-        """A member is a string that knows its meaning."""
+        """Create a member that is a string and has a meaning."""
         member = str.__new__(cls, value)
         member._value_ = value
         member.meaning = meaning
         return member
 
     # Ready
-    Reconciled = "Reconciled", "Everything is as asked."
-    Adopted = "Adopted", "The dead box exists already and is watched; it is never changed."
-    WaitingForCourier = "WaitingForCourier", "The courier's pods are not available yet."
-    BrokerUnreachable = "BrokerUnreachable", "Nobody answers at the broker's addresses."
-    AddressForbidden = "AddressForbidden", "The broker's address is one that the operator must not dial."
-    AuthenticationFailed = "AuthenticationFailed", "The broker refuses the credentials."
+    Reconciled = "Reconciled", "The object is in the desired state."
+    Adopted = "Adopted", "The queue watches an existing dead box and never changes it."
+    WaitingForCourier = "WaitingForCourier", "No pod of the courier is available yet."
+    BrokerUnreachable = "BrokerUnreachable", "The broker does not respond at its addresses."
+    AddressForbidden = "AddressForbidden", "The operator must not connect to the broker's address."
+    AuthenticationFailed = "AuthenticationFailed", "The broker rejected the credentials."
     CertificateRefused = "CertificateRefused", "A certificate has expired, is not valid yet or is not trusted."
-    NotAuthorised = "NotAuthorised", "The broker knows the user and refuses the operation."
-    BoxMissing = "BoxMissing", "A topic or stream that should exist does not."
+    NotAuthorised = "NotAuthorised", "The broker authenticated the user and denied the operation."
+    BoxMissing = "BoxMissing", "A required topic or stream does not exist."
     BoxConflict = (
         "BoxConflict",
-        "Another queue owns the same dead box, others created the box, or what exists differs from what is asked.",
+        "Another queue owns the dead box, the box was created by others, or its configuration differs from the spec.",
     )
-    BoxRefused = "BoxRefused", "The box takes no writes now."
-    BoxRecreated = "BoxRecreated", "The box was deleted and made again; a human decides what its ledger is worth."
-    BoxesTakenOver = "BoxesTakenOver", "Existing boxes were given to the queue by an annotation."
-    BoxesFound = "BoxesFound", "Every box of the queue exists as asked."
-    LedgerCorrupt = "LedgerCorrupt", "A record of the ledger cannot be read; nothing is settled until it is mended."
+    BoxRefused = "BoxRefused", "The box rejects writes at the moment."
+    BoxRecreated = (
+        "BoxRecreated",
+        "The box was deleted and created again, so its ledger no longer matches; a person must decide what to do.",
+    )
+    BoxesTakenOver = "BoxesTakenOver", "An annotation gave existing boxes to the queue."
+    BoxesFound = "BoxesFound", "Every box of the queue exists and matches the spec."
+    LedgerCorrupt = "LedgerCorrupt", "A ledger record cannot be read; nothing is settled until it is repaired."
     LedgerTooNew = (
         "LedgerTooNew",
-        "A later release wrote a ledger record that must not be skipped; upgrade to that release.",
+        "A later release wrote a ledger record that must not be ignored; upgrade to that release.",
     )
-    PartitionShrinkRefused = "PartitionShrinkRefused", "Partitions are never taken away from a box."
-    Suspended = "Suspended", "Work is suspended by the user."
-    NotSupportedYet = "NotSupportedYet", "A field is set whose feature is not built yet."
-    NotSupported = "NotSupported", "The broker cannot do what is asked."
-    InvalidSpec = "InvalidSpec", "The object says something that can never work; the message names the field."
-    Pending = "Pending", "Not judged yet."
-    CourierAvailable = "CourierAvailable", "The courier's pods are available."
+    PartitionShrinkRefused = (
+        "PartitionShrinkRefused",
+        "The spec has fewer partitions than the box; partitions are never removed.",
+    )
+    Suspended = "Suspended", "The user suspended the object."
+    NotSupportedYet = "NotSupportedYet", "A field is set that is not implemented yet."
+    NotSupported = "NotSupported", "The broker does not support the requested operation or configuration."
+    InvalidSpec = "InvalidSpec", "The spec is invalid; the message names the field."
+    Pending = "Pending", "The object has not been checked yet."
+    CourierAvailable = "CourierAvailable", "The pods of the courier are available."
     GroupOffsetsLost = (
         "GroupOffsetsLost",
-        "The consumer group had started and has no offsets any more; it waits for deadletter.dev/resume-from.",
+        "The started consumer group lost its offsets; it waits for the annotation deadletter.dev/resume-from.",
     )
-    GroupResumed = "GroupResumed", "A group that had lost its offsets goes on where deadletter.dev/resume-from said."
-    ResumeIgnored = "ResumeIgnored", "deadletter.dev/resume-from was removed and changed nothing; the message says why."
-    NoCourierNeeded = "NoCourierNeeded", "The queue has no delivery, so no courier."
-    DeletionBlocked = "DeletionBlocked", "Boxes should be deleted, and a confirmation or the broker is missing."
-    ApplyRefused = "ApplyRefused", "The API server refuses a child object."
+    GroupResumed = (
+        "GroupResumed",
+        "A consumer group that had lost its offsets continues where deadletter.dev/resume-from told it to.",
+    )
+    ResumeIgnored = "ResumeIgnored", "deadletter.dev/resume-from was removed without effect; the message tells why."
+    NoCourierNeeded = "NoCourierNeeded", "The queue has no delivery, so it has no courier."
+    DeletionBlocked = (
+        "DeletionBlocked",
+        "The boxes of a deleted queue cannot be deleted, because a confirmation or the broker is missing.",
+    )
+    ApplyRefused = "ApplyRefused", "The API server rejected a child object."
     # ReferencesResolved
-    AllFound = "AllFound", "Everything the object names exists."
+    AllFound = "AllFound", "All objects that the spec references exist."
     RetryPolicyNotFound = "RetryPolicyNotFound", "The RetryPolicy does not exist."
     BrokerConnectionNotFound = "BrokerConnectionNotFound", "The BrokerConnection does not exist."
     QueueNotFound = "QueueNotFound", "The DeadLetterQueue does not exist."
     ServiceNotFound = "ServiceNotFound", "The Service does not exist."
-    ReplayNotFound = "ReplayNotFound", "The Replay that should give the preview does not exist."
-    SelfReference = "SelfReference", "A queue cannot reference itself."
-    ChainedReference = "ChainedReference", "The target of a route cannot have its own dead-letter queue."
-    CyclicReference = "CyclicReference", "The routes of these queues form a circle."
-    BrokerMismatch = "BrokerMismatch", "Both queues must live on the same broker."
+    ReplayNotFound = "ReplayNotFound", "The Replay that previewRef names does not exist."
+    SelfReference = "SelfReference", "The queue references itself."
+    ChainedReference = "ChainedReference", "The target of a route has a dead-letter queue of its own."
+    CyclicReference = "CyclicReference", "The routes of these queues form a cycle."
+    BrokerMismatch = "BrokerMismatch", "Both queues must be on the same broker."
     SecretNotFound = "SecretNotFound", "The Secret does not exist."
-    SecretKeyMissing = "SecretKeyMissing", "The Secret lacks a key."
-    SecretNotReadable = "SecretNotReadable", "The operator may not read the Secret."
+    SecretKeyMissing = "SecretKeyMissing", "The Secret lacks a required key."
+    SecretNotReadable = "SecretNotReadable", "The operator is not allowed to read the Secret."
     # Degraded
-    AsExpected = "AsExpected", "Nothing is out of the ordinary."
-    DepthHigh = "DepthHigh", "More letters lie open than the alert allows."
-    AgeHigh = "AgeHigh", "The oldest open letter is older than the alert allows."
-    RetentionLossSoon = "RetentionLossSoon", "Retention will soon eat an open letter."
-    CircuitOpen = "CircuitOpen", "Deliveries fail; the source is paused until a probe succeeds."
-    CapacityReached = "CapacityReached", "The dead box holds as many letters as it may; the source is paused."
-    ErrorBudgetSpent = "ErrorBudgetSpent", "As many letters died in the time as the budget holds; the source is paused."
-    TargetForbidden = "TargetForbidden", "The delivery address is one the courier must not call."
-    TargetUnresolvable = "TargetUnresolvable", "The delivery host has no address, or TLS with it fails."
+    AsExpected = "AsExpected", "The queue works normally."
+    DepthHigh = "DepthHigh", "The number of open letters exceeds alerts.depth."
+    AgeHigh = "AgeHigh", "The oldest open letter is older than alerts.age."
+    RetentionLossSoon = "RetentionLossSoon", "Retention will soon delete an open letter."
+    CircuitOpen = "CircuitOpen", "Deliveries fail; the courier is paused until a probe succeeds."
+    CapacityReached = "CapacityReached", "The dead box holds capacity.maxLetters open letters; the courier is paused."
+    ErrorBudgetSpent = "ErrorBudgetSpent", "The error budget of the period is spent; the courier is paused."
+    TargetForbidden = "TargetForbidden", "The courier must not connect to the delivery address."
+    TargetUnresolvable = "TargetUnresolvable", "The delivery host has no address, or the TLS handshake with it fails."
     ParkedLettersLost = (
         "ParkedLettersLost",
-        "Letters were deleted from the retry box before they were delivered; shown for a day after the last one.",
+        "Letters were deleted from the retry box before they were delivered; shown for a day after the last loss.",
     )
     LedgerUnderReplicated = (
         "LedgerUnderReplicated",
@@ -89,37 +101,40 @@ class Reason(StrEnum):
     )
     OriginUnknown = (
         "OriginUnknown",
-        "Where letters came from is not known: they cannot go back, or a return is not recognised.",
+        "Letters do not name their origin: they cannot be sent back, or those that fail again are not recognised.",
     )
     # Replay
-    AllReplayed = "AllReplayed", "Every letter that matched was dealt with."
+    AllReplayed = "AllReplayed", "Every matched letter was processed."
     DryRunFinished = "DryRunFinished", "The preview is complete; nothing was published."
-    NothingMatched = "NothingMatched", "No letter matched the selection, or all of them were settled before."
-    Started = "Started", "The Replay has begun."
+    NothingMatched = "NothingMatched", "No open letter matched the selection."
+    Started = "Started", "The Replay has started."
     Queued = "Queued", "Another Replay of the same queue is running."
-    Freezing = "Freezing", "The window is being frozen."
+    Freezing = "Freezing", "The Replay freezes its window."
     Running = "Running", "Letters are being replayed."
-    Waiting = "Waiting", "A canary step waits for what comes back."
-    Verifying = "Verifying", "All letters are sent; what fails again is being watched."
+    Waiting = "Waiting", "The Replay waits after a canary step for letters that fail again."
+    Verifying = "Verifying", "All letters are sent; the Replay watches for letters that fail again."
     DeliveryFailed = "DeliveryFailed", "A letter could not be published or delivered."
-    FailureShareExceeded = "FailureShareExceeded", "More letters failed again than the share allows."
-    DeadlineExceeded = "DeadlineExceeded", "The Replay took longer than its deadline."
-    NoProgress = "NoProgress", "Pods of the Replay ended one after the other without a step forward."
-    WindowExpired = "WindowExpired", "Retention ate the frozen window."
+    FailureShareExceeded = "FailureShareExceeded", "The share of letters that failed again exceeds maxFailureShare."
+    DeadlineExceeded = "DeadlineExceeded", "The Replay ran longer than activeDeadline."
+    NoProgress = "NoProgress", "Pods of the Replay ended repeatedly without progress."
+    WindowExpired = "WindowExpired", "Retention deleted the frozen window."
     QueueNotReady = "QueueNotReady", "The queue is not ready."
-    RedriveDisabled = "RedriveDisabled", "The queue only observes; an Apply is refused."
-    Fenced = "Fenced", "Another settler of the same box took over."
+    RedriveDisabled = "RedriveDisabled", "The queue has redrive strategy Disabled; an Apply is rejected."
+    Fenced = "Fenced", "Another writer of the same box took over."
     # Verdicts
-    AttemptsExhausted = "AttemptsExhausted", "As many deliveries as the policy allows have failed."
-    Expired = "Expired", "The first failure is longer ago than the policy's maxAge, or retention ate the letter."
-    Refused = "Refused", "A failure of this category is not retried."
+    AttemptsExhausted = "AttemptsExhausted", "The message failed as often as maxAttempts allows."
+    Expired = "Expired", "The first failure is longer ago than maxAge, or retention deleted the letter."
+    Refused = "Refused", "Failures of this category are not retried."
     RuleMatched = "RuleMatched", "A rule of the policy decided."
-    ServiceAsked = "ServiceAsked", "The service asked for it by the Dlq-Action header."
-    TooLarge = "TooLarge", "The message exceeds what the box takes."
-    Undecodable = "Undecodable", "Nobody can read what lies in a box; out of the source it is buried byte by byte."
+    ServiceAsked = "ServiceAsked", "The service requested it with the Dlq-Action header."
+    TooLarge = "TooLarge", "The message exceeds the maximum size of the box."
+    Undecodable = (
+        "Undecodable",
+        "The content of a box cannot be decoded; such a source message is buried with its raw bytes.",
+    )
     # Skips
-    AlreadySettled = "AlreadySettled", "The letter was dealt with before."
-    LoopCap = "LoopCap", "The letter was replayed more often than maxReplays allows."
-    NoOrigin = "NoOrigin", "The letter does not say where it came from."
-    SelectorError = "SelectorError", "The selection could not be evaluated on this letter."
-    TransformError = "TransformError", "The transform could not be applied to this letter."
+    AlreadySettled = "AlreadySettled", "The letter was settled before."
+    LoopCap = "LoopCap", "The letter was already replayed maxReplays times."
+    NoOrigin = "NoOrigin", "The letter does not name its origin."
+    SelectorError = "SelectorError", "The selection could not be evaluated on the letter."
+    TransformError = "TransformError", "The transform could not be applied to the letter."

@@ -1,4 +1,4 @@
-"""What a person may not see of a message is taken out before it is shown."""
+"""Redact headers and JSON values of a message before it is shown."""
 
 import json
 from collections.abc import Sequence
@@ -11,25 +11,25 @@ REDACTED = "[redacted]"
 
 
 def redact(message: Message, headers: Sequence[str], pointers: Sequence[str]) -> Message:
-    """The message without the values of these headers (any case) and of these JSON Pointers.
+    """Return the message with the values of these headers (any case) and JSON Pointers redacted.
 
-    A value that cannot be parsed cannot be searched: with pointers it is taken out whole.
+    With pointers, a value that is not JSON is redacted as a whole, because it cannot be searched.
     """
     hidden = {name.lower() for name in headers}
     shown = tuple(
         (name, REDACTED.encode() if name.lower() in hidden and value is not None else value)
         for name, value in message.headers
     )
-    value = _without(message.value, pointers) if pointers and message.value is not None else message.value
+    value = _redact_value(message.value, pointers) if pointers and message.value is not None else message.value
     return replace(message, headers=shown, value=value)
 
 
-def _without(value: bytes, pointers: Sequence[str]) -> bytes:
+def _redact_value(value: bytes, pointers: Sequence[str]) -> bytes:
     try:
         document = json.loads(value)
     except (ValueError, RecursionError):
         return REDACTED.encode()
-    found = [_hide(document, _tokens(pointer)) for pointer in pointers]
+    found = [_redact_member(document, _tokens(pointer)) for pointer in pointers]
     return json.dumps(document, ensure_ascii=False, separators=(",", ":")).encode() if any(found) else value
 
 
@@ -37,11 +37,11 @@ def _tokens(pointer: str) -> list[str]:
     return [token.replace("~1", "/").replace("~0", "~") for token in pointer.split("/")[1:]]
 
 
-def _hide(document: Any, tokens: list[str]) -> bool:
-    """Replace what the tokens name; False when the document has no such place."""
+def _redact_member(document: Any, tokens: list[str]) -> bool:
+    """Redact the member that the tokens name; return False if the document has none."""
     *path, last = tokens or [""]
     for token in path:
-        document = _step(document, token)
+        document = _descend(document, token)
     if isinstance(document, dict) and last in document:
         document[last] = REDACTED
         return True
@@ -51,7 +51,7 @@ def _hide(document: Any, tokens: list[str]) -> bool:
     return False
 
 
-def _step(document: Any, token: str) -> Any:
+def _descend(document: Any, token: str) -> Any:
     if isinstance(document, dict):
         return document.get(token)
     if isinstance(document, list) and token.isascii() and token.isdigit() and int(token) < len(document):

@@ -1,4 +1,4 @@
-"""What a Replay counts: one tally per partition of the dead box, kept in the ledger."""
+"""Progress of a Replay in one partition of the dead box, as stored in the ledger."""
 
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
@@ -16,7 +16,7 @@ class SettledAs(StrEnum):
 
 
 class Skip(StrEnum):
-    """Why a matched letter was not taken."""
+    """Why a matched letter was not replayed."""
 
     AlreadySettled = "AlreadySettled"
     LoopCap = "LoopCap"
@@ -29,7 +29,7 @@ class Skip(StrEnum):
 
 @dataclass(slots=True, frozen=True)
 class Span:
-    """A frozen part of a box partition: offsets `start` to `end`, `end` not included."""
+    """The frozen window of one box partition: offsets `start` to `end`, `end` excluded."""
 
     partition: int
     start: int
@@ -38,10 +38,10 @@ class Span:
 
 @dataclass(slots=True, frozen=True)
 class PartitionProgress:
-    """Exactly what a Replay did in one partition so far; `next` is where it goes on."""
+    """Exact counts of what a Replay did in one partition so far; it continues at offset `next`."""
 
     span: Span
-    now: int  # the frozen time, ms
+    now: int  # the time that the selection is evaluated at, ms
     next: int
     scanned: int = 0
     matched: int = 0
@@ -55,10 +55,10 @@ class PartitionProgress:
     samples: tuple[str, ...] = ()  # ids, at most 10
     failed_again: int = 0
     phase: str = "Running"  # Freezing, Running, Waiting (canary), Verifying, Finished, Failed
-    reason: str = ""  # a Reason when finished or failed
-    message: str = ""  # a sentence when failed
+    reason: str = ""  # a Reason if finished or failed
+    message: str = ""  # a sentence if failed
     updated_at: int = 0
 
     def evolve(self, **changes: object) -> "PartitionProgress":
-        """The same tally with other values."""
+        """Return a copy with these values changed."""
         return replace(self, **changes)  # type: ignore[arg-type]

@@ -11,7 +11,7 @@ from deadletter.core.letters import Letter, failure_time
 
 @dataclass(frozen=True)
 class Selection:
-    """Which letters a Replay takes: every part that is set must hold. `limit` is kept by the caller."""
+    """Conditions on the letters of a Replay: all that are set must hold. The caller enforces `limit`."""
 
     where: str | None = None
     ids: Collection[str] = ()
@@ -22,7 +22,7 @@ class Selection:
 
     @cached_property
     def predicate(self) -> Predicate | None:
-        """The compiled `where`."""
+        """The compiled `where` expression."""
         return Predicate.cached(self.where) if self.where else None
 
     @cached_property
@@ -31,16 +31,16 @@ class Selection:
 
     @property
     def matches_all(self) -> bool:
-        """Is every letter taken?"""
+        """True if every letter is selected."""
         return self.needs_only_summary and not self.ids and not self.fingerprint
 
     @property
     def needs_only_summary(self) -> bool:
-        """Does a glance at the letter suffice to judge it?"""
+        """True if a summary of the letter is enough to decide whether it is selected."""
         return self.where is None and self.since is None and self.until is None
 
     def matches(self, letter: Letter, now: int) -> bool | None:
-        """Is it taken? None: `where` could not be evaluated."""
+        """True if the letter is selected; None if `where` could not be evaluated."""
         if self._ids and letter.place.id not in self._ids:
             return False
         failed = failure_time(letter)

@@ -1,4 +1,4 @@
-"""What a Replay changes in a message on its way back: headers and a JSON Patch."""
+"""Apply the transform of a Replay to a message: headers and a JSON Patch."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -12,12 +12,12 @@ from deadletter.core.letters import Message
 
 
 class TransformError(ValueError):
-    """The transform does not fit this message; the text carries nothing of it."""
+    """The transform does not fit this message; the text contains no part of the message."""
 
 
 @dataclass(frozen=True)
 class Transform:
-    """Headers to remove and set, and a JSON Patch of the value; key and untouched values keep their bytes."""
+    """Headers to remove and set, and a JSON Patch for the value; key and unpatched values keep their bytes."""
 
     set_headers: Mapping[str, str] = field(default_factory=dict)
     remove_headers: Sequence[str] = ()
@@ -31,21 +31,21 @@ class Transform:
             raise TransformError("the JSON Patch is not valid") from error
 
     def apply(self, message: Message) -> Message:
-        """The message as it goes back."""
+        """Return the transformed message."""
         value = self._patched(self._patch, message.value) if self.json_patch else message.value
         return replace(message, value=value, headers=self._headers(message))
 
     def _headers(self, message: Message) -> tuple[tuple[str, bytes | None], ...]:
-        gone = {*self.remove_headers, *self.set_headers}
-        kept = tuple(header for header in message.headers if header[0] not in gone)
+        replaced = {*self.remove_headers, *self.set_headers}
+        kept = tuple(header for header in message.headers if header[0] not in replaced)
         return kept + tuple((name, value.encode()) for name, value in self.set_headers.items())
 
     @staticmethod
     def _patched(patch: Any, value: bytes | None) -> bytes:
         if value is None:
-            raise TransformError("there is no value to patch")
+            raise TransformError("the message has no value to patch")
         try:
-            # The standard library keeps integers of any size; others turn them into floats.
+            # The standard library keeps integers of any size; other JSON parsers turn them into floats.
             document = json.loads(value)
         except (ValueError, RecursionError):
             raise TransformError("the value is not JSON") from None

@@ -1,17 +1,17 @@
-"""Texts cut to a bound, with a mark where they were cut."""
+"""Truncate texts to a limit and mark them with an ellipsis."""
 
 ELLIPSIS = "…"
 
 
 def truncate(text: str, limit: int) -> str:
-    """At most `limit` characters; a cut text ends with the mark."""
+    """Return at most `limit` characters; a truncated text ends with the ellipsis."""
     return text if len(text) <= limit else text[: limit - 1] + ELLIPSIS
 
 
 def truncate_bytes(text: str, limit: int) -> bytes:
-    """UTF-8 of at most `limit` bytes, cut between characters; a cut text ends with the mark."""
+    """Return at most `limit` bytes of UTF-8, cut between characters; a truncated text ends with the ellipsis."""
     raw = text.encode("utf-8", "replace")
     if len(raw) <= limit:
         return raw
-    mark = ELLIPSIS.encode()
-    return raw[: limit - len(mark)].decode("utf-8", "ignore").encode() + mark
+    ellipsis = ELLIPSIS.encode()
+    return raw[: limit - len(ellipsis)].decode("utf-8", "ignore").encode() + ellipsis

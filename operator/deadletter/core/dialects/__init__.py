@@ -1,1 +1,1 @@
-"""Dialects: how other systems write an envelope, and how it is read."""
+"""Dialects: the ways in which other systems write the metadata of a dead letter."""

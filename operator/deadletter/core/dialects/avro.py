@@ -1,4 +1,4 @@
-"""Envelopes in Avro values: Kstreamplify's KafkaError and bakdata's dead letter, in the registry's wire format."""
+"""Read Avro envelopes in the schema registry's wire format: Kstreamplify's KafkaError, bakdata's dead letter."""
 
 from dataclasses import dataclass, replace
 
@@ -6,11 +6,11 @@ from deadletter.core.dialects.base import Dialect, DialectError, HeaderFields, l
 from deadletter.core.dialects.binary import BinaryFormatError, ByteReader
 from deadletter.core.letters import Envelope, Message, Origin
 
-_HEAD = 5  # a nought and the schema's number
+_HEADER_BYTES = 5  # a zero byte and the schema id
 
 
 @dataclass(slots=True)
-class _Found:
+class _ErrorRecord:
     topic: str | None
     partition: int | None
     offset: int | None
@@ -22,60 +22,60 @@ class _Found:
     value: bytes | None = None
 
 
-def _body(value: bytes | None) -> ByteReader:
-    if not value or len(value) <= _HEAD or value[0] != 0:
+def _open_record(value: bytes | None) -> ByteReader:
+    if not value or len(value) <= _HEADER_BYTES or value[0] != 0:
         raise BinaryFormatError("not in the registry's wire format")
-    return ByteReader(value, _HEAD)
+    return ByteReader(value, _HEADER_BYTES)
 
 
-def _maybe_text(reader: ByteReader) -> str | None:
+def _optional_text(reader: ByteReader) -> str | None:
     return reader.read_text() if reader.read_is_set() else None
 
 
-def _maybe_bytes(reader: ByteReader) -> bytes | None:
+def _optional_bytes(reader: ByteReader) -> bytes | None:
     return reader.read_bytes() if reader.read_is_set() else None
 
 
-def _maybe_number(reader: ByteReader) -> int | None:
+def _optional_number(reader: ByteReader) -> int | None:
     return reader.read_zigzag() if reader.read_is_set() else None
 
 
-def _end(reader: ByteReader) -> None:
+def _expect_end(reader: ByteReader) -> None:
     if not reader.is_done:
-        raise BinaryFormatError("something follows")
+        raise BinaryFormatError("unexpected bytes after the record")
 
 
-def _kafka_error(value: bytes | None) -> _Found:
-    reader = _body(value)
-    cause, context, stack, _ = (_maybe_text(reader) for _ in range(4))
-    raw = _maybe_bytes(reader)
+def _read_kafka_error(value: bytes | None) -> _ErrorRecord:
+    reader = _open_record(value)
+    cause, context, stack, _ = (_optional_text(reader) for _ in range(4))
+    raw = _optional_bytes(reader)
     offset, partition, topic = reader.read_zigzag(), reader.read_zigzag(), reader.read_text()
     if not topic or partition < 0:
-        raise BinaryFormatError("no origin")
+        raise BinaryFormatError("the record names no origin")
     kind, _, text = (cause or "").partition(": ")
-    found = _Found(topic, partition, offset, kind, text or context or "", stack or "", value=raw)
+    found = _ErrorRecord(topic, partition, offset, kind, text or context or "", stack or "", value=raw)
     if not reader.is_done:
-        found.group = _maybe_text(reader)
+        found.group = _optional_text(reader)
     if not reader.is_done:  # newer: processorNodeId, taskId, sourceRawKey, sourceRawValue
-        _maybe_text(reader), _maybe_text(reader)
-        found.key, found.value = _maybe_bytes(reader), _maybe_bytes(reader)
-    _end(reader)
+        _optional_text(reader), _optional_text(reader)
+        found.key, found.value = _optional_bytes(reader), _optional_bytes(reader)
+    _expect_end(reader)
     return found
 
 
-def _bakdata(value: bytes | None) -> _Found:
-    reader = _body(value)
-    _maybe_text(reader)
-    topic, partition, offset = _maybe_text(reader), _maybe_number(reader), _maybe_number(reader)
+def _read_bakdata_record(value: bytes | None) -> _ErrorRecord:
+    reader = _open_record(value)
+    _optional_text(reader)
+    topic, partition, offset = _optional_text(reader), _optional_number(reader), _optional_number(reader)
     description = reader.read_text()
-    kind, text, stack = (_maybe_text(reader) for _ in range(3))
+    kind, text, stack = (_optional_text(reader) for _ in range(3))
     if not reader.is_done:  # newer: input_timestamp
-        _maybe_number(reader)
-    _end(reader)
-    return _Found(topic, partition, offset, kind or "", text or description, stack or "")
+        _optional_number(reader)
+    _expect_end(reader)
+    return _ErrorRecord(topic, partition, offset, kind or "", text or description, stack or "")
 
 
-def _envelope(name: str, found: _Found) -> Envelope:
+def _to_envelope(name: str, found: _ErrorRecord) -> Envelope:
     envelope = likely_envelope(
         name, Origin(found.topic, found.partition, found.offset), truncated_failure(found.kind, found.text, found.stack)
     )
@@ -85,30 +85,30 @@ def _envelope(name: str, found: _Found) -> Envelope:
 
 def _read_kstreamplify(fields: HeaderFields) -> Envelope | None:
     try:
-        return _envelope("kstreamplify", _kafka_error(fields.message.value))
+        return _to_envelope("kstreamplify", _read_kafka_error(fields.message.value))
     except BinaryFormatError:
         return None
 
 
 def _restore_kstreamplify(message: Message) -> Message:
     try:
-        found = _kafka_error(message.value)
+        found = _read_kafka_error(message.value)
     except BinaryFormatError:
-        raise DialectError("the value is no KafkaError") from None
+        raise DialectError("the value is not a KafkaError") from None
     if found.value is None:
-        raise DialectError("the KafkaError does not hold the original bytes")
+        raise DialectError("the KafkaError does not contain the original bytes")
     return replace(message, key=message.key if found.key is None else found.key, value=found.value)
 
 
 def _read_bakdata(fields: HeaderFields) -> Envelope | None:
     try:
-        return _envelope("bakdata-avro", _bakdata(fields.message.value))
+        return _to_envelope("bakdata-avro", _read_bakdata_record(fields.message.value))
     except BinaryFormatError:
         return None
 
 
 def _restore_bakdata(_: Message) -> Message:
-    raise DialectError("the dead letter holds its input as a description, not as the original bytes")
+    raise DialectError("the dead letter contains a description of its input, not the original bytes")
 
 
 KSTREAMPLIFY = Dialect(

@@ -1,4 +1,4 @@
-"""What a dialect is: the names it writes, how it is recognised, how its letter is read and its message restored."""
+"""Dialect: header names that one system writes, and how its letters are detected, read and restored."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -14,11 +14,11 @@ _TEXT_BYTES = 4 * MAX_STACK_CHARS
 
 
 class DialectError(ValueError):
-    """The original message cannot be restored from this letter; the text carries nothing of it."""
+    """The original message cannot be restored from this letter; the text contains no part of the message."""
 
 
 class HeaderFields:
-    """The headers of one letter: the last of each name, and the first where a name was written more than once."""
+    """The headers of one letter by name: the last value of each, and the first if a name occurs more than once."""
 
     __slots__ = ("first", "last", "message", "place", "repeated")
 
@@ -31,20 +31,20 @@ class HeaderFields:
         self.first: dict[str, bytes | None] = dict(reversed(headers)) if self.repeated else self.last
 
     def text(self, names: HeaderNames, limit: int = MAX_TYPE_CHARS) -> str | None:
-        """The text of the first of these names that has one; `null` as a word is none."""
+        """Return the text of the first of these headers that has one; the text `null` counts as none."""
         return first_text(self.last, names, limit)
 
     def number(self, names: HeaderNames) -> int | None:
-        """The number of the first of these names that has one."""
+        """Return the number in the first of these headers that has one."""
         return first_value(self.last, names, parse_number)
 
     def time(self, names: HeaderNames) -> int | None:
-        """The time of the first of these names that has one."""
+        """Return the time in the first of these headers that has one, in ms."""
         return first_value(self.last, names, parse_time)
 
 
 def first_text(fields: dict[str, bytes | None], names: HeaderNames, limit: int = MAX_TYPE_CHARS) -> str | None:
-    """The text of the first of these names that has one; `null` as a word is none."""
+    """Return the text of the first of these headers that has one; the text `null` counts as none."""
     for name in names:
         raw = fields.get(name)
         if raw:
@@ -57,6 +57,7 @@ def first_text(fields: dict[str, bytes | None], names: HeaderNames, limit: int =
 def first_value(
     fields: dict[str, bytes | None], names: HeaderNames, read: Callable[[bytes | None], int | None]
 ) -> int | None:
+    """Return the first value that `read` finds in these headers, in the order of names."""
     for name in names:
         value = read(fields.get(name))
         if value is not None:
@@ -66,11 +67,11 @@ def first_value(
 
 @dataclass(slots=True, frozen=True, kw_only=True)
 class Dialect:
-    """One system's way to write an envelope. Names are tried in order; the first that has a value counts.
+    """The headers in which one system writes an envelope; of several names, the first that has a value counts.
 
-    `markers`: any of them makes it a candidate, `needs` must all be there too, `claims` says the last word.
-    `strips`: what a replay takes out; a trailing `*` means every name that begins so. `unmistakable`: no application
-    writes such names, so they are taken out of letters of other dialects as well.
+    A letter is a candidate if it has one of the `markers`; it matches if it also has all `required_names` and `detect`
+    returns True. A replay removes the headers in `strip_names`; a trailing `*` is a prefix match. If `is_exclusive`,
+    no application writes such names, so they are also removed from letters of other dialects.
     """
 
     name: str
@@ -87,7 +88,7 @@ class Dialect:
     first_failed_at: HeaderNames = ()
     failed_at: HeaderNames = ()
     type: HeaderNames = ()
-    cause: HeaderNames = ()  # the exception that tells the category, when the type is only a wrapper
+    cause: HeaderNames = ()  # the exception that determines the category, if the type is only a wrapper
     text: HeaderNames = ()
     stack: HeaderNames = ()
     status: HeaderNames = ()
@@ -96,11 +97,13 @@ class Dialect:
     id: HeaderNames = ()
     strip_names: HeaderNames = ()
     is_exclusive: bool = True
-    derives_topic: bool = False  # the topic comes from a key, a value or the stream's name, not from a header
-    derives_offset: bool = False
-    post_process: Callable[[HeaderFields, Envelope], None] | None = None  # what a table of names cannot say
-    read_value: Callable[[HeaderFields], Envelope | None] | None = None  # reads key or value; None: not this dialect
-    restore: Callable[[Message], Message] | None = None  # the message as it was before it failed
+    derives_topic: bool = False  # `topic` is empty, because the topic is read from the key or value
+    derives_offset: bool = False  # `offset` is empty, because the offset is read from the key, value or id
+    post_process: Callable[[HeaderFields, Envelope], None] | None = None  # fix what the table of names cannot express
+    read_value: Callable[[HeaderFields], Envelope | None] | None = (
+        None  # read key or value; returns None for another dialect
+    )
+    restore: Callable[[Message], Message] | None = None  # return the message as it was before it failed
 
     @property
     def names_topic(self) -> bool:
@@ -113,12 +116,12 @@ class Dialect:
         return bool(self.offset) or self.derives_offset
 
     def matches(self, fields: HeaderFields) -> bool:
-        """Does this letter speak the dialect? Asked only when a marker is there."""
+        """True if the letter is written in this dialect; called only if it has one of the markers."""
         names = fields.last
         return all(name in names for name in self.required_names) and (self.detect is None or self.detect(fields))
 
     def read(self, fields: HeaderFields) -> Envelope:
-        """The envelope of a letter in this dialect, as far as it is written."""
+        """Return the envelope of a letter in this dialect, as far as it is written."""
         hop = self._origin(fields.last)
         envelope = Envelope(
             dialect=self.name,
@@ -139,7 +142,7 @@ class Dialect:
         return envelope
 
     def read_summary(self, fields: HeaderFields) -> Envelope:
-        """As `read`, but only the id, the origin's place, the failure and the replays are right."""
+        """Return the envelope with only id, origin, failure and replays read, which is faster than `read`."""
         hop = self._place(fields.last)
         envelope = Envelope(
             dialect=self.name,
@@ -167,11 +170,11 @@ class Dialect:
         return origin
 
     def _failure(self, fields: HeaderFields) -> Failure:
-        kind = (fields.text(self.type) or "") if self.type else ""
+        error_type = (fields.text(self.type) or "") if self.type else ""
         status = fields.number(self.status) if self.status else None
-        cause = (fields.text(self.cause) if self.cause else None) or kind
+        cause = (fields.text(self.cause) if self.cause else None) or error_type
         return Failure(
-            kind,
+            error_type,
             (fields.text(self.text, MAX_MESSAGE_CHARS) or "") if self.text else "",
             classify_status(status) if status and status >= 300 and not cause else classify_error(cause),
             status,
@@ -179,17 +182,17 @@ class Dialect:
         )
 
 
-def truncated_failure(kind: str, text: str, stack: str = "") -> Failure:
-    """A failure that was found in a value, bounded and classified."""
+def truncated_failure(error_type: str, text: str, stack: str = "") -> Failure:
+    """Return a failure found in a value, with truncated texts and its category."""
     return Failure(
-        truncate(kind, MAX_TYPE_CHARS),
+        truncate(error_type, MAX_TYPE_CHARS),
         truncate(text, MAX_MESSAGE_CHARS),
-        classify_error(kind),
+        classify_error(error_type),
         None,
         truncate(stack, MAX_STACK_CHARS),
     )
 
 
 def likely_envelope(name: str, origin: Origin, failure: Failure) -> Envelope:
-    """An envelope that was found in a key or value."""
+    """Return an envelope found in a key or value."""
     return Envelope(dialect=name, confidence=Confidence.Likely, origin=origin, hop=origin, failure=failure)

@@ -1,4 +1,4 @@
-"""Frameworks of many languages: SmallRye, Karafka, Watermill, Wolverine, MassTransit, NServiceBus and others."""
+"""Dialects of messaging frameworks: SmallRye, Karafka, Watermill, Wolverine, MassTransit, NServiceBus and others."""
 
 from deadletter.core.dialects.base import Dialect, HeaderFields
 from deadletter.core.letters import Envelope
@@ -10,7 +10,7 @@ _DEAD = "DEAD_LETTER_MESSAGE_"
 
 
 def _topic_of_uri(_: HeaderFields, envelope: Envelope) -> None:
-    """A destination is a URI (`kafka://topic/orders`, `queue:orders`, `orders@host`); its last part is the topic."""
+    """Take the topic from a destination URI such as `kafka://topic/orders`, `queue:orders` or `orders@host`."""
     for origin in (envelope.origin, envelope.hop):
         if origin.topic is not None:
             origin.topic = origin.topic.split("?")[0].rstrip("/").split("/")[-1].split(":")[-1].split("@")[0] or None

@@ -1,4 +1,4 @@
-"""Home-made headers: one design that is known, and the names seen across unrelated systems as the last resort."""
+"""Home-made headers: known designs, and as a last resort the names that unrelated systems use."""
 
 from deadletter.core.dialects.base import Dialect
 from deadletter.core.letters import Confidence

@@ -11,7 +11,7 @@ Document = dict[str, msgspec.Raw]
 _DOCUMENT = msgspec.json.Decoder(Document)
 _BODIES = ("body", "task", "payload", "original_message", "originalMessage", "original_value", "originalValue")
 _ERRORS = ("last_error", "error", "error_message", "errorMessage", "last_error_type", "error_type", "errorType")
-_TRACES = (
+_DELIVERY_FIELDS = (
     "source_mailbox",
     "original_topic",
     "originalTopic",
@@ -27,7 +27,7 @@ _TRACES = (
 
 
 def decode_object(value: bytes | None) -> Document:
-    """The members of a JSON object as raw bytes; empty when the value is none."""
+    """Return the members of a JSON object as raw bytes; empty if the value is not an object."""
     if not value or value[:1] not in b"{ \t\r\n":
         return {}
     try:
@@ -36,8 +36,8 @@ def decode_object(value: bytes | None) -> Document:
         return {}
 
 
-def _plain(raw: msgspec.Raw) -> bytes | None:
-    """A JSON member as a header would hold it: text without quotes, numbers as digits, null as none."""
+def _header_value(raw: msgspec.Raw) -> bytes | None:
+    """Return a JSON member as a header would hold it: text without quotes, numbers as digits, null as None."""
     content = bytes(raw)
     if content == b"null":
         return None
@@ -45,46 +45,47 @@ def _plain(raw: msgspec.Raw) -> bytes | None:
         return content
     try:
         return msgspec.json.decode(content, type=str).encode("utf-8", "replace")
-    except ValueError:  # the document's decoder skips over texts without reading them
+    except ValueError:  # the decoder of the object does not validate strings
         return content
 
 
 def as_headers(document: Document, prefix: str = "") -> Headers:
-    return tuple((prefix + name, _plain(raw)) for name, raw in document.items())
+    """Return the members of a JSON object as headers with this prefix."""
+    return tuple((prefix + name, _header_value(raw)) for name, raw in document.items())
 
 
-def _is_envelope(names: dict[str, bytes | None]) -> bool:
-    return all(any(name in names for name in family) for family in (_BODIES, _ERRORS, _TRACES))
+def _has_envelope_fields(names: dict[str, bytes | None]) -> bool:
+    return all(any(name in names for name in group) for group in (_BODIES, _ERRORS, _DELIVERY_FIELDS))
 
 
-def _claims_envelope(fields: HeaderFields) -> bool:
-    return _is_envelope(fields.last)
+def _is_json_envelope(fields: HeaderFields) -> bool:
+    return _has_envelope_fields(fields.last)
 
 
-def _sniff_envelope(fields: HeaderFields) -> Envelope | None:
+def _read_json_value(fields: HeaderFields) -> Envelope | None:
     inner = HeaderFields(Message(None, None, as_headers(decode_object(fields.message.value))), fields.place)
-    return JSON_ENVELOPE.read(inner) if _is_envelope(inner.last) else None
+    return JSON_ENVELOPE.read(inner) if _has_envelope_fields(inner.last) else None
 
 
-def _category(fields: HeaderFields, envelope: Envelope) -> None:
+def _set_named_category(fields: HeaderFields, envelope: Envelope) -> None:
     named = (fields.text(("error_category", "errorCategory")) or "").capitalize()
     if named in Category.__members__:
         envelope.failure.category = Category(named)
 
 
 def _restore_envelope(message: Message) -> Message:
-    """The body: from the JSON value, or from the field of a Redis entry."""
-    held = dict(as_headers(decode_object(message.value))) if message.value is not None else dict(message.headers)
+    """Replace the value by the body, from the JSON value or from the field of a Redis entry."""
+    fields = dict(as_headers(decode_object(message.value))) if message.value is not None else dict(message.headers)
     for name in _BODIES:
-        if held.get(name) is not None:
-            return replace(message, value=held[name])
-    raise DialectError("the letter holds no body")
+        if fields.get(name) is not None:
+            return replace(message, value=fields[name])
+    raise DialectError("the letter contains no body")
 
 
 JSON_ENVELOPE = Dialect(
     name="json-envelope",
     markers=("dead_lettered_at", "source_mailbox", "task_id", "last_error"),
-    detect=_claims_envelope,
+    detect=_is_json_envelope,
     confidence=Confidence.Likely,
     topic=("source_mailbox", "original_topic", "originalTopic", "source_topic"),
     partition=("original_partition", "originalPartition"),
@@ -99,7 +100,7 @@ JSON_ENVELOPE = Dialect(
     strip_names=(
         *_BODIES,
         *_ERRORS,
-        *_TRACES,
+        *_DELIVERY_FIELDS,
         "first_received_at",
         "message_id",
         "request_id",
@@ -114,7 +115,7 @@ JSON_ENVELOPE = Dialect(
         "updated_at",
     ),
     is_exclusive=False,
-    post_process=_category,
-    read_value=_sniff_envelope,
+    post_process=_set_named_category,
+    read_value=_read_json_value,
     restore=_restore_envelope,
 )

@@ -1,4 +1,4 @@
-"""What Apache Kafka itself writes: share groups, Connect, Streams; and what builds on their names."""
+"""Dialects of Apache Kafka: share groups, Connect, Streams, and systems that build on their header names."""
 
 from deadletter.core.dialects.base import Dialect, DialectError, HeaderFields
 from deadletter.core.letters import Confidence, Envelope, Message
@@ -8,30 +8,32 @@ _STREAMS = "__streams.errors."
 _MQ_NAMES = tuple(f"{_CONNECT}{name}" for name in ("jms.message.id", "jms.timestamp", "mq.queue"))
 
 
-def _unwrapped(_: HeaderFields, envelope: Envelope) -> None:
-    """Throwable.toString is `class: message`; the class alone is the type."""
+def _keep_exception_class(_: HeaderFields, envelope: Envelope) -> None:
+    """Keep only the class of `class: message`, which is the format of Throwable.toString."""
     envelope.failure.type = envelope.failure.type.partition(": ")[0]
 
 
-def _unquoted(_: HeaderFields, envelope: Envelope) -> None:
-    """Connect's header converters write texts as JSON: with quotes."""
+def _strip_quotes(_: HeaderFields, envelope: Envelope) -> None:
+    """Remove the quotes of JSON strings, which Connect's header converters write."""
     failure = envelope.failure
     failure.type, failure.message = failure.type.strip('"'), failure.message.strip('"')
     for origin in (envelope.origin, envelope.hop):
         origin.topic = origin.topic and origin.topic.strip('"')
 
 
-def _still_serialised(message: Message) -> Message:
-    """The rule's action may have written the value as JSON; only one in the registry's wire format is the original."""
+def _require_wire_format(message: Message) -> Message:
+    """Reject a value that the rule's action rewrote as JSON; the original has the schema registry's wire format."""
     if message.value and message.value[0] != 0:
-        raise DialectError("the value was rewritten by the rule and must be serialised anew before it is replayed")
+        raise DialectError(
+            "the rule rewrote the value as JSON; serialise it with the schema again before you replay it"
+        )
     return message
 
 
-def _with_payload(message: Message) -> Message:
-    """Without copying a letter of a share group is a pointer to its origin, not a tombstone."""
+def _require_payload(message: Message) -> Message:
+    """Reject a letter without key and value: a share group that does not copy records writes only a pointer."""
     if message.key is None and message.value is None:
-        raise DialectError("the letter points to its origin and carries no payload")
+        raise DialectError("the letter only points to its origin and contains no payload")
     return message
 
 
@@ -45,7 +47,7 @@ SHARE_GROUP = Dialect(
     attempts=("__dlq.errors.delivery.count",),
     text=("__dlq.errors.message",),
     strip_names=("__dlq.errors.*",),
-    restore=_with_payload,
+    restore=_require_payload,
 )
 KIP_1317 = Dialect(
     name="kip-1317-draft",
@@ -71,7 +73,7 @@ IBM_MQ_SOURCE = Dialect(
     stack=(f"{_CONNECT}exception.stacktrace",),
     id=(f"{_CONNECT}jms.message.id",),
     strip_names=("__connect.errors.*",),
-    post_process=_unquoted,
+    post_process=_strip_quotes,
 )
 CONNECT = Dialect(
     name="kafka-connect",
@@ -107,7 +109,7 @@ STREAMS = Dialect(
     text=(f"{_STREAMS}message",),
     stack=(f"{_STREAMS}stacktrace",),
     strip_names=("__streams.errors.*",),
-    post_process=_unwrapped,
+    post_process=_keep_exception_class,
 )
 CONFLUENT_RULE = Dialect(
     name="confluent-rule",
@@ -116,6 +118,6 @@ CONFLUENT_RULE = Dialect(
     text=("__rule.exception",),
     reason=("__rule.name",),
     strip_names=("__rule.*",),
-    restore=_still_serialised,
+    restore=_require_wire_format,
 )
 DIALECTS = (SHARE_GROUP, KIP_1317, IBM_MQ_SOURCE, CONNECT, CONNECT_BARE, BAKDATA_STREAMS, STREAMS, CONFLUENT_RULE)

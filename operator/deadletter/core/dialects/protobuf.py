@@ -1,9 +1,9 @@
-"""Envelopes in protobuf: Uber's DLQMetadata in the key, Pipestream's DlqMessage in the value."""
+"""Read protobuf envelopes: Uber's DLQMetadata in the key, Pipestream's DlqMessage in the value."""
 
 from dataclasses import replace
 
 from deadletter.core.dialects.base import Dialect, DialectError, HeaderFields, likely_envelope, truncated_failure
-from deadletter.core.dialects.binary import LENGTH, VARINT, BinaryFormatError, read_protobuf, to_signed, decode_utf8
+from deadletter.core.dialects.binary import LENGTH, VARINT, BinaryFormatError, decode_utf8, read_protobuf, to_signed
 from deadletter.core.header_values import epoch_to_ms, time_in_range
 from deadletter.core.letters import Envelope, Failure, Message, Origin
 
@@ -19,13 +19,13 @@ def _text(value: int | bytes | None) -> str:
 def _uber_key(key: bytes | None) -> dict[int, int | bytes]:
     found = read_protobuf(key or b"", _UBER)
     if not found.get(2):
-        raise BinaryFormatError("no topic")
+        raise BinaryFormatError("the key names no topic")
     _text(found[2])
     return found
 
 
 def _position(value: int | bytes | None) -> int:
-    """Protobuf does not write a nought."""
+    """Return the number; 0 if it is missing, because protobuf does not write zeros."""
     return max(to_signed(value) or 0, 0)
 
 
@@ -46,14 +46,14 @@ def _restore_uber(message: Message) -> Message:
     try:
         key = _uber_key(message.key).get(6)
     except BinaryFormatError:
-        raise DialectError("the key is no DLQMetadata") from None
+        raise DialectError("the key is not a DLQMetadata") from None
     return replace(message, key=key if isinstance(key, bytes) else None)
 
 
 def _pipestream_value(value: bytes | None) -> dict[int, int | bytes]:
     found = read_protobuf(value or b"", _PIPESTREAM)
     if not (1 in found and found.keys() & {2, 3} and found.keys() & {4, 6, 7}):
-        raise BinaryFormatError("not enough fields")
+        raise BinaryFormatError("required fields are missing")
     for field in (2, 3, 6, 7):
         _text(found.get(field))
     return found
@@ -80,10 +80,10 @@ def _read_pipestream(fields: HeaderFields) -> Envelope | None:
 
 def _restore_pipestream(message: Message) -> Message:
     try:
-        stream = bytes(_pipestream_value(message.value)[1])
+        payload = bytes(_pipestream_value(message.value)[1])
     except BinaryFormatError:
-        raise DialectError("the value is no DlqMessage") from None
-    return replace(message, value=stream)
+        raise DialectError("the value is not a DlqMessage") from None
+    return replace(message, value=payload)
 
 
 UBER = Dialect(

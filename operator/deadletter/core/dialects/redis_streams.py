@@ -3,17 +3,17 @@
 from deadletter.core.dialects.base import Dialect, HeaderFields
 from deadletter.core.letters import Confidence, Envelope, Place
 
-_SUFFIXES = (".dlq", "-dlq")
+_DEAD_STREAM_SUFFIXES = (".dlq", "-dlq")
 
 
-def _is_stream(fields: HeaderFields) -> bool:
-    return "times_delivered" in fields.last or fields.place.box.endswith(_SUFFIXES)
+def _is_redis_entry(fields: HeaderFields) -> bool:
+    return "times_delivered" in fields.last or fields.place.box.endswith(_DEAD_STREAM_SUFFIXES)
 
 
-def _stream_origin(fields: HeaderFields, envelope: Envelope) -> None:
-    """The stream's own name tells the origin, and the source id is its entry there."""
+def _derive_origin(fields: HeaderFields, envelope: Envelope) -> None:
+    """Take the origin's topic from the stream's name, and its offset from the source entry id."""
     box, origin = fields.place.box, envelope.origin
-    if box.endswith(_SUFFIXES):
+    if box.endswith(_DEAD_STREAM_SUFFIXES):
         origin.topic = origin.topic or box[:-4]
     ms, found, seq = (envelope.id or "").partition("-")
     if found and ms.isascii() and ms.isdigit() and seq.isascii() and seq.isdigit():
@@ -24,7 +24,7 @@ def _stream_origin(fields: HeaderFields, envelope: Envelope) -> None:
 REDIS_STREAMS = Dialect(
     name="redis-streams",
     markers=("times_delivered", "source_id"),
-    detect=_is_stream,
+    detect=_is_redis_entry,
     confidence=Confidence.Likely,
     topic=("source_stream", "stream"),
     group=("group", "consumer_group"),
@@ -44,6 +44,6 @@ REDIS_STREAMS = Dialect(
         "last_error",
     ),
     is_exclusive=False,
-    post_process=_stream_origin,
+    post_process=_derive_origin,
     derives_offset=True,
 )

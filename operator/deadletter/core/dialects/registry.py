@@ -1,4 +1,4 @@
-"""The one table of dialects, from the most specific to the last resort; a new one is a file and a line here."""
+"""All dialects, ordered from the most specific to the last resort; register a new dialect here."""
 
 from deadletter.core import headers
 from deadletter.core.dialects import (
@@ -16,7 +16,7 @@ from deadletter.core.dialects.base import AUTO, Dialect, HeaderFields
 from deadletter.core.letters import Confidence, Envelope
 
 
-def _read_ours(fields: HeaderFields) -> Envelope | None:
+def _read_own_headers(fields: HeaderFields) -> Envelope | None:
     return headers.read_headers(fields.last)
 
 
@@ -24,7 +24,7 @@ OURS = Dialect(
     name="ours",
     markers=headers.DETECTION_HEADERS,
     strip_names=headers.OUR_HEADERS,
-    read_value=_read_ours,
+    read_value=_read_own_headers,
     derives_topic=True,
     derives_offset=True,
 )
@@ -49,7 +49,7 @@ VALUE_DIALECTS = (*protobuf.DIALECTS, *avro.DIALECTS, knative.KNATIVE, json_enve
 _RANKS = {dialect.name: rank for rank, dialect in enumerate(DIALECTS)}
 
 
-def _marked() -> dict[str, tuple[int, ...]]:
+def _ranks_by_marker() -> dict[str, tuple[int, ...]]:
     ranks: dict[str, tuple[int, ...]] = {}
     for rank, dialect in enumerate(DIALECTS):
         for marker in dialect.markers:
@@ -57,15 +57,15 @@ def _marked() -> dict[str, tuple[int, ...]]:
     return ranks
 
 
-RANKS_BY_MARKER = _marked()
+RANKS_BY_MARKER = _ranks_by_marker()
 GENERIC_RANK = _RANKS[generic.GENERIC.name]
 
 
 def names_topic(dialect: str) -> bool:
-    """True if letters of this dialect may name the topic they came from; with `Auto` any dialect may be found."""
+    """True if letters of this dialect may name the topic they came from; always with Auto."""
     return dialect == AUTO or BY_NAME[dialect].names_topic
 
 
 def names_offset(dialect: str) -> bool:
-    """True if letters of this dialect may name the offset they came from, so that one that fails again is recognised."""
+    """True if letters of this dialect may name their offset, so that one that fails again is recognised."""
     return dialect == AUTO or BY_NAME[dialect].names_offset

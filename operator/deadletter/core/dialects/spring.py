@@ -1,4 +1,4 @@
-"""Spring: the dead-letter recoverer, retryable topics, and Cloud Stream."""
+"""Dialects of Spring: the dead-letter publishing recoverer, retryable topics, and Cloud Stream."""
 
 from deadletter.core.dialects.base import Dialect, HeaderFields
 from deadletter.core.letters import Envelope
@@ -8,28 +8,28 @@ _CAUSES = ("kafka_exception-cause-fqcn", f"{_DLT}exception-cause-fqcn")
 _WRAPPER = "org.springframework.kafka.listener.ListenerExecutionFailedException"
 
 
-def _binary(raw: bytes | None) -> bool:
+def _is_binary(raw: bytes | None) -> bool:
     return raw is not None and len(raw) in {4, 8} and not raw.isdigit()
 
 
 def _is_cloud_stream(fields: HeaderFields) -> bool:
-    """The same names are home-made elsewhere, in text; Cloud Stream writes big-endian integers."""
+    """True if numbers are big-endian integers; home-made headers of the same names hold text."""
     last = fields.last
-    if any(_binary(last.get(f"x-original-{name}")) for name in ("partition", "offset", "timestamp")):
+    if any(_is_binary(last.get(f"x-original-{name}")) for name in ("partition", "offset", "timestamp")):
         return True
     return "x-exception-fqcn" in last and "x-exception-stacktrace" in last
 
 
-def _unwrapped(fields: HeaderFields, envelope: Envelope) -> None:
-    """The container wraps whatever a listener throws: only the cause tells one failure from another."""
+def _unwrap_exception(fields: HeaderFields, envelope: Envelope) -> None:
+    """Replace the wrapper that the listener container throws by its cause, which tells failures apart."""
     failure = envelope.failure
     if failure.type == _WRAPPER:
         failure.type = fields.text(_CAUSES) or failure.type
 
 
-def _retried(fields: HeaderFields, envelope: Envelope) -> None:
-    """As above; and old versions wrote the attempts as one unsigned byte, which may look like a digit."""
-    _unwrapped(fields, envelope)
+def _fix_retry_headers(fields: HeaderFields, envelope: Envelope) -> None:
+    """Unwrap the exception; old versions wrote attempts as one unsigned byte, which may look like a digit."""
+    _unwrap_exception(fields, envelope)
     raw = fields.last.get("retry_topic-attempts")
     if raw is not None and len(raw) == 1:
         envelope.attempts = raw[0]
@@ -50,7 +50,7 @@ RETRY_TOPIC = Dialect(
     text=("kafka_exception-message", f"{_DLT}exception-message", "kafka_key-exception-message"),
     stack=("kafka_exception-stacktrace", f"{_DLT}exception-stacktrace", "kafka_key-exception-stacktrace"),
     strip_names=("retry_topic-*", "kafka_original-*", "kafka_exception-*", "kafka_key-exception-*", f"{_DLT}*"),
-    post_process=_retried,
+    post_process=_fix_retry_headers,
 )
 DLT = Dialect(
     name="spring-dlt",
@@ -65,7 +65,7 @@ DLT = Dialect(
     text=(f"{_DLT}exception-message", f"{_DLT}key-exception-message"),
     stack=(f"{_DLT}exception-stacktrace", f"{_DLT}key-exception-stacktrace"),
     strip_names=(f"{_DLT}*", "springDeserializerException*"),
-    post_process=_unwrapped,
+    post_process=_unwrap_exception,
 )
 CLOUD_STREAM = Dialect(
     name="spring-cloud-stream",

@@ -1,6 +1,6 @@
-"""Keys and values of the ledger: what was settled, selected, produced and counted, as bytes.
+"""Encode and decode the keys and values of ledger records.
 
-Every value is sealed: one byte of version, the CRC-32 of key and content, the content. A value that does not open is
+Every value is sealed: one byte of version, the CRC-32 of key and content, the content. A value that cannot be read is
 an error that names its key, never an empty set.
 
 Later releases may write kinds, reasons, versions and fields that this one does not know; docs/reference/ledger.md lists
@@ -27,26 +27,26 @@ _KINDS = {"settled": 5, "selected": 4, "produced": 5, "tally": 3, "mark": 3, "co
 
 
 class LedgerError(ValueError):
-    """A record of the ledger cannot be read; the text names its key."""
+    """A ledger record cannot be read; the text names its key."""
 
-    def __init__(self, key: bytes, why: str) -> None:
-        super().__init__(f"ledger record {key.decode('utf-8', 'replace')}: {why}")
+    def __init__(self, key: bytes, problem: str) -> None:
+        super().__init__(f"ledger record {key.decode('utf-8', 'replace')}: {problem}")
         self.key = key
 
 
 class UnknownRecord(LedgerError):
-    """A record is intact, but of a version or content that only a later release knows."""
+    """A ledger record is intact, but only a later release understands its version or content."""
 
-    def __init__(self, key: bytes, why: str) -> None:
-        super().__init__(key, f"{why}; a later release wrote it. Upgrade to that release")
+    def __init__(self, key: bytes, problem: str) -> None:
+        super().__init__(key, f"{problem}; a later release wrote it. Upgrade to that release")
 
 
 @dataclass(slots=True, frozen=True)
 class Key:
-    """What a record of the ledger is about. `subject`: the box, the uid of a Replay or round, or the pod.
+    """A parsed record key. `subject` is the box, the uid of a Replay or redrive round, or the pod.
 
-    `settler`: the box partition whose letters were produced; None in records of versions that did not say it.
-    `why`: a `Why`, or a reason that only a later release knows.
+    `settler` is the box partition whose letters were produced; None in records of releases that did not store it.
+    `settled_as` is a SettledAs value, or one that only a later release knows.
     """
 
     kind: str
@@ -58,38 +58,38 @@ class Key:
     settler: int | None = None
 
 
-def settled_key(box: str, partition: int, why: str, chunk: int) -> bytes:
-    """Settled offsets of one chunk of a box partition."""
-    return f"settled/{box}/{partition}/{why}/{chunk}".encode()
+def settled_key(box: str, partition: int, settled_as: str, chunk: int) -> bytes:
+    """Return the key for the settled offsets of one chunk of a box partition."""
+    return f"settled/{box}/{partition}/{settled_as}/{chunk}".encode()
 
 
 def selected_key(uid: str, partition: int, chunk: int) -> bytes:
-    """Offsets that a DryRun selected."""
+    """Return the key for the offsets that a DryRun selected."""
     return f"selected/{uid}/{partition}/{chunk}".encode()
 
 
 def produced_key(uid: str, settler: int, topic: str, partition: int, chunk: int) -> bytes:
-    """Offsets at which a Replay or redrive round published letters of one box partition in the target."""
+    """Return the key for the target offsets at which a Replay or redrive round published letters of one partition."""
     return f"produced/{uid}@{settler}/{topic}/{partition}/{chunk}".encode()
 
 
 def progress_key(uid: str, partition: int) -> bytes:
-    """What a Replay counted in one partition."""
+    """Return the key for the progress of a Replay in one partition."""
     return f"tally/{uid}/{partition}".encode()
 
 
 def mark_key(box: str, partition: int) -> bytes:
-    """The highest settled offset and that letter's timestamp."""
+    """Return the key for the highest settled offset and that letter's timestamp."""
     return f"mark/{box}/{partition}".encode()
 
 
 def worker_key(pod: str) -> bytes:
-    """The last word of one courier."""
+    """Return the key for the last heartbeat of one worker pod."""
     return f"courier/{pod}".encode()
 
 
 def parse_key(key: bytes) -> Key | None:
-    """Return what the key says; None for a kind or shape of key that this release does not know: skip its record."""
+    """Return the parsed key; None if this release does not know its kind or shape, so that the record is skipped."""
     kind, *rest = key.decode("utf-8", "replace").split("/")
     if _KINDS.get(kind) != len(rest) + 1:
         return None
@@ -111,7 +111,7 @@ def _key(kind: str, rest: list[str]) -> Key:
 
 
 def seal(key: bytes, content: bytes) -> bytes:
-    """Version, checksum and content as one value."""
+    """Return version, checksum and content as one value."""
     return bytes((VERSION,)) + crc32(content, crc32(key)).to_bytes(4, "big") + content
 
 
@@ -123,17 +123,17 @@ def unseal(key: bytes, value: bytes) -> bytes:
         raise LedgerError(key, "the value is too short")
     content = value[_HEAD:]
     if int.from_bytes(value[1:_HEAD], "big") != crc32(content, crc32(key)):
-        raise LedgerError(key, "the checksum does not hold")
+        raise LedgerError(key, "the checksum does not match")
     return content
 
 
 def encode_chunk(key: bytes, offsets: BitMap) -> bytes:
-    """The sealed bitmap of one chunk."""
+    """Return the sealed bitmap of one chunk."""
     return seal(key, offsets.serialize())
 
 
 def decode_chunk(key: bytes, value: bytes) -> BitMap:
-    """The bitmap of one chunk; LedgerError when it is corrupt."""
+    """Return the bitmap of one chunk; LedgerError if it is corrupt."""
     content = unseal(key, value)
     try:
         return BitMap.deserialize(content)
@@ -142,49 +142,49 @@ def decode_chunk(key: bytes, value: bytes) -> BitMap:
 
 
 def split_into_chunks(offsets: Iterable[int]) -> dict[int, BitMap]:
-    """Offsets as one bitmap per chunk of 65,536."""
+    """Return the offsets as one bitmap per chunk of 65,536."""
     chunks: dict[int, list[int]] = {}
-    for chunk, some in groupby(offsets, CHUNK_BITS.__rrshift__):
-        chunks.setdefault(chunk, []).extend(some)
-    return {chunk: BitMap([offset & CHUNK_MASK for offset in some]) for chunk, some in chunks.items()}
+    for chunk, group in groupby(offsets, CHUNK_BITS.__rrshift__):
+        chunks.setdefault(chunk, []).extend(group)
+    return {chunk: BitMap([offset & CHUNK_MASK for offset in members]) for chunk, members in chunks.items()}
 
 
 def highest_offset(key: Key, bits: BitMap) -> int:
-    """The highest offset of a chunk; -1 when it is empty."""
+    """Return the highest offset of a chunk; -1 if it is empty."""
     return key.chunk << CHUNK_BITS | bits.max() if bits else -1
 
 
-def encode_progress(key: bytes, tally: PartitionProgress) -> bytes:
-    """The sealed tally."""
-    return seal(key, msgspec.json.encode(tally))
+def encode_progress(key: bytes, progress: PartitionProgress) -> bytes:
+    """Return the sealed progress of a Replay in one partition."""
+    return seal(key, msgspec.json.encode(progress))
 
 
 def decode_progress(key: bytes, value: bytes) -> PartitionProgress:
-    """Return the tally without the fields that only a later release knows; LedgerError when it is corrupt."""
-    return _decoded(key, value, PartitionProgress)
+    """Return the progress without fields that only a later release knows; LedgerError if it is corrupt."""
+    return _decode(key, value, PartitionProgress)
 
 
 def encode_mark(key: bytes, offset: int, timestamp: int) -> bytes:
-    """The sealed mark: highest settled offset and the timestamp of its letter."""
+    """Return the sealed mark: the highest settled offset and the timestamp of its letter."""
     return seal(key, msgspec.json.encode((offset, timestamp)))
 
 
 def decode_mark(key: bytes, value: bytes) -> tuple[int, int]:
-    """Offset and timestamp of a mark; LedgerError when it is corrupt."""
-    return _decoded(key, value, tuple[int, int])
+    """Return offset and timestamp of a mark; LedgerError if it is corrupt."""
+    return _decode(key, value, tuple[int, int])
 
 
-def encode_worker_status(key: bytes, word: Mapping[str, Any]) -> bytes:
-    """A courier's last word, sealed."""
-    return seal(key, msgspec.json.encode(dict(word)))
+def encode_worker_status(key: bytes, status: Mapping[str, Any]) -> bytes:
+    """Return the sealed heartbeat of a worker."""
+    return seal(key, msgspec.json.encode(dict(status)))
 
 
 def decode_worker_status(key: bytes, value: bytes, kind: type[_T]) -> _T:
-    """Return a courier's last word as `kind`: unknown fields are ignored, missing ones have their default."""
-    return _decoded(key, value, kind)
+    """Return a worker's heartbeat as `kind`; unknown fields are ignored, missing ones get their defaults."""
+    return _decode(key, value, kind)
 
 
-def _decoded(key: bytes, value: bytes, kind: type[_T]) -> _T:
+def _decode(key: bytes, value: bytes, kind: type[_T]) -> _T:
     content = unseal(key, value)
     try:
         return msgspec.json.decode(content, type=kind)

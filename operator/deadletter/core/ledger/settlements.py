@@ -1,4 +1,4 @@
-"""The ledger: keys and values of its records, and which letters of one box partition are settled, and why."""
+"""Track which letters of one box partition are settled, and as what, as the ledger stores it."""
 
 from collections.abc import Iterable, Iterator
 
@@ -18,10 +18,10 @@ Records = list[tuple[bytes, bytes | None]]
 
 
 class Settlements:
-    """The settled offsets of one box partition.
+    """The settled offsets of one box partition, in one bitmap per SettledAs value and chunk.
 
-    A letter is settled when any reason holds it, also one that only a later release knows. Such records are never
-    written again, because only reasons that were added or removed here have changed.
+    A letter is settled if any bitmap holds it, even one whose SettledAs value only a later release knows. Such records
+    are never written again, because only bitmaps changed here are written.
     """
 
     def __init__(self, box: str, partition: int) -> None:
@@ -31,17 +31,17 @@ class Settlements:
         self._all: dict[int, BitMap] = {}
         self._changed: set[tuple[str, int]] = set()
 
-    def add(self, why: str, offsets: Iterable[int]) -> None:
-        """These offsets are settled now; their chunks have changed."""
+    def add(self, settled_as: str, offsets: Iterable[int]) -> None:
+        """Add settled offsets."""
         for chunk, bits in split_into_chunks(offsets).items():
-            self._chunks.setdefault((why, chunk), BitMap()).update(bits)
+            self._chunks.setdefault((settled_as, chunk), BitMap()).update(bits)
             self._all.setdefault(chunk, BitMap()).update(bits)
-            self._changed.add((why, chunk))
+            self._changed.add((settled_as, chunk))
 
     def load(self, key: bytes, value: bytes | None) -> list[int]:
-        """Take in one `settled` record of the ledger and give the offsets that were not settled before.
+        """Load one `settled` record of the ledger and return the offsets that were not settled before.
 
-        The last record of a key counts, a tombstone empties it.
+        The last record of a key wins; a tombstone empties it.
         """
         parsed = parse_key(key)
         if (
@@ -50,15 +50,15 @@ class Settlements:
             or (parsed.subject, parsed.partition) != (self.box, self.partition)
         ):
             return []
-        place, before = (parsed.settled_as, parsed.chunk), self._all.get(parsed.chunk, BitMap())
+        bitmap, before = (parsed.settled_as, parsed.chunk), self._all.get(parsed.chunk, BitMap())
         if value is None:
-            self._chunks.pop(place, None)
+            self._chunks.pop(bitmap, None)
         else:
-            self._chunks[place] = decode_chunk(key, value)
-        self._gather(parsed.chunk)
+            self._chunks[bitmap] = decode_chunk(key, value)
+        self._merge_chunk(parsed.chunk)
         return [parsed.chunk << CHUNK_BITS | low for low in self._all.get(parsed.chunk, BitMap()) - before]
 
-    def _gather(self, chunk: int) -> None:
+    def _merge_chunk(self, chunk: int) -> None:
         parts = [bits for (_, number), bits in self._chunks.items() if number == chunk]
         if parts:
             self._all[chunk] = BitMap.union(*parts) if len(parts) > 1 else parts[0].copy()
@@ -76,7 +76,7 @@ class Settlements:
             yield from (chunk << CHUNK_BITS | low for low in self._all[chunk])
 
     def first_unsettled(self, start: int) -> int:
-        """The lowest offset from `start` on that is not settled."""
+        """Return the lowest offset at or after `start` that is not settled."""
         while (bits := self._all.get(start >> CHUNK_BITS)) is not None:
             chunk = start >> CHUNK_BITS
             missing = BitMap(range(start & CHUNK_MASK, CHUNK_MASK + 1)) - bits
@@ -85,38 +85,38 @@ class Settlements:
             start = (chunk + 1) << CHUNK_BITS
         return start
 
-    def offsets_settled_as(self, why: str) -> list[int]:
-        """The offsets settled for this reason, in order."""
-        chunks = sorted(chunk for reason, chunk in self._chunks if reason == why)
-        return [chunk << CHUNK_BITS | low for chunk in chunks for low in self._chunks[why, chunk]]
+    def offsets_settled_as(self, settled_as: str) -> list[int]:
+        """Return the offsets that were settled this way, in ascending order."""
+        chunks = sorted(chunk for as_, chunk in self._chunks if as_ == settled_as)
+        return [chunk << CHUNK_BITS | low for chunk in chunks for low in self._chunks[settled_as, chunk]]
 
-    def is_settled_as(self, why: str, offset: int) -> bool:
-        """Is it settled for this reason?"""
-        return (offset & CHUNK_MASK) in self._chunks.get((why, offset >> CHUNK_BITS), ())
+    def is_settled_as(self, settled_as: str, offset: int) -> bool:
+        """True if the offset was settled this way."""
+        return (offset & CHUNK_MASK) in self._chunks.get((settled_as, offset >> CHUNK_BITS), ())
 
-    def remove(self, why: str, offsets: Iterable[int]) -> None:
-        """These offsets are no longer settled for this reason (an archived letter was restored)."""
+    def remove(self, settled_as: str, offsets: Iterable[int]) -> None:
+        """Reopen offsets that were settled this way, such as restored archived letters."""
         for chunk, bits in split_into_chunks(offsets).items():
-            held = self._chunks.get((why, chunk))
+            held = self._chunks.get((settled_as, chunk))
             if held is not None:
                 held -= bits
-                self._changed.add((why, chunk))
-                self._gather(chunk)
+                self._changed.add((settled_as, chunk))
+                self._merge_chunk(chunk)
 
     def take_changed_records(self) -> Records:
-        """The records to write for all that changed since the last call."""
+        """Return the records to write for everything that changed since the last call."""
         places, self._changed = sorted(self._changed), set()
-        return [self._record(why, chunk) for why, chunk in places]
+        return [self._record(settled_as, chunk) for settled_as, chunk in places]
 
-    def _record(self, why: str, chunk: int) -> tuple[bytes, bytes]:
-        key = settled_key(self.box, self.partition, why, chunk)
-        return key, encode_chunk(key, self._chunks[why, chunk])
+    def _record(self, settled_as: str, chunk: int) -> tuple[bytes, bytes]:
+        key = settled_key(self.box, self.partition, settled_as, chunk)
+        return key, encode_chunk(key, self._chunks[settled_as, chunk])
 
     def drop_below(self, start: int) -> Records:
-        """Forget whole chunks below the box's start offset; the tombstones that say so in the ledger."""
+        """Forget whole chunks below the box's start offset and return the tombstones for the ledger."""
         gone = sorted(place for place in self._chunks if (place[1] + 1) << CHUNK_BITS <= start)
         for place in gone:
             del self._chunks[place]
             self._all.pop(place[1], None)
             self._changed.discard(place)
-        return [(settled_key(self.box, self.partition, why, chunk), None) for why, chunk in gone]
+        return [(settled_key(self.box, self.partition, settled_as, chunk), None) for settled_as, chunk in gone]

@@ -1,4 +1,4 @@
-"""Letters and policies for tests, short."""
+"""Build letters for tests."""
 
 from deadletter.core.failures import failure_from_error, failure_from_status
 from deadletter.core.letters import Envelope, Failure, Letter, Message, Place
@@ -16,8 +16,8 @@ def letter(
     place: Place | None = None,
     **envelope: object,
 ) -> Letter:
-    """A letter that has just failed; `failure` may be a status or a kind."""
+    """Return a letter that has just failed; `failure` may be an HTTP status or an error type."""
     if not isinstance(failure, Failure):
         failure = failure_from_status(failure) if isinstance(failure, int) else failure_from_error(failure or "Timeout")
-    told = Envelope(attempts=attempts, first_failed_at=first_failed_at, failed_at=NOW, failure=failure, **envelope)
-    return Letter(Message(key, value, headers, NOW - 1_000), place or Place("orders.dlq", 2, 7), told)
+    metadata = Envelope(attempts=attempts, first_failed_at=first_failed_at, failed_at=NOW, failure=failure, **envelope)
+    return Letter(Message(key, value, headers, NOW - 1_000), place or Place("orders.dlq", 2, 7), metadata)

@@ -1,4 +1,4 @@
-"""The numbers of the five designs this product grew from come out exactly."""
+"""Tests that policies reproduce the retry behaviour of the systems that examples/ imitates."""
 
 import pytest
 
@@ -19,14 +19,14 @@ from deadletter.core.policy import (
     retry_schedule,
 )
 from tests.core.fixtures.base import texts
-from tests.core.fixtures.wires import proto
-from tests.core.making import NOW, letter
+from tests.core.fixtures.binary import proto
+from tests.core.letters import NOW, letter
 
 MINUTE = 60_000
 
 
-class TestSeed000:
-    """Pipestream: three attempts, infrastructure failures only, the DlqMessage and its replay."""
+class TestPipestream:
+    """Three attempts, infrastructure failures only, the DlqMessage and its replay."""
 
     def test_three_attempts_with_exponential_backoff_then_the_dead_box(self):
         policy = Policy(max_attempts=3)
@@ -34,7 +34,7 @@ class TestSeed000:
         assert verdicts == [Retry(NOW + 1_000), Retry(NOW + 2_000), Bury("AttemptsExhausted")]
 
     @pytest.mark.parametrize("kind", ["TIMEOUT", "CONNECTION_REFUSED"])
-    def test_its_error_types_are_of_the_network(self, kind):
+    def test_its_error_types_are_network_failures(self, kind):
         assert classify_error(kind) is Category.Network
 
     def test_replay_publishes_the_original_stream(self):
@@ -45,7 +45,7 @@ class TestSeed000:
         assert restore_message(message, envelope) == Message(b"doc", b"stream")
 
 
-class TestSeed001:
+class TestMahavishnu:
     """Linear 5 min x n; exponential from 1 min capped at 60; immediate; never; six categories."""
 
     def test_linear_waits_five_minutes_more_each_time(self):
@@ -85,7 +85,7 @@ class TestSeed001:
         assert decide(letter(4), policy, NOW, 0.0) == Bury("AttemptsExhausted")
 
 
-class TestSeed002:
+class TestDesign002:
     """1000 ms exponential, capped at 30000, with 200 jitter; its headers; no dead box means discard."""
 
     POLICY = Policy(max_attempts=20, backoff=Backoff("Exponential", 1_000, 2.0, 30_000, 200))
@@ -93,10 +93,10 @@ class TestSeed002:
     def test_the_schedule(self):
         assert retry_schedule(self.POLICY, 7) == [1_000, 2_000, 4_000, 8_000, 16_000, 30_000, 30_000]
 
-    @pytest.mark.parametrize(("chance", "jitter"), [(0.0, 0), (0.5, 100), (0.9999999, 200)])
-    def test_jitter_is_added_after_the_cap(self, chance, jitter):
-        assert decide(letter(1), self.POLICY, NOW, chance) == Retry(NOW + 1_000 + jitter)
-        assert decide(letter(12), self.POLICY, NOW, chance) == Retry(NOW + 30_000 + jitter)
+    @pytest.mark.parametrize(("random", "jitter"), [(0.0, 0), (0.5, 100), (0.9999999, 200)])
+    def test_jitter_is_added_after_the_cap(self, random, jitter):
+        assert decide(letter(1), self.POLICY, NOW, random) == Retry(NOW + 1_000 + jitter)
+        assert decide(letter(12), self.POLICY, NOW, random) == Retry(NOW + 30_000 + jitter)
 
     def test_a_timeout_is_an_attempt(self):
         assert decide(letter(3, "Timeout"), Policy(max_attempts=3), NOW, 0.0) == Bury("AttemptsExhausted")
@@ -113,7 +113,7 @@ class TestSeed002:
         assert restore_message(Message(b"k", b"v", headers), envelope) == Message(b"k", b"v", ())
 
 
-class TestSeed003:
+class TestQuerator:
     """An expire deadline next to max attempts; whichever comes first."""
 
     POLICY = Policy(max_attempts=2, max_age=10 * MINUTE)
@@ -132,7 +132,7 @@ class TestSeed003:
         assert decide(letter(2, first_failed_at=0), self.POLICY, NOW, 0.0) == Bury("Expired")
 
 
-class TestSeed004:
+class TestWeakincentives:
     """min(60 x n, 900) s; five deliveries; include and exclude lists; the error budget."""
 
     BACKOFF = Backoff("Linear", 60_000, max=900_000)
@@ -193,5 +193,5 @@ class TestSeed004:
             ("SerializationError", Category.Validation),
         ],
     )
-    def test_its_error_classes_find_their_category(self, kind, category):
+    def test_its_error_classes_are_classified(self, kind, category):
         assert failure_from_error(kind).category is category

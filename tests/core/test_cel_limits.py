@@ -1,4 +1,4 @@
-"""Expressions and payloads made to break the evaluator: each ends soon, in little memory and without a crash."""
+"""Tests that hostile expressions and payloads neither crash CEL nor exceed time and memory limits."""
 
 import json
 import os
@@ -9,9 +9,9 @@ import time
 from pathlib import Path
 
 from deadletter.core.cel import Predicate, PredicateError
-from tests.core.making import letter
+from tests.core.letters import letter
 
-MOST_SECONDS, MOST_MIB = 10.0, 600.0
+MAX_SECONDS, MAX_MIB = 10.0, 600.0
 
 EXPRESSIONS = {
     "parentheses": "(" * 1000 + "true" + ")" * 1000,
@@ -57,14 +57,14 @@ PAYLOADS = {
     "not UTF-8": ("payload == ''", b'"\xff"'),
     "cut off": ("payload == ''", b'{"a":'),
 }
-# Whether a letter is selected; None: the evaluation failed, which never selects.
-VERDICTS = {"concatenation": True, "a slow pattern": False, "deep lists": True, "deep objects": True} | {
+# Expected results; None, the default, means that the evaluation failed.
+RESULTS = {"concatenation": True, "a slow pattern": False, "deep lists": True, "deep objects": True} | {
     "more than 64 bits": False
 }
 
 
 def compile_all() -> dict[str, bool]:
-    """Which expressions are taken."""
+    """Return which expressions compile."""
     return {name: _compiles(text) for name, text in EXPRESSIONS.items()}
 
 
@@ -76,13 +76,13 @@ def _compiles(text: str) -> bool:
     return True
 
 
-def judge_all() -> dict[str, bool | None]:
-    """How each payload is judged."""
+def evaluate_all() -> dict[str, bool | None]:
+    """Return the result for each payload."""
     return {name: Predicate(text).matches(letter(1, value=value), 0) for name, (text, value) in PAYLOADS.items()}
 
 
 def run(what: str) -> dict[str, bool | None]:
-    """Evaluate in a process of its own: a crash would end the test run, and memory is counted."""
+    """Run in a subprocess, because a crash would end the test run, and to measure memory."""
     root = Path(__file__).parents[2]
     paths = os.pathsep.join((str(root / "operator"), str(root)))
     done = subprocess.run(
@@ -93,10 +93,10 @@ def run(what: str) -> dict[str, bool | None]:
         text=True,
         timeout=120,
     )
-    answer = json.loads(done.stdout)
-    assert answer["seconds"] < MOST_SECONDS
-    assert answer["mib"] < MOST_MIB
-    return dict(answer["found"])
+    report = json.loads(done.stdout)
+    assert report["seconds"] < MAX_SECONDS
+    assert report["mib"] < MAX_MIB
+    return dict(report["found"])
 
 
 def test_no_expression_breaks_the_compiler() -> None:
@@ -107,12 +107,12 @@ def test_no_expression_breaks_the_compiler() -> None:
 
 
 def test_no_payload_breaks_an_evaluation() -> None:
-    found = run("judge_all")
-    assert found == dict.fromkeys(PAYLOADS) | VERDICTS
+    found = run("evaluate_all")
+    assert found == dict.fromkeys(PAYLOADS) | RESULTS
 
 
 if __name__ == "__main__":
-    began = time.process_time()
-    result = {"compile_all": compile_all, "judge_all": judge_all}[sys.argv[1]]()
+    started = time.process_time()
+    result = {"compile_all": compile_all, "evaluate_all": evaluate_all}[sys.argv[1]]()
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    print(json.dumps({"found": result, "seconds": time.process_time() - began, "mib": peak}))
+    print(json.dumps({"found": result, "seconds": time.process_time() - started, "mib": peak}))

@@ -1,4 +1,4 @@
-"""The circuit and the budget, walked with an explicit clock."""
+"""Tests of the circuit breaker and the error budget with an explicit clock."""
 
 import pytest
 from hypothesis import given
@@ -10,24 +10,24 @@ from deadletter.core.policy import BreakerSettings, BudgetSettings
 Up, Failed, Down = ServiceHealth.Up, ServiceHealth.Failed, ServiceHealth.Down
 
 
-def fed(
-    breaker: CircuitBreaker, *signs: ServiceHealth, is_first: bool = True, now: int = 0, start: int = 0
+def after(
+    breaker: CircuitBreaker, *results: ServiceHealth, is_first: bool = True, now: int = 0, start: int = 0
 ) -> CircuitBreaker:
-    """The same breaker after deliveries of different messages."""
-    for number, sign in enumerate(signs, start):
-        breaker.record(sign, number, now, is_first=is_first)
+    """Record deliveries of different messages and return the breaker."""
+    for number, health in enumerate(results, start):
+        breaker.record(health, number, now, is_first=is_first)
     return breaker
 
 
 def opened(**settings: int) -> CircuitBreaker:
-    """Open since 0, by messages that did not reach the service."""
-    breaker = fed(CircuitBreaker(BreakerSettings(**settings)), *[Down] * 5)
+    """Return a breaker that opened at 0, because messages did not reach the service."""
+    breaker = after(CircuitBreaker(BreakerSettings(**settings)), *[Down] * 5)
     assert breaker.state == "Open"
     return breaker
 
 
 def probed(breaker: CircuitBreaker, now: int, *, is_fresh: bool = True) -> int:
-    """How many probes go out now."""
+    """Return how many probes may be sent now."""
     count = 0
     while breaker.may_probe(now, is_fresh=is_fresh):
         count += 1
@@ -36,9 +36,9 @@ def probed(breaker: CircuitBreaker, now: int, *, is_fresh: bool = True) -> int:
 
 
 def test_five_messages_in_a_row_that_do_not_reach_the_service_open_it():
-    breaker = fed(CircuitBreaker(BreakerSettings()), *[Down] * 4)
+    breaker = after(CircuitBreaker(BreakerSettings()), *[Down] * 4)
     assert (breaker.state, breaker.may_deliver(), breaker.may_probe(0, is_fresh=True)) == ("Closed", True, False)
-    fed(breaker, Down, is_first=False, start=4)
+    after(breaker, Down, is_first=False, start=4)
     assert (breaker.state, breaker.may_deliver(), breaker.open_until) == ("Open", False, 30_000)
 
 
@@ -46,41 +46,41 @@ def test_the_same_message_counts_once_however_often_it_does_not_reach_the_servic
     breaker = CircuitBreaker(BreakerSettings(window=100))
     for _ in range(10):
         breaker.record(Down, "one", 0, is_first=False)
-    assert fed(breaker, *[Down] * 3).state == "Closed"
-    assert fed(breaker, Down, start=3).state == "Open"
+    assert after(breaker, *[Down] * 3).state == "Closed"
+    assert after(breaker, Down, start=3).state == "Open"
 
 
-@pytest.mark.parametrize("sign", [Up, Failed])
-def test_any_answer_of_the_service_starts_the_row_again(sign: ServiceHealth):
-    breaker = fed(CircuitBreaker(BreakerSettings(window=100)), *[Down] * 4, sign, *[Down] * 4)
+@pytest.mark.parametrize("health", [Up, Failed])
+def test_any_response_of_the_service_starts_the_count_again(health: ServiceHealth):
+    breaker = after(CircuitBreaker(BreakerSettings(window=100)), *[Down] * 4, health, *[Down] * 4)
     assert breaker.state == "Closed"
 
 
 def test_the_share_counts_only_over_a_full_window():
-    breaker = fed(CircuitBreaker(BreakerSettings(window=4, failure_share=50)), Failed, Up, Up)
+    breaker = after(CircuitBreaker(BreakerSettings(window=4, failure_share=50)), Failed, Up, Up)
     assert breaker.state == "Closed"
-    assert fed(breaker, Failed).state == "Open"
+    assert after(breaker, Failed).state == "Open"
 
 
-def test_the_share_is_of_the_last_ones():
-    breaker = fed(CircuitBreaker(BreakerSettings(window=4, failure_share=75)), Failed, Failed, Up, Up, Failed, Failed)
+def test_the_share_is_taken_of_the_last_window():
+    breaker = after(CircuitBreaker(BreakerSettings(window=4, failure_share=75)), Failed, Failed, Up, Up, Failed, Failed)
     assert breaker.state == "Closed"
-    assert fed(breaker, Failed).state == "Open"
+    assert after(breaker, Failed).state == "Open"
 
 
 def test_retries_do_not_count_for_the_share():
     breaker = CircuitBreaker(BreakerSettings(window=4, failure_share=50))
     for _ in range(50):
-        fed(breaker, Up)
-        fed(breaker, *[Failed] * 3, is_first=False)
+        after(breaker, Up)
+        after(breaker, *[Failed] * 3, is_first=False)
     assert breaker.state == "Closed"
 
 
 @pytest.mark.parametrize("share", [50, 95, 100])
-def test_it_opens_when_the_last_attempts_of_any_kind_had_no_success(share: int):
-    breaker = fed(CircuitBreaker(BreakerSettings(failure_share=share)), Up)
-    assert fed(breaker, *[Failed] * 19, is_first=False).state == "Closed"
-    assert fed(breaker, Failed, is_first=False).state == "Open"
+def test_a_window_without_any_success_opens_it(share: int):
+    breaker = after(CircuitBreaker(BreakerSettings(failure_share=share)), Up)
+    assert after(breaker, *[Failed] * 19, is_first=False).state == "Closed"
+    assert after(breaker, Failed, is_first=False).state == "Open"
 
 
 def test_up_to_five_probes_go_out_after_the_pause_and_one_success_closes_it():
@@ -88,13 +88,13 @@ def test_up_to_five_probes_go_out_after_the_pause_and_one_success_closes_it():
     assert probed(breaker, 29_999) == 0
     assert probed(breaker, 30_000, is_fresh=False) == MAX_PROBES
     assert (breaker.state, breaker.may_deliver()) == ("HalfOpen", False)
-    for sign in (Down, Failed, Up):
+    for health in (Down, Failed, Up):
         assert not breaker.may_deliver()
-        breaker.record_probe(sign, 30_100, is_fresh=False)
+        breaker.record_probe(health, 30_100, is_fresh=False)
         assert probed(breaker, 30_100) == 0
     assert (breaker.state, breaker.may_deliver(), breaker.open_until) == ("Closed", True, 0)
     breaker.record_probe(Down, 30_200, is_fresh=False)
-    assert fed(breaker, *[Down] * 4).state == "Closed"
+    assert after(breaker, *[Down] * 4).state == "Closed"
 
 
 @pytest.mark.parametrize("sent", [1, 3, MAX_PROBES])
@@ -108,7 +108,7 @@ def test_when_all_probes_failed_it_opens_again(sent: int):
     assert (breaker.state, breaker.open_until) == ("Open", 61_000 + sent - 1)
 
 
-def test_lost_probes_are_sent_again_and_a_late_success_still_closes_it():
+def test_lost_probes_are_sent_again_and_a_late_success_closes_it():
     breaker = opened()
     assert probed(breaker, 30_000) == MAX_PROBES
     assert probed(breaker, 60_000) == MAX_PROBES
@@ -119,17 +119,17 @@ def test_lost_probes_are_sent_again_and_a_late_success_still_closes_it():
     assert breaker.state == "Closed"
 
 
-def test_what_was_under_way_when_it_opened_does_not_count():
-    breaker = fed(opened(), Up, now=1)
-    fed(breaker, *[Down] * 10, now=20_000)
+def test_deliveries_in_flight_when_it_opens_do_not_count():
+    breaker = after(opened(), Up, now=1)
+    after(breaker, *[Down] * 10, now=20_000)
     assert (breaker.state, breaker.open_until) == ("Open", 30_000)
 
 
 def opened_by_retries() -> CircuitBreaker:
-    return fed(CircuitBreaker(BreakerSettings()), *[Failed] * 20, is_first=False)
+    return after(CircuitBreaker(BreakerSettings()), *[Failed] * 20, is_first=False)
 
 
-def test_where_only_retries_fail_a_fresh_message_is_a_probe_at_once():
+def test_if_only_retries_fail_a_fresh_message_is_a_probe_at_once():
     breaker = opened_by_retries()
     assert probed(breaker, 1, is_fresh=False) == 0
     assert probed(breaker, 1) == MAX_PROBES
@@ -139,9 +139,9 @@ def test_where_only_retries_fail_a_fresh_message_is_a_probe_at_once():
     assert breaker.state == "Closed"
 
 
-def test_where_only_retries_fail_a_success_that_was_under_way_closes_it():
-    assert fed(opened_by_retries(), Failed, now=1).state == "Open"
-    assert fed(opened_by_retries(), Up, now=1).state == "Closed"
+def test_if_only_retries_fail_a_success_in_flight_closes_it():
+    assert after(opened_by_retries(), Failed, now=1).state == "Open"
+    assert after(opened_by_retries(), Up, now=1).state == "Closed"
 
 
 def test_as_many_fresh_messages_as_the_window_are_tried_before_the_pause_is_over():
@@ -159,7 +159,7 @@ def test_fresh_messages_wait_when_one_did_not_reach_the_service():
     assert not breaker.may_probe(1, is_fresh=True)
 
 
-def test_probes_with_retries_leave_fresh_messages_their_turn():
+def test_probes_with_retries_do_not_block_fresh_probes():
     breaker = opened_by_retries()
     assert probed(breaker, 30_000, is_fresh=False) == MAX_PROBES
     for _ in range(MAX_PROBES):
@@ -167,8 +167,8 @@ def test_probes_with_retries_leave_fresh_messages_their_turn():
     assert (breaker.state, probed(breaker, 30_002, is_fresh=False), probed(breaker, 30_002)) == ("Open", 0, MAX_PROBES)
 
 
-def test_switched_off_it_stays_closed():
-    assert fed(CircuitBreaker(BreakerSettings(enabled=False)), *[Down] * 100).state == "Closed"
+def test_a_disabled_breaker_stays_closed():
+    assert after(CircuitBreaker(BreakerSettings(enabled=False)), *[Down] * 100).state == "Closed"
 
 
 deliveries = st.tuples(st.sampled_from(ServiceHealth), st.integers(0, 6), st.booleans())
@@ -182,46 +182,44 @@ settings = st.builds(
 
 
 @given(settings, st.lists(deliveries))
-def test_it_opens_exactly_when_one_of_the_three_rules_is_fulfilled(told: BreakerSettings, seen: list):
-    breaker = CircuitBreaker(told)
+def test_it_opens_exactly_when_one_of_the_three_rules_is_fulfilled(limits: BreakerSettings, seen: list):
+    breaker = CircuitBreaker(limits)
     for count in range(1, len(seen) + 1):
-        sign, message, is_first = seen[count - 1]
-        breaker.record(sign, message, 0, is_first=is_first)
+        health, message, is_first = seen[count - 1]
+        breaker.record(health, message, 0, is_first=is_first)
         past = seen[:count]
-        assert (breaker.state == "Open") == _is_bad(told, past)
+        assert (breaker.state == "Open") == _must_open(limits, past)
         if breaker.state == "Open":
             return
 
 
-def _is_bad(told: BreakerSettings, past: list) -> bool:
-    answered = [number for number, (sign, _, _) in enumerate(past, 1) if sign is not Down]
-    row = {message for _, message, _ in past[max(answered, default=0) :]}
-    firsts = [sign is not Up for sign, _, is_first in past if is_first][-told.window :]
-    last = [sign for sign, _, _ in past[-told.window :]]
-    is_share = len(firsts) == told.window and sum(firsts) / told.window * 100 >= told.failure_share
-    return len(row) >= told.consecutive or is_share or (len(last) == told.window and Up not in last)
+def _must_open(limits: BreakerSettings, past: list) -> bool:
+    responded = [number for number, (health, _, _) in enumerate(past, 1) if health is not Down]
+    unreached = {message for _, message, _ in past[max(responded, default=0) :]}
+    firsts = [health is not Up for health, _, is_first in past if is_first][-limits.window :]
+    last = [health for health, _, _ in past[-limits.window :]]
+    is_share = len(firsts) == limits.window and sum(firsts) / limits.window * 100 >= limits.failure_share
+    return len(unreached) >= limits.consecutive or is_share or (len(last) == limits.window and Up not in last)
 
 
 @given(
     settings,
     st.lists(st.tuples(st.integers(0, 60), st.booleans(), st.sampled_from([*ServiceHealth, None])), max_size=80),
 )
-def test_however_probes_end_one_success_closes_it_and_one_more_is_always_sent_in_the_end(
-    told: BreakerSettings, steps: list
-):
-    breaker = fed(CircuitBreaker(told), *[Down] * 8)
-    now, out = 0, 0
-    for wait, is_fresh, sign in steps:
+def test_one_success_closes_it_and_otherwise_a_probe_is_always_possible_later(limits: BreakerSettings, steps: list):
+    breaker = after(CircuitBreaker(limits), *[Down] * 8)
+    now, pending = 0, 0
+    for wait, is_fresh, health in steps:
         now += wait
-        out += breaker.may_probe(now, is_fresh=is_fresh)
-        if sign is not None and out:
-            out -= 1
-            breaker.record_probe(sign, now, is_fresh=is_fresh)
-            if sign is Up:
+        pending += breaker.may_probe(now, is_fresh=is_fresh)
+        if health is not None and pending:
+            pending -= 1
+            breaker.record_probe(health, now, is_fresh=is_fresh)
+            if health is Up:
                 assert breaker.may_deliver()
                 return
         assert not breaker.may_deliver()
-    assert breaker.may_probe(now + told.open_for, is_fresh=False)
+    assert breaker.may_probe(now + limits.open_for, is_fresh=False)
 
 
 def test_without_a_budget_nothing_is_ever_spent():
@@ -248,7 +246,7 @@ def test_without_a_budget_nothing_is_ever_spent():
         (3, [0, 0, 0, 0, 0], 100, False),
     ],
 )
-def test_a_budget_is_spent_while_as_many_died_in_the_window_as_it_holds(letters, died, now, spent):
+def test_a_budget_is_spent_while_the_window_holds_its_letters(letters, died, now, spent):
     budget = ErrorBudget(BudgetSettings(letters, per=100))
     for moment in died:
         budget.spend(moment)
@@ -256,7 +254,7 @@ def test_a_budget_is_spent_while_as_many_died_in_the_window_as_it_holds(letters,
 
 
 @pytest.mark.parametrize("letters", [1, 2, 3, 10])
-def test_whoever_asks_first_never_exceeds_the_budget_in_any_window(letters):
+def test_checking_before_each_burial_never_exceeds_the_budget(letters):
     budget, died = ErrorBudget(BudgetSettings(letters, per=100)), []
     for now in range(1_000):
         while not budget.is_spent(now):

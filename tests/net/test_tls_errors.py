@@ -1,4 +1,4 @@
-"""What is wrong with a certificate, told by errors of real handshakes elsewhere; here by those that are rare."""
+"""Tests of the messages for rare certificate errors; common ones come from real handshakes in other tests."""
 
 import ssl
 
@@ -19,7 +19,7 @@ def untrusted(code: int) -> ssl.SSLCertVerificationError:
     return error
 
 
-@pytest.mark.parametrize(("error", "said"), [
+@pytest.mark.parametrize(("error", "expected"), [
     (untrusted(10), "has expired: renew it"),
     (untrusted(9), "check the clocks"),
     (untrusted(62), "another name"),
@@ -28,8 +28,8 @@ def untrusted(code: int) -> ssl.SSLCertVerificationError:
     (alert("TLSV1_ALERT_UNKNOWN_CA"), "does not trust its authority"),
     (alert("TLSV13_ALERT_CERTIFICATE_REQUIRED"), "requires a client certificate"),
 ])  # fmt: skip
-def test_each_objection_has_its_remedy(error: Exception, said: str) -> None:
-    assert said in certificate_problem(error)
+def test_the_message_names_the_remedy(error: Exception, expected: str) -> None:
+    assert expected in certificate_problem(error)
 
 
 def test_the_cause_is_looked_for_behind_a_drivers_error() -> None:

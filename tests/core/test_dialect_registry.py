@@ -1,4 +1,4 @@
-"""What a dialect is said to tell of an origin is what its letters tell."""
+"""Tests that a dialect's claims about topic and offset agree with its sample letters."""
 
 import pytest
 
@@ -13,16 +13,16 @@ def _origins(dialect):
 
 
 @pytest.mark.parametrize("dialect", DIALECT_NAMES)
-def test_a_dialect_names_a_topic_when_its_letters_do(dialect):
+def test_a_dialect_names_a_topic_if_its_letters_do(dialect):
     assert names_topic(dialect) == any(origin.topic is not None for origin in _origins(dialect))
 
 
 @pytest.mark.parametrize("dialect", DIALECT_NAMES)
-def test_no_letter_names_an_offset_that_its_dialect_does_not(dialect):
+def test_a_dialect_names_an_offset_if_its_letters_do(dialect):
     assert names_offset(dialect) or all(origin.offset is None for origin in _origins(dialect))
 
 
-def test_what_is_not_pinned_may_be_any_dialect():
+def test_auto_may_name_topic_and_offset():
     assert names_topic("Auto")
     assert names_offset("Auto")
     assert not any(names_offset(dialect) for dialect in ("none", "kafka-connect-bare", "watermill", "cronsumer"))

@@ -1,4 +1,4 @@
-"""Numbers and times in every encoding that is out there."""
+"""Tests of numbers and times in the encodings of other systems."""
 
 import pytest
 
@@ -30,7 +30,7 @@ WHEN = 1_700_000_000_123
         (b"not a number", None),
     ],
 )
-def test_numbers(raw, value):
+def test_parses_numbers(raw, value):
     assert parse_number(raw) == value
 
 
@@ -54,17 +54,17 @@ def test_a_position_is_not_negative():
         b"2023-11-14 22:13:20:123456 Z",
     ],
 )
-def test_times(raw):
+def test_parses_times(raw):
     assert parse_time(raw) == WHEN
 
 
 @pytest.mark.parametrize(
     "raw", [None, b"", b"0", b"-5", b"soon, I think", b"\xff" * 30, b"99999999999999.9", b"2023-99-99T00:00:00Z"]
 )
-def test_what_is_no_time(raw):
+def test_a_malformed_time_is_none(raw):
     assert parse_time(raw) is None
 
 
-def test_the_size_of_an_epoch_tells_its_unit():
+def test_the_magnitude_of_an_epoch_gives_its_unit():
     assert epoch_to_ms(1_700_000_000) == 1_700_000_000_000
     assert epoch_to_ms(None) is None

@@ -1,4 +1,4 @@
-"""Protobuf and Avro bytes that are not what they seem."""
+"""Tests of reading protobuf and Avro bytes, also malformed ones."""
 
 import pytest
 
@@ -9,19 +9,19 @@ from deadletter.core.dialects.binary import (
     VARINT,
     BinaryFormatError,
     ByteReader,
+    decode_utf8,
     read_protobuf,
     to_signed,
-    decode_utf8,
 )
 from deadletter.core.dialects.reader import read_envelope
 from deadletter.core.letters import Message, Place
-from tests.core.fixtures.wires import MAGIC, dead_letter, kafka_error, long, proto, some, text, varint
+from tests.core.fixtures.binary import MAGIC, dead_letter, kafka_error, long, proto, some, text, varint
 
 PLACE = Place("d", 0, 0)
 
 
 @pytest.mark.parametrize("value", [0, 1, 127, 128, 300, 2**63 - 1, -1, -(2**63)])
-def test_numbers_survive_their_encoding(value):
+def test_decoding_inverts_encoding(value):
     assert to_signed(ByteReader(varint(value)).read_varint()) == value
     assert ByteReader(long(value)).read_zigzag() == value
 
@@ -41,7 +41,7 @@ def test_numbers_survive_their_encoding(value):
         lambda: read_protobuf(b"\x0b", {1: VARINT}),
     ],
 )
-def test_what_does_not_fit_is_an_error(read):
+def test_malformed_bytes_are_an_error(read):
     with pytest.raises(BinaryFormatError):
         read()
 
@@ -75,11 +75,11 @@ def test_fixed_fields_are_read_as_bytes():
         b"{" * 5,
     ],
 )
-def test_a_value_that_is_almost_an_envelope_is_none(value):
+def test_a_value_that_is_almost_an_envelope_is_not_one(value):
     assert read_envelope(Message(b"\x12\x00", value), PLACE, read_values=True).dialect == "none"
 
 
-def test_texts_that_are_no_utf8_stay_as_they_are():
+def test_strings_that_are_not_utf8_stay_as_they_are():
     value = b'{"body": 1, "error": "\x9f", "retry_count": 2}'
     envelope = read_envelope(Message(None, value), PLACE, read_values=True)
     assert (envelope.dialect, envelope.attempts, envelope.failure.message) == ("json-envelope", 2, '"\ufffd"')
