@@ -124,7 +124,7 @@ async def test_letters_that_are_large_together_go_back_a_few_at_a_time(scene, mo
     for number, size in enumerate((3, 3, 3, 1, 9, 1, 6, 2)):
         letters[number].value = b"x" * (size << 20)
     await scene.bury(*letters)
-    assert await RedriveStage(scene).after(60) == 8
+    assert await RedriveStage(scene).run_after(60) == 8
     assert steps == [[3, 3], [3, 1], [9], [1, 6], [2]]
     assert await scene.numbers() == list(range(8))
     assert await scene.open_letters() == []
@@ -138,7 +138,7 @@ async def test_of_large_letters_only_the_one_that_its_origin_refuses_stays(scene
         one.value = b"x" * (size << 20)
     await scene.bury(*letters)
     server.boxes["orders"].max_message_bytes = 4 << 20
-    assert await RedriveStage(scene).after(60) == 5
+    assert await RedriveStage(scene).run_after(60) == 5
     assert await scene.numbers() == [0, 1, 2, 4, 5]
     assert await scene.open_letters() == [3]
 

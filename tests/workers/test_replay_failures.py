@@ -106,8 +106,8 @@ async def test_a_broker_that_comes_back_is_waited_for(scene, server, monkeypatch
 
 @pytest.mark.parametrize("down", [True, False])
 async def test_a_broker_that_stays_away_ends_the_pod_and_another_goes_on(scene, server, monkeypatch, down):
-    monkeypatch.setattr(backoff, "FIRST_WAIT_S", 0.001)
-    monkeypatch.setattr(backoff, "OUTAGE_TRIES", 4)
+    monkeypatch.setattr(backoff, "INITIAL_DELAY_S", 0.001)
+    monkeypatch.setattr(backoff, "MAX_OUTAGE_TRIES", 4)
     await scene.bury(letter(1))
     server.down = AWAY if down else None
     server.refuse["orders"] = AWAY
@@ -134,7 +134,7 @@ async def test_a_second_settler_fences_the_first(scene):
             return wanted
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("deadletter.workers.rate_limit.Pace.take", steal)
+        patch.setattr("deadletter.workers.rate_limit.TokenBucket.acquire", steal)
         ending = await scene.replay()
     assert (ending.code, ending.reason) == (exit_status.FENCED, "Fenced")
     assert await scene.numbers() == []

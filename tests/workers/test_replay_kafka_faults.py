@@ -86,7 +86,7 @@ async def test_letters_eaten_before_their_turn_are_counted(scene, tmp_path, belo
 
 
 async def test_a_target_that_is_missing_is_named_and_waited_for(scene, monkeypatch):
-    monkeypatch.setattr(backoff, "FIRST_WAIT_S", 0.01)
+    monkeypatch.setattr(backoff, "INITIAL_DELAY_S", 0.01)
     await bury_numbers(scene, 6)
     box = f"{scene.name}-elsewhere"
     target = {"kind": "Box", "box": box}
@@ -198,7 +198,7 @@ async def test_an_origin_with_fewer_partitions_gets_its_letters_by_key(scene):
 
 def tries(folder: Path) -> int:
     """How often the replayer began anew."""
-    return (folder / "log").read_text().count("going on from the ledger")
+    return (folder / "log").read_text().count("retrying from the ledger")
 
 
 @pytest.mark.kill

@@ -119,7 +119,7 @@ async def test_a_preview_answers_by_its_last_word_and_writes_nothing(scene, tmp_
 
 
 async def test_an_apply_of_such_a_user_changes_nothing_and_says_why(scene, monkeypatch):
-    monkeypatch.setattr(backoff, "FIRST_WAIT_S", 0.01)
+    monkeypatch.setattr(backoff, "INITIAL_DELAY_S", 0.01)
     ending = await scene.replay()
     assert (ending.code, ending.reason) == (exit_status.TRY_AGAIN, "NotAuthorised")
     assert await sent(scene) == []

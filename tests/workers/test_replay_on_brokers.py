@@ -233,7 +233,7 @@ class Torn(BrokerSink):
 async def test_what_crossed_before_it_was_settled_crosses_again_under_the_same_id(
     here, there, request, stack, monkeypatch
 ):
-    monkeypatch.setattr(backoff, "FIRST_WAIT_S", 0.01)
+    monkeypatch.setattr(backoff, "INITIAL_DELAY_S", 0.01)
     near, far = await build_scene(here, request, stack), await build_scene(there, request, stack)
     await bury_numbers(near, 5)
     told = near.assignment(target={"kind": "Queue", "box": far.name})

@@ -101,7 +101,7 @@ async def test_an_observed_queue_answers_by_its_last_word_and_writes_nothing(sce
     ending = await scene.replay(mode="DryRun", observe=True, select={"where": "payload.n < 3"})
     assert (ending.code, ending.reason, ending.counts["matched"]) == (0, "DryRunFinished", 3)
     assert ending.counts["samples"] == ["0-0", "0-1", "0-2"]
-    assert not server.ledgers["orders.dlq.ledger"].tallies
+    assert not server.ledgers["orders.dlq.ledger"].progress
 
 
 async def test_a_bad_expression_is_a_humans_matter(scene):

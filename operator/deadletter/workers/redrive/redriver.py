@@ -28,12 +28,12 @@ from deadletter.workers.redrive.feedback_guard import FeedbackGuard
 from deadletter.workers.redrive.rounds import UID_PREFIX, Rounds, can_recognise_return, max_rounds
 from deadletter.workers.redrive.sender import RoundSender
 from deadletter.workers.replay.batch import MAX_BATCH_LETTERS
+from deadletter.workers.status import HEARTBEAT_INTERVAL_MS
 
 POLL_INTERVAL_S = 5.0
 FENCED_DELAY_S = 30.0
 EXHAUSTED_REFRESH_MS = 60_000
 REPLAY_FRESH_MS = 180_000  # older Replays pause the redrive through live.json, which has reached the pod by then
-REPORT_INTERVAL_MS = 30_000  # the operator trusts a status for three times as long
 MAX_WAITING = 100_000  # letters of one partition
 ENDED_PHASES = ("Finished", "Failed")
 PAUSE_MESSAGES: dict[str, str] = {
@@ -77,7 +77,7 @@ class PauseReporter:
 
     async def _refresh(self, status: WorkerStatus) -> None:
         before = self._reported
-        is_recent = before is not None and 0 <= status.at - before.at < REPORT_INTERVAL_MS
+        is_recent = before is not None and 0 <= status.at - before.at < HEARTBEAT_INTERVAL_MS
         if before is None or before.paused != status.paused or not is_recent:
             await self._write(status)
 
