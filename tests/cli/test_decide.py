@@ -1,4 +1,4 @@
-"""The door `decide`: what would my policy do?"""
+"""The command `decide` prints what a RetryPolicy decides about a failure."""
 
 import io
 import sys
@@ -58,18 +58,18 @@ def policy() -> Policy:
         ),
     ],
 )
-def test_verdicts(policy, failure, verdict):
-    told = decide.evaluate(failure, policy, NOW)
-    assert {name: told[name] for name in verdict} == verdict
+def test_each_failure_has_its_verdict(policy, failure, verdict):
+    fields = decide.evaluate(failure, policy, NOW)
+    assert {name: fields[name] for name in verdict} == verdict
 
 
-def test_chance_spreads_the_wait(policy):
+def test_chance_adds_a_share_of_the_jitter(policy):
     assert decide.evaluate({}, policy, NOW, 0.5)["waitMs"] == 1_100
 
 
-def test_the_table_of_waits(policy):
+def test_the_schedule_lists_waits_and_their_total(policy):
     assert decide.schedule_table(policy).splitlines() == [
-        "FAILURE  WAIT          IN ALL",
+        "FAILURE  WAIT          TOTAL",
         "1        1s            1s",
         "2        2s            3s",
         "3        3s            6s",
@@ -77,13 +77,13 @@ def test_the_table_of_waits(policy):
     ]
 
 
-def test_a_policy_that_never_retries_has_a_short_table():
+def test_the_schedule_of_a_policy_without_retries_has_one_row():
     assert decide.schedule_table(Policy(backoff=Backoff("Never"), on_exhausted="Discard")).splitlines()[1:] == [
         "1        Discard"
     ]
 
 
-def test_the_role_reads_failures_and_tells_bad_lines(tmp_path, monkeypatch, capsys):
+def test_verdicts_go_to_stdout_and_bad_lines_to_stderr(tmp_path, monkeypatch, capsys):
     manifest = tmp_path / "policy.yaml"
     manifest.write_text(MANIFEST)
     lines = b'{"error": {"status": 503}}\n\nsecret\n{"attempts": 9}\n'
@@ -95,7 +95,7 @@ def test_the_role_reads_failures_and_tells_bad_lines(tmp_path, monkeypatch, caps
     assert err == f"line 3: {decide.MALFORMED}\n"
 
 
-def test_the_role_prints_the_schedule(tmp_path, capsys):
+def test_the_schedule_option_prints_the_schedule(tmp_path, capsys):
     manifest = tmp_path / "policy.yaml"
     manifest.write_text(MANIFEST)
     assert run(["decide", "-f", str(manifest), "--schedule"]) == 0
@@ -103,18 +103,25 @@ def test_the_role_prints_the_schedule(tmp_path, capsys):
 
 
 @pytest.mark.parametrize(
-    ("manifest", "sentence"),
+    ("manifest", "error"),
     [
         ("kind: ConfigMap", "no RetryPolicy"),
         ("kind: RetryPolicy\nspec: {maxAttempts: 0}", "maxAttempts"),
         ("kind: RetryPolicy\nspec: {rules: [{name: a, match: 'nope ='}]}", "1:6"),
-        ("{", "policy.yaml"),
+        ("{", "--file"),
         (None, "No such file"),
     ],
 )
-def test_a_manifest_that_does_not_work_is_told(tmp_path, capsys, manifest, sentence):
+def test_a_manifest_without_a_valid_policy_is_refused(tmp_path, capsys, manifest, error):
     path = tmp_path / "policy.yaml"
     if manifest is not None:
         path.write_text(manifest)
     assert run(["decide", "-f", str(path)]) == 1
-    assert sentence in capsys.readouterr().err
+    assert error in capsys.readouterr().err
+
+
+def test_an_invalid_time_is_refused_with_its_option(tmp_path, capsys):
+    path = tmp_path / "policy.yaml"
+    path.write_text(MANIFEST)
+    assert run(["decide", "-f", str(path), "--now", "noon"]) == 1
+    assert capsys.readouterr().err.startswith("--now noon: ")

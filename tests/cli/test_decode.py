@@ -1,4 +1,4 @@
-"""The door `decode`: what is this letter?"""
+"""The command `decode` prints the envelope of a letter."""
 
 import io
 import sys
@@ -40,46 +40,50 @@ SPRING = [
 ]
 
 
-def test_a_letter_is_described():
-    told = decode.envelope_fields(_line(SPRING))
-    assert (told["dialect"], told["confidence"]) == ("spring-dlt", "Certain")
-    assert told["origin"] == {"topic": "orders", "partition": 3, "offset": 42, "timestamp": None}
-    assert told["error"] == {
+def test_an_envelope_has_all_fields():
+    envelope = decode.envelope_fields(_line(SPRING))
+    assert (envelope["dialect"], envelope["confidence"]) == ("spring-dlt", "Certain")
+    assert envelope["origin"] == {"topic": "orders", "partition": 3, "offset": 42, "timestamp": None}
+    assert envelope["error"] == {
         "type": "java.net.SocketTimeoutException",
         "message": "",
         "category": "Network",
         "status": None,
     }
-    assert told["replayHeaders"] == [["traceparent", _b64(b"00-1")], ["none", None]]
-    assert (told["attempts"], told["failedAt"], len(told["fingerprint"])) == (0, None, 8)
+    assert envelope["replayHeaders"] == [["traceparent", _b64(b"00-1")], ["none", None]]
+    assert (envelope["attempts"], envelope["failedAt"], len(envelope["fingerprint"])) == (0, None, 8)
 
 
-def test_an_origin_on_redis_is_told_by_its_entry():
+def test_an_origin_on_redis_is_an_entry_id():
     headers = [("dlq-origin-topic", b"orders"), ("dlq-origin-offset", b"1794990614608-5"), ("dlq-id", b"o")]
-    told = decode.envelope_fields(_line(headers))
-    assert orjson.loads(orjson.dumps(told))["origin"]["offset"] == "1794990614608-5"
+    envelope = decode.envelope_fields(_line(headers))
+    assert orjson.loads(orjson.dumps(envelope))["origin"]["offset"] == "1794990614608-5"
 
 
 @pytest.mark.parametrize("sample", [s for s in SAMPLES if not s.pinned and s.place.offset < 1 << 64], ids=str)
-def test_every_dialect_is_told(sample):
-    told = decode.envelope_fields(_of_sample(sample))
-    assert told["dialect"] == sample.dialect
-    assert orjson.loads(orjson.dumps(told)) == told
+def test_every_dialect_is_printed(sample):
+    envelope = decode.envelope_fields(_of_sample(sample))
+    assert envelope["dialect"] == sample.dialect
+    assert orjson.loads(orjson.dumps(envelope)) == envelope
 
 
-def test_a_dialect_may_be_pinned_and_an_origin_given():
-    told = decode.envelope_fields(_line([], dialect="kafka-connect-bare", origin="orders"))
-    assert (told["dialect"], told["confidence"], told["origin"]["topic"]) == ("kafka-connect-bare", "Pinned", "orders")
+def test_a_line_may_set_dialect_and_origin():
+    envelope = decode.envelope_fields(_line([], dialect="kafka-connect-bare", origin="orders"))
+    assert (envelope["dialect"], envelope["confidence"], envelope["origin"]["topic"]) == (
+        "kafka-connect-bare",
+        "Pinned",
+        "orders",
+    )
     assert decode.envelope_fields(_line([]), "kafka-connect-bare")["confidence"] == "Pinned"
 
 
-def test_values_may_be_left_alone():
+def test_values_are_not_read_if_the_line_says_so():
     sample = next(sample for sample in SAMPLES if str(sample) == "pipestream-plain")
     line = orjson.dumps(orjson.loads(_of_sample(sample)) | {"readValues": False})
     assert decode.envelope_fields(line)["dialect"] == "none"
 
 
-def test_a_pointer_is_told():
+def test_a_letter_without_a_value_that_names_its_offset_is_a_pointer():
     headers = [("__dlq.errors.topic", b"orders"), ("__dlq.errors.offset", b"3")]
     assert decode.envelope_fields(_line(headers, value=None))["pointer"] is True
 
@@ -88,20 +92,20 @@ def test_a_pointer_is_told():
     "line",
     [b"secret", b"[1]", b'{"value": "not base64 secret!"}', b'{"headers": [["secret"]]}', b'{"dialect": "secret"}'],
 )
-def test_a_line_that_is_no_letter_is_told_without_what_it_holds(line, capsys):
+def test_a_malformed_line_is_reported_without_its_content(line, capsys):
     assert decode.print_envelopes([_line(SPRING), b"\n", line, _line([])]) == 1
     out, err = capsys.readouterr()
-    assert [orjson.loads(told)["dialect"] for told in out.splitlines()] == ["spring-dlt", "none"]
+    assert [orjson.loads(envelope)["dialect"] for envelope in out.splitlines()] == ["spring-dlt", "none"]
     assert err == f"line 3: {decode.MALFORMED}\n"
 
 
-def test_the_role_reads_standard_input(monkeypatch, capsys):
+def test_the_command_reads_standard_input(monkeypatch, capsys):
     monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=io.BytesIO(_line(SPRING) + b"\n" + _line([]))))
     assert run(["decode"]) == 0
-    told = [orjson.loads(line)["dialect"] for line in capsys.readouterr().out.splitlines()]
-    assert told == ["spring-dlt", "none"]
+    envelope = [orjson.loads(line)["dialect"] for line in capsys.readouterr().out.splitlines()]
+    assert envelope == ["spring-dlt", "none"]
 
 
-def test_the_dialects_are_listed(capsys):
+def test_list_prints_the_dialects(capsys):
     assert run(["decode", "--list"]) == 0
     assert tuple(capsys.readouterr().out.split()) == DIALECT_NAMES

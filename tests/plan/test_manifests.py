@@ -13,18 +13,18 @@ from deadletter.core.heartbeats import WorkerStatus
 from deadletter.plan.boxes import owned_boxes, plan_boxes
 from deadletter.plan.facts import PodExit, QueueFacts, ReplayFacts
 from deadletter.plan.pod_template import WorkerImage
-from deadletter.plan.replay_manifests import backoff_limit, plan_replay, build_target
+from deadletter.plan.replay_manifests import backoff_limit, build_target, plan_replay
 from deadletter.plan.worker_manifests import WorkerSettings, plan_live_config, plan_worker
 from tests.plan.builders import (
     NOW,
+    box_stats,
     connection,
     delivered_queue,
     metadata,
+    partition_progress,
     plain_queue,
-    box_stats,
     replay,
     routes,
-    partition_progress,
 )
 
 WORKERS = WorkerSettings(
@@ -256,7 +256,10 @@ def test_letters_are_watched_where_they_would_die() -> None:
     facts, invalid = ReplayFacts(target=other, target_connection=connection()), ("invalid",)
     made = lambda facts, **to: build_target(replay(**to), facts, delivered_queue(), connection()).watched  # noqa: E731
     assert made(facts, to={"queueRef": {"name": "other"}}) == ("bills.shop.dlq",)
-    assert made(replace(facts, route_boxes=invalid), to={"queueRef": {"name": "other"}}) == ("bills.shop.dlq", "invalid")
+    assert made(replace(facts, route_boxes=invalid), to={"queueRef": {"name": "other"}}) == (
+        "bills.shop.dlq",
+        "invalid",
+    )
     assert made(ReplayFacts()) == ()
     assert made(ReplayFacts(route_boxes=invalid)) == ("orders.billing.dlq", "invalid")
     assert made(ReplayFacts(route_boxes=invalid), to={"origin": True}) == ("orders.billing.dlq", "invalid")

@@ -11,8 +11,8 @@ from deadletter.plan.findings import Finding
 from deadletter.plan.ownership import (
     CONFIRM_DELETE_ANNOTATION,
     TAKE_OVER_ANNOTATION,
-    conflict_finding,
     boxes_to_delete,
+    conflict_finding,
     is_from_release_020,
     judge_ownership,
     new_intents,

@@ -17,7 +17,7 @@ from deadletter.plan.degraded import queue_pause_reason, retention_warning_ms
 from deadletter.plan.facts import ParkedLetterLoss, QueueFacts
 from deadletter.plan.findings import Finding
 from deadletter.plan.queue_status import parse_conditions, queue_status
-from tests.plan.builders import NOW, connection, delivered_queue, plain_queue, box_stats
+from tests.plan.builders import NOW, box_stats, connection, delivered_queue, plain_queue
 
 HOUR = 3_600_000
 ROOT = Path(__file__).parents[2]

@@ -18,7 +18,7 @@ from deadletter.core.heartbeats import WorkerStatus
 from deadletter.plan.facts import ParkedLetterLoss, QueueFacts, ReplayFacts
 from deadletter.plan.queue_status import queue_status
 from deadletter.plan.replay_status import replay_status
-from tests.plan.builders import NOW, connection, delivered_queue, box_stats, replay, partition_progress
+from tests.plan.builders import NOW, box_stats, connection, delivered_queue, partition_progress, replay
 from tools.crds import crd
 from tools.reference_docs import rows
 

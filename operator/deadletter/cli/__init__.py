@@ -1,1 +1,1 @@
-"""Doors: what a person or a test asks at a terminal, one letter or failure a line."""
+"""Commands for a terminal or a test: decode letters, evaluate a policy, list and show open letters."""

@@ -1,7 +1,8 @@
-"""`python -m deadletter decode`: one letter a line as JSON in, its envelope as JSON out. "What is this letter?"
+"""`python -m deadletter decode`: print the envelope of letters.
 
-A letter is `{"topic", "partition", "offset", "timestamp", "key", "value", "headers": [[name, value], ...]}` with bytes
-in base64 and nulls allowed; `dialect`, `origin` and `readValues` (true when absent) say how to read it.
+Reads letters as JSON lines from standard input and prints one envelope per line. A letter is
+`{"topic", "partition", "offset", "timestamp", "key", "value", "headers": [[name, value], ...]}` with Base64 for bytes;
+any of them may be null. `dialect`, `origin` and `readValues` (default: true) tell how to read it.
 """
 
 import argparse
@@ -12,6 +13,7 @@ from typing import Any
 
 import orjson
 
+from deadletter.cli.json_lines import convert_lines
 from deadletter.core import times
 from deadletter.core.dialects.reader import is_pointer, read_envelope
 from deadletter.core.dialects.registry import DIALECT_NAMES
@@ -19,55 +21,52 @@ from deadletter.core.dialects.strip_headers import strip_headers
 from deadletter.core.fingerprint import fingerprint
 from deadletter.core.letters import SEQUENCE_MASK, Envelope, Message, Origin, Place
 
-MALFORMED = "not a letter as JSON; bytes are base64, headers are [name, value] pairs"
+MALFORMED = "not a letter as a JSON object; bytes must be Base64 and headers [name, value] pairs"
 
 
 def main(argv: list[str]) -> int:
-    """Decode the letters of standard input; 1 when a line could not be read."""
-    options = _options().parse_args(argv)
+    """Print the envelopes of the letters of standard input; 1 if a line could not be read."""
+    options = _parser().parse_args(argv)
     if options.list:
         print("\n".join(DIALECT_NAMES))
         return 0
     return print_envelopes(sys.stdin.buffer, options.dialect)
 
 
-def _options() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="deadletter decode", description="Print the envelope of letters.")
-    parser.add_argument("--list", action="store_true", help="print the names of the dialects")
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="deadletter decode", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--list", action="store_true", help="print the names of all dialects and exit")
     parser.add_argument(
-        "--dialect", choices=("Auto", *DIALECT_NAMES), default="Auto", help="for letters that name none"
+        "--dialect",
+        choices=("Auto", *DIALECT_NAMES),
+        default="Auto",
+        metavar="DIALECT",
+        help="dialect of letters that name none, Auto or one of --list (default: Auto)",
     )
     return parser
 
 
 def print_envelopes(lines: Iterable[bytes], dialect: str = "Auto") -> int:
-    """Print an envelope per line; a line that is no letter is told on standard error."""
-    failed = 0
-    for number, line in enumerate(lines, 1):
-        if not line.strip():
-            continue
-        try:
-            print(orjson.dumps(envelope_fields(line, dialect)).decode(), flush=True)
-        except (ValueError, TypeError, KeyError, AttributeError):
-            print(f"line {number}: {MALFORMED}", file=sys.stderr)
-            failed = 1
-    return failed
+    """Print one envelope per line and return the exit code."""
+    return convert_lines(lines, lambda line: envelope_fields(line, dialect), MALFORMED)
 
 
 def envelope_fields(line: bytes, dialect: str = "Auto") -> dict[str, Any]:
-    """The envelope of one letter, as the door prints it."""
-    given = orjson.loads(line)
+    """Return the envelope of one letter as the command prints it."""
+    fields = orjson.loads(line)
     message = Message(
-        _bytes(given.get("key")),
-        _bytes(given.get("value")),
-        tuple((str(name), _bytes(value)) for name, value in given.get("headers") or ()),
-        int(given.get("timestamp") or 0),
+        _bytes(fields.get("key")),
+        _bytes(fields.get("value")),
+        tuple((str(name), _bytes(value)) for name, value in fields.get("headers") or ()),
+        int(fields.get("timestamp") or 0),
     )
-    place = Place(str(given.get("topic") or ""), int(given.get("partition") or 0), int(given.get("offset") or 0))
+    place = Place(str(fields.get("topic") or ""), int(fields.get("partition") or 0), int(fields.get("offset") or 0))
     envelope = read_envelope(
-        message, place, given.get("dialect") or dialect, given.get("readValues", True), given.get("origin")
+        message, place, fields.get("dialect") or dialect, fields.get("readValues", True), fields.get("origin")
     )
-    return _shown(message, envelope)
+    return _fields_of(message, envelope)
 
 
 def _bytes(text: str | None) -> bytes | None:
@@ -79,7 +78,7 @@ def _time(ms: int | None) -> str | None:
 
 
 def display_offset(origin: Origin) -> int | str | None:
-    """A number on Kafka; on Redis the entry's id, whose number is larger than JSON's writers take."""
+    """Return the offset on Kafka, the entry id on Redis; as a number the id exceeds what JSON writers accept."""
     if origin.offset is None or origin.offset <= SEQUENCE_MASK:
         return origin.offset
     return Place("", 0, origin.offset).id
@@ -94,7 +93,7 @@ def _origin(origin: Origin) -> dict[str, Any]:
     }
 
 
-def _shown(message: Message, envelope: Envelope) -> dict[str, Any]:
+def _fields_of(message: Message, envelope: Envelope) -> dict[str, Any]:
     failure = envelope.failure
     return {
         "dialect": envelope.dialect,

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from deadletter.api.base import Tls
 
+READABLE_LABEL = "deadletter.dev/readable"  # a Secret that the operator may read has it, with the value "true"
 Secrets = Callable[[str, str], bytes]  # name and key of a Secret -> value; KeyError if either is missing
 
 

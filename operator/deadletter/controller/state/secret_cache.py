@@ -8,10 +8,9 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from deadletter.kube import SECRETS, ApiError, KubeClient
-from deadletter.net.secrets import Secrets, decode_secret
+from deadletter.net.secrets import READABLE_LABEL, Secrets, decode_secret
 from deadletter.plan.facts import SecretFact
 
-READABLE_LABEL = "deadletter.dev/readable"
 REFRESH_INTERVAL_S = 10.0
 MISSING_TTL_S = 5.0
 SecretName = tuple[str, str]  # namespace and name
