@@ -34,7 +34,7 @@ from deadletter.api.broker_connections import BrokerConnectionSpec
 from deadletter.brokers.connect import open_broker
 from deadletter.brokers.contract import Broker
 from deadletter.brokers.types import Publication
-from deadletter.core.box_spec import BoxSpec
+from deadletter.core.boxes import BoxSpec
 from deadletter.core.letters import Message, Place
 from deadletter.workers.courier.courier import Courier
 from deadletter.workers.courier.main import delivery_for, subscription_spec

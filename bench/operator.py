@@ -18,7 +18,7 @@ from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from bench import lines
 from deadletter.api.broker_connections import BrokerConnection
 from deadletter.api.dead_letter_queues import DeadLetterQueue
-from deadletter.core.box_spec import BoxSpec
+from deadletter.core.boxes import BoxSpec
 from deadletter.kube import CONNECTIONS, QUEUES, KubeClient, connect
 from deadletter.plan.boxes import plan_boxes
 from tests.bed import beds

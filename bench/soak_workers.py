@@ -15,7 +15,7 @@ from deadletter.brokers.connect import open_broker
 from deadletter.brokers.contract import Broker
 from deadletter.brokers.types import MonitoredBox
 from deadletter.clock import now_ms
-from deadletter.core.box_stats import BoxStats
+from deadletter.core.boxes import BoxStats
 from deadletter.workers import process
 from deadletter.workers.backoff import wait_for_event
 from deadletter.workers.replay.main import run_replay

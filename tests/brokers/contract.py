@@ -8,7 +8,7 @@ import pytest
 from deadletter.brokers.contract import Broker
 from deadletter.brokers.errors import BoxAppeared, BoxMissing, BrokerError, Fenced
 from deadletter.brokers.types import Buried, CommitBatch, MonitoredBox, Parked
-from deadletter.core.box_spec import BoxSpec
+from deadletter.core.boxes import BoxSpec
 from deadletter.core.heartbeats import WorkerStatus
 from deadletter.core.replay_progress import SettledAs
 from tests.brokers.deskcontract import DeskContract

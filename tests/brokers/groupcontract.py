@@ -9,7 +9,7 @@ from deadletter.brokers.contract import Broker
 from deadletter.brokers.errors import GroupOffsetsLost
 from deadletter.brokers.group_offsets import StartPosition
 from deadletter.brokers.types import Delivered, ResumedGroup
-from deadletter.core.box_spec import BoxSpec
+from deadletter.core.boxes import BoxSpec
 from deadletter.core.letters import Message
 from tests.brokers.groups import delete_group
 from tests.brokers.staging import Boxes, Fresh, claim_some, lay, make_boxes, now, numbered, settle_all

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from deadletter.brokers.contract import Broker, Subscription
 from deadletter.brokers.types import Claim, Delivered, MonitoredBox, Publication, StoredMessage, SubscriptionSpec
 from deadletter.clock import now_ms
-from deadletter.core.box_spec import BoxSpec
+from deadletter.core.boxes import BoxSpec
 from deadletter.core.letters import Message, Place
 from deadletter.core.replay_progress import PartitionProgress, Span
 

@@ -13,7 +13,7 @@ from deadletter.brokers.errors import BrokerError, BrokerUnreachable, NotAuthori
 from deadletter.brokers.kafka.subscription import subscription as kafka_desk
 from deadletter.brokers.kafka.subscription.source_partition import SourcePartition
 from deadletter.brokers.types import Delivered
-from deadletter.core.box_spec import BoxSpec
+from deadletter.core.boxes import BoxSpec
 from tests.brokers.opening import fresh_name
 from tests.brokers.staging import PATIENCE, claim_some, lay, make_boxes, now, numbered, settle_all
 

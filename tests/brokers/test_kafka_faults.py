@@ -23,8 +23,7 @@ from deadletter.brokers.errors import (
 from deadletter.brokers.kafka.record_batches import TopicLimit
 from deadletter.brokers.kafka.subscription.retry_partition import RetryPartition
 from deadletter.brokers.types import Buried, Claim, CommitBatch, Delivered, Parked, Publication, StoredMessage
-from deadletter.core.box_spec import BoxSpec
-from deadletter.core.box_stats import BoxStats
+from deadletter.core.boxes import BoxSpec, BoxStats
 from deadletter.core.ledger.records import mark_key
 from deadletter.core.letters import Message, Place
 from deadletter.core.replay_progress import PartitionProgress, SettledAs, Span

@@ -10,14 +10,13 @@ import pytest
 
 from deadletter.api.broker_connections import BrokerConnectionSpec
 from deadletter.brokers.connect import open_broker
-from deadletter.net.secrets import mounted_secrets
 from deadletter.brokers.contract import BoxMonitor, Broker, PartitionWriter
 from deadletter.brokers.errors import AuthenticationFailed, BoxRefused, CertificateRefused, NotAuthorised
 from deadletter.brokers.kafka.reassignments import reassign_partitions
 from deadletter.brokers.types import CommitBatch, StoredMessage
-from deadletter.core.box_spec import BoxSpec
-from deadletter.core.box_stats import BoxStats
+from deadletter.core.boxes import BoxSpec, BoxStats
 from deadletter.core.replay_progress import SettledAs
+from deadletter.net.secrets import mounted_secrets
 from tests.bed import beds
 from tests.brokers.opening import LOOPBACK, fresh_name
 from tests.brokers.secured import (

@@ -11,7 +11,7 @@ from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 from deadletter.brokers.contract import Broker
 from deadletter.brokers.kafka import topics
 from deadletter.brokers.kafka.reassignments import plan_added_replicas
-from deadletter.core.box_spec import BoxSpec
+from deadletter.core.boxes import BoxSpec
 from deadletter.core.heartbeats import WorkerStatus
 from tests.bed.kafka_cluster import KafkaCluster
 from tests.brokers.opening import fresh_name

@@ -6,7 +6,7 @@ from deadletter.brokers.contract import Broker
 from deadletter.brokers.errors import BoxConflict, BoxRecreated, BoxRefused, BrokerUnreachable, Fenced, TooLarge
 from deadletter.brokers.memory import MemoryBroker, MemoryServer
 from deadletter.brokers.types import Buried, CommitBatch, Delivered, Parked
-from deadletter.core.box_spec import BoxSpec
+from deadletter.core.boxes import BoxSpec
 from deadletter.core.replay_progress import SettledAs
 from tests.brokers.contract import BrokerContract
 from tests.brokers.staging import contents, lay, make_boxes, numbered, republish, tally_of, values

@@ -16,8 +16,7 @@ from deadletter.brokers.kafka.ledger import ledger_partition
 from deadletter.brokers.kafka.subscription import retry_partition
 from deadletter.brokers.kafka.subscription.subscription import KafkaSubscription
 from deadletter.brokers.types import Delivered, Parked
-from deadletter.core.box_spec import BoxSpec
-from deadletter.core.box_stats import BoxStats
+from deadletter.core.boxes import BoxSpec, BoxStats
 from deadletter.core.letters import Message
 from deadletter.plan.boxes import plan_boxes
 from tests.bed import beds, processes

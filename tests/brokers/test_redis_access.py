@@ -13,7 +13,7 @@ from deadletter.brokers.errors import (
     NotAuthorised,
     NotSupported,
 )
-from deadletter.core.box_spec import BoxSpec
+from deadletter.core.boxes import BoxSpec
 from tests.brokers.opening import LOOPBACK, no_secrets, redis_at
 from tests.brokers.servers import HERE, own_redis, url_of
 

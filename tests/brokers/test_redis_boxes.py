@@ -9,7 +9,7 @@ from deadletter.brokers.errors import (
     BoxConflict,
 )
 from deadletter.brokers.types import Buried, CommitBatch, Publication
-from deadletter.core.box_spec import BoxSpec
+from deadletter.core.boxes import BoxSpec
 from deadletter.core.letters import Message, Place
 from deadletter.core.replay_progress import SettledAs
 from tests.brokers.opening import fresh_name

@@ -16,7 +16,7 @@ from deadletter.brokers.errors import (
 from deadletter.brokers.redis import committer, leases
 from deadletter.brokers.redis.publish import publish
 from deadletter.brokers.types import Buried, Claim, Delivered, Parked
-from deadletter.core.box_stats import BoxStats
+from deadletter.core.boxes import BoxStats
 from deadletter.core.letters import Message
 from tests.brokers.opening import LOOPBACK, fresh_name, no_secrets, redis_at
 from tests.brokers.staging import (
@@ -183,7 +183,7 @@ async def test_parked_letters_that_others_deleted_are_counted_and_nothing_waits_
         assert await client.hdel(boxes.retry, *ids[:2]) == 2
         with capture_logs() as logs:
             (left,) = await claim_some(desk, 1)
-        assert (left.parked, desk.lost, await client.zcard(f"{{{boxes.retry}}}.due")) == (True, 2, 1)
+        assert (left.parked, desk.lost_letters, await client.zcard(f"{{{boxes.retry}}}.due")) == (True, 2, 1)
         said = [one for one in logs if one["event"] == "parked letters lost"]
         assert ({one["box"] for one in said}, sum(one["letters"] for one in said)) == ({boxes.retry}, 2)
         await desk.settle(left, Delivered())

@@ -5,7 +5,7 @@ from redis.asyncio import Redis
 from deadletter.brokers.contract import BoxMonitor, Broker
 from deadletter.brokers.errors import BrokerError
 from deadletter.brokers.types import Buried, Parked
-from deadletter.core.box_stats import BoxStats
+from deadletter.core.boxes import BoxStats
 from deadletter.core.headers import add_headers
 from deadletter.core.heartbeats import WorkerStatus
 from deadletter.core.letters import Category, Envelope, Failure, Message

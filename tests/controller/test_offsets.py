@@ -13,7 +13,7 @@ from deadletter.brokers.connect import open_broker
 from deadletter.brokers.contract import Broker
 from deadletter.brokers.group_offsets import RESUME_FROM_ANNOTATION
 from deadletter.brokers.types import SubscriptionSpec
-from deadletter.core.box_spec import BoxSpec
+from deadletter.core.boxes import BoxSpec
 from deadletter.core.heartbeats import WorkerStatus
 from deadletter.core.names import dead_box_name, ledger_name, retry_box_name
 from tests.brokers.groups import delete_group

@@ -10,7 +10,7 @@ import redis as driver
 from deadletter.brokers import errors
 from deadletter.brokers.connect import open_broker
 from deadletter.controller.reconcile.boxes import to_finding
-from deadletter.core.box_spec import BoxSpec
+from deadletter.core.boxes import BoxSpec
 from deadletter.core.reasons import Reason
 from tests.brokers.opening import LOOPBACK, fresh_name, kafka_at, no_secrets
 from tests.brokers.staging import lay, named, numbered

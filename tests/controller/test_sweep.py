@@ -20,7 +20,7 @@ from deadletter.controller.context import ObjectKey, OperatorContext
 from deadletter.controller.reconcile import boxes, loop, queue
 from deadletter.controller.reconcile.facts import gather_queue_facts
 from deadletter.controller.state.broker_pool import PooledBroker
-from deadletter.core.box_stats import BoxStats
+from deadletter.core.boxes import BoxStats
 from deadletter.core.heartbeats import WorkerStatus
 from deadletter.kube import CONNECTIONS, QUEUES
 from deadletter.plan.queue_status import queue_status

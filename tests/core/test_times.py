@@ -42,3 +42,8 @@ def test_rejects_malformed_times():
 )
 def test_clamps_times_out_of_range(ms, text):
     assert times.render(ms) == text
+
+
+def test_render_second_rounds_down_to_the_second():
+    assert times.render_second(1_794_787_200_999) == "2026-11-16T00:00:00Z"
+    assert times.render_second(-1) == "1969-12-31T23:59:59Z"

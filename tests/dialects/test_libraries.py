@@ -9,7 +9,7 @@ import pytest
 from deadletter.brokers.connect import open_broker
 from deadletter.brokers.types import MonitoredBox, StoredMessage
 from deadletter.clock import now_ms
-from deadletter.core.box_spec import BoxSpec
+from deadletter.core.boxes import BoxSpec
 from deadletter.core.dialects.reader import read_letter
 from deadletter.core.fingerprint import fingerprint
 from deadletter.core.letters import Category, Confidence, Letter, Origin

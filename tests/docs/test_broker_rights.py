@@ -18,8 +18,7 @@ from deadletter.brokers.errors import BrokerError
 from deadletter.brokers.kafka.subscription import retry_partition
 from deadletter.brokers.types import MonitoredBox
 from deadletter.clock import now_ms
-from deadletter.core.box_spec import BoxSpec
-from deadletter.core.box_stats import BoxStats
+from deadletter.core.boxes import BoxSpec, BoxStats
 from deadletter.workers import exit_status
 from tests.bed import beds, places
 from tests.brokers.opening import kafka_at, redis_at

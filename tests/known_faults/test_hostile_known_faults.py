@@ -20,7 +20,7 @@ from deadletter.cli.letters import _table, list_fields
 from deadletter.controller.admission import validate_queue
 from deadletter.controller.context import OperatorContext
 from deadletter.controller.reconcile.facts import gather_queue_facts
-from deadletter.core.box_spec import BoxSpec
+from deadletter.core.boxes import BoxSpec
 from deadletter.core.dialects.reader import read_letter
 from deadletter.core.fingerprint import top_frame
 from deadletter.core.ledger.records import encode_chunk, settled_key

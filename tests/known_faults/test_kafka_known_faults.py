@@ -29,7 +29,7 @@ from deadletter.brokers.kafka.subscription import retry_partition
 from deadletter.brokers.kafka.subscription import subscription as kafka_desk
 from deadletter.brokers.types import MonitoredBox, Publication
 from deadletter.clock import now_ms
-from deadletter.core.box_spec import BoxSpec
+from deadletter.core.boxes import BoxSpec
 from deadletter.core.heartbeats import WorkerStatus
 from deadletter.core.ledger.records import encode_chunk, settled_key
 from deadletter.core.letters import Place

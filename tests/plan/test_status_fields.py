@@ -13,7 +13,7 @@ from deadletter.api.replays import Replay
 from deadletter.api.retry_policies import RetryPolicy
 from deadletter.brokers.types import ServerInfo
 from deadletter.controller.reconcile import references
-from deadletter.core.box_stats import FailureGroup
+from deadletter.core.boxes import FailureGroup
 from deadletter.core.heartbeats import WorkerStatus
 from deadletter.plan.facts import ParkedLetterLoss, QueueFacts, ReplayFacts
 from deadletter.plan.queue_status import queue_status

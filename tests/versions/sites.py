@@ -10,7 +10,7 @@ from deadletter.api.broker_connections import BrokerConnectionSpec
 from deadletter.brokers.contract import Broker
 from deadletter.brokers.errors import BrokerError
 from deadletter.brokers.types import Publication
-from deadletter.core.box_stats import BoxStats
+from deadletter.core.boxes import BoxStats
 from deadletter.core.letters import Message, Place
 from tests.brokers.staging import Boxes, now
 

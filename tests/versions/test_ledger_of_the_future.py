@@ -6,7 +6,7 @@ from structlog.testing import capture_logs
 from deadletter.brokers.errors import LedgerTooNew
 from deadletter.brokers.kafka.subscription import subscription as kafka_desk
 from deadletter.brokers.types import CommitBatch, Delivered, Parked
-from deadletter.core.box_stats import BoxStats
+from deadletter.core.boxes import BoxStats
 from deadletter.core.heartbeats import WorkerStatus
 from deadletter.core.ledger import records as ledger_records
 from deadletter.core.replay_progress import SettledAs
@@ -52,13 +52,13 @@ async def test_a_sweep_tells_what_it_knows_and_counts_the_rest(site: Site) -> No
     with capture_logs() as logs:
         reading = await site.reading(boxes)
     assert (reading.depth, reading.caught_up) == (4, True)
-    assert reading.tallies["uid-2"] == (future.TALLY,)
-    assert set(reading.tallies) == {"uid-1", "uid-2"}
+    assert reading.progress["uid-2"] == (future.TALLY,)
+    assert set(reading.progress) == {"uid-1", "uid-2"}
     (word,) = reading.couriers
     assert word == WorkerStatus("pod-2", "Tripped", at=word.at)
     assert reading.skipped == len(future.unreadable())
     assert {uid: [*tallies] for uid, tallies in (await site.broker.replay_progress(boxes.ledger)).items()} == {
-        uid: [*tallies] for uid, tallies in reading.tallies.items()
+        uid: [*tallies] for uid, tallies in reading.progress.items()
     }
     told = sorted(line["kind"] for line in logs if line["event"] == "ledger record skipped")
     assert told == sorted({"lease", "quota", "tally", "courier", "\ufffd\ufffd"})  # once for each kind

@@ -14,7 +14,7 @@ import pytest
 
 from deadletter.api.assignments import ReplayAssignment
 from deadletter.brokers.types import MonitoredBox
-from deadletter.core.box_stats import BoxStats
+from deadletter.core.boxes import BoxStats
 from tests import previous
 from tests.bed.places import REPOSITORY
 from tests.brokers.staging import now

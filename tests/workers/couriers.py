@@ -11,7 +11,7 @@ from deadletter.brokers.contract import Broker
 from deadletter.brokers.memory import MemoryBroker, MemoryServer
 from deadletter.brokers.memory import subscription as memory_desk
 from deadletter.clock import now_ms
-from deadletter.core.box_spec import BoxSpec
+from deadletter.core.boxes import BoxSpec
 from deadletter.core.letters import Envelope, Message
 from deadletter.net.secrets import Secrets
 from deadletter.workers.courier.courier import Courier

@@ -6,7 +6,7 @@ import pytest
 from aiohttp import web
 
 from deadletter.clock import now_ms
-from deadletter.core.box_spec import BoxSpec
+from deadletter.core.boxes import BoxSpec
 from deadletter.core.headers import ATTEMPTS
 from deadletter.core.letters import Message
 from tests.helpers.headers import read_own_envelope

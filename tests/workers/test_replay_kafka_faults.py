@@ -13,7 +13,7 @@ from aiokafka.admin import AIOKafkaAdminClient, RecordsToDelete
 from deadletter.brokers.connect import open_broker
 from deadletter.brokers.kafka.client import LATEST, KafkaClient
 from deadletter.core import headers
-from deadletter.core.box_spec import BoxSpec
+from deadletter.core.boxes import BoxSpec
 from deadletter.core.letters import Envelope, Message, Origin
 from deadletter.workers import backoff, exit_status
 from tests.bed import beds, processes

@@ -14,7 +14,7 @@ from deadletter.brokers.errors import NotAuthorised
 from deadletter.brokers.types import MonitoredBox
 from deadletter.cli import letters
 from deadletter.clock import now_ms
-from deadletter.core.box_stats import BoxStats
+from deadletter.core.boxes import BoxStats
 from deadletter.net.secrets import mounted_secrets
 from deadletter.workers import backoff, exit_status
 from tests.brokers.opening import fresh_name

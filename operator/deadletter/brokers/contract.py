@@ -1,9 +1,9 @@
-"""The contract every broker keeps.
+"""The contract that every broker implements: Kafka, Redis and the broker in memory.
 
-What a caller may rely on after a crash stands at each method. Errors are those of `errors.py` and no others.
-Where brokers differ it is said here: on Kafka a move is one transaction (exactly once for read_committed consumers);
-on Redis it is two idempotent scripts (nothing lost or doubled by OUR crashes; a crash of Redis keeps what its own
-persistence keeps).
+Each method states what a caller may rely on after a crash. Methods raise the errors of `errors.py` and no others.
+The brokers differ in the atomicity of a commit. On Kafka it is one transaction (exactly once for read_committed
+consumers). On Redis it is two idempotent scripts: a crash of a worker neither loses nor duplicates a letter; what
+survives a crash of Redis depends on its persistence settings.
 """
 
 from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
@@ -24,12 +24,11 @@ from deadletter.brokers.types import (
     StoredMessage,
     SubscriptionSpec,
 )
-from deadletter.core.box_spec import BoxSpec
-from deadletter.core.box_stats import BoxStats
+from deadletter.core.boxes import BoxSpec, BoxStats
 from deadletter.core.heartbeats import WorkerStatus
 from deadletter.core.replay_progress import PartitionProgress, Span
 
-LETTER_BATCH_INTERVAL_S = 0.5  # seconds; a desk may gather letters of its source for so long and write them together
+LETTER_BATCH_INTERVAL_S = 0.5  # how long a subscription may collect letters to write them together
 
 
 class Offsets(Protocol):
@@ -41,127 +40,128 @@ class Offsets(Protocol):
 
 
 class BoxMonitor(Protocol):
-    """The registers of many boxes on one broker, kept between sweeps."""
+    """Statistics of many dead boxes on one broker, kept between sweeps."""
 
     async def sweep(self, boxes: Sequence[MonitoredBox], now: int) -> Mapping[str, BoxStats | BrokerError]:
-        """A reading per dead box, or what went wrong with it alone. Boxes no longer named are forgotten.
+        """Return for each dead box its statistics or the error of that box. Boxes that are not passed are forgotten.
 
-        A few requests per broker when nothing changed; never holds the event loop over 10 ms.
+        It takes a few requests per broker if nothing changed, and never blocks the event loop for more than 10 ms.
         """
 
     async def close(self) -> None:
-        """Let go of connections."""
+        """Close the connections of this monitor."""
 
 
 class Subscription(Protocol):
-    """What a courier works at: claims come in, settlements go out.
+    """A member of a consumer group that claims messages of the source and parked letters, and settles them.
 
-    Killed at any moment: a claim that was not settled is claimed again (here or by another pod); one that was settled
-    never is. A settlement and what it stands for (letter in the dead box, parked letter) become visible together.
+    After a crash, a claim that was not settled is claimed again, here or by another pod; a settled claim never is. A
+    settlement and its letter (in the dead box or the retry box) become visible together.
     """
 
     @property
     def lag(self) -> int:
-        """Messages of the source not yet claimed, as far as known."""
+        """Number of messages of the source that are not claimed yet, as far as known."""
 
     @property
     def parked_letters(self) -> int:
-        """Letters waiting in the retry partitions this desk works on."""
+        """Number of letters in the retry partitions that this subscription owns."""
 
     @property
     def lost_letters(self) -> int:
-        """Parked letters that were gone from the retry box when they were due, since this desk was opened."""
+        """Number of parked letters that were missing from the retry box when due, since this subscription opened."""
 
     @property
     def blocked_by(self) -> BrokerError | None:
-        """What keeps a part of the source or the retry box shut, even while the rest is worked on; None: nothing."""
+        """The error that blocks a part of the source or the retry box while the rest is processed, if any."""
 
     async def claim(self, limit: int, max_bytes: int = 64 << 20, due_limit: int | None = None) -> list[Claim]:
-        """Due parked letters first, at most `due` of them, then messages of the source, in turn from its partitions.
+        """Claim due parked letters, at most `due_limit`, then messages of the source from its partitions in turn.
 
-        It waits at most 1 s for the first one.
+        It waits at most 1 s for the first claim.
         """
 
     def record_attempt(self, claim: Claim, attempts: int, first_failed_at: int) -> None:
-        """Remember an inline failure, so that a restart goes on counting (within one commit interval)."""
+        """Record a failed inline attempt. It is persisted within one commit interval and survives a restart."""
 
     def holds(self, claim: Claim) -> bool:
-        """Is it still ours? False after a rebalance took it away: drop it, somebody else has it."""
+        """True if the claim is still ours. After a rebalance it may be another member's: drop it."""
 
     async def settle(self, claim: Claim, settlement: Settlement) -> None:
-        """Returns when it is durable; a letter may wait for others, at most LETTER_BATCH_INTERVAL_S after the last ones.
+        """Settle a claim and return when that is durable.
 
-        BoxRefused, TooLarge, ...: nothing happened, it may be tried again.
-        Fenced: the claim is no longer ours.
+        A letter may wait up to LETTER_BATCH_INTERVAL_S for others. Fenced: the claim is no longer ours. After any
+        other error (BoxRefused, TooLarge and so on) nothing was written, and the call may be repeated.
         """
 
     async def report_status(self, status: WorkerStatus) -> None:
-        """Keep this word where the sweep reads it."""
+        """Store the status of this worker where the sweep reads it."""
 
 
 class PartitionWriter(Protocol):
-    """The one settler of one box partition; a second one fences the first."""
+    """The only writer of one box partition; a newer writer fences it."""
 
     @property
     def progress(self) -> PartitionProgress | None:
-        """What an earlier mover of the same Replay had counted; None at its beginning."""
+        """Progress that an earlier writer of the same Replay has committed; None at the beginning."""
 
     def is_open(self, offset: int) -> bool:
-        """Is the letter there to be taken: not settled, or with `archived` settled as archived and not restored?"""
+        """True if the letter is not settled; with `archived`, if it is settled as archived and not restored."""
 
     async def commit(self, batch: CommitBatch) -> None:
-        """Publish, settle, note `produced` and `selected`, and write the tally.
+        """Publish, settle, record published positions and the selection, and write the progress.
 
-        Together on Kafka; on Redis in an order that is idempotent when repeated. After any error the mover is spent:
-        open a new one and go on from its tally.
+        On Kafka all of it is one transaction; on Redis the order makes a repetition idempotent. After any error the
+        writer cannot be used again: open a new one and continue from its progress.
 
-        TooLarge names no payload; nothing of the step happened.
+        TooLarge: nothing of the batch was written. Its text never quotes a payload.
         """
 
 
 class PublishedPositions(Protocol):
-    """Where a Replay published, as far as the broker gives positions."""
+    """Positions at which a Replay has published, as far as the broker reports positions."""
 
     def __len__(self) -> int: ...
     def contains(self, topic: str, partition: int, offset: int) -> bool:
-        """Did it publish there?"""
+        """True if the Replay has published at this position."""
 
 
 class Broker(Protocol):
     """One open connection to one broker."""
 
     async def server_info(self) -> ServerInfo:
-        """Who answers. The probe of a BrokerConnection."""
+        """Return what the server reports about itself; used as the probe of a BrokerConnection."""
 
     async def describe(self, names: Sequence[str]) -> Mapping[str, BoxState]:
-        """The boxes among `names` that exist; a few requests, however many names."""
+        """Return the boxes among `names` that exist. It takes a few requests for any number of names."""
 
     async def ensure(self, spec: BoxSpec) -> BoxState:
-        """Make the box as asked, or bring it there: partitions only grow, our configs are set and no other is reset.
+        """Create the box, or add partitions and set our configs; other configs are not reset. Idempotent.
 
-        Idempotent. BoxMissing for an adopted box that is not there, BoxConflict for partitions that would shrink,
-        BoxAppeared for a box that exists and must be new.
+        BoxMissing: a box to adopt does not exist. BoxConflict: partitions would have to be removed. BoxAppeared: the
+        box exists and must be new.
         """
 
     async def delete(self, names: Sequence[str]) -> None:
-        """Delete boxes with all letters; those that do not exist are fine."""
+        """Delete boxes with all their letters; boxes that do not exist are ignored."""
 
     async def window(self, box: str, archived: bool = False) -> tuple[Span, ...]:
-        """First and end offset of each partition now; BoxMissing if there is no box."""
+        """Return the first and the end offset of each partition; BoxMissing if the box does not exist."""
 
     def read(
         self, box: str, spans: Sequence[Span], archived: bool = False
     ) -> AsyncGenerator[list[StoredMessage], None]:
-        """What is committed in these spans, in order per partition, in bounded batches; consumes nothing.
+        """Read the committed messages of these spans in bounded batches, in order per partition, without consuming.
 
-        An empty batch says that retention ate what was to come next. Undecodable: nobody can read on.
+        An empty batch means that retention deleted the messages that would come next. Undecodable: the partition cannot
+        be read further.
         """
 
     async def settled_offsets(self, box: str, ledger: str) -> Mapping[int, Offsets]:
-        """Settled offsets per partition, read only; without a ledger none. (Redis: settled letters are gone.)"""
+        """Return the settled offsets per partition; empty without a ledger, and on Redis, which deletes the letters."""
 
     async def publish(self, publications: Sequence[Publication]) -> None:
-        """Publish without settling: at least once, from another broker or an application.
+        """Publish without settling, at least once: for letters of another broker or an application.
 
         On Redis a publication of the same `letter` is not repeated within 7 days.
         """
@@ -169,50 +169,50 @@ class Broker(Protocol):
     def partition_writer(
         self, box: str, ledger: str, partition: int, uid: str, archived: bool = False
     ) -> AbstractAsyncContextManager[PartitionWriter]:
-        """Become the settler of one box partition for a Replay or a redrive round.
+        """Become the writer of one box partition for the Replay or redrive round `uid`.
 
-        BoxRecreated: stop, a human decides.
+        BoxRecreated: the ledger belongs to an earlier box of this name; a user must decide what to do.
         """
 
     def subscribe(self, spec: SubscriptionSpec) -> AbstractAsyncContextManager[Subscription]:
-        """Join the group and work on the source and the retry box.
+        """Join the consumer group of the source and take part in processing the retry box.
 
-        A new group gets an offset of every partition before anything is read. GroupOffsetsLost: it `has_started`, has
-        no offset of any partition, and the source holds messages; nothing is read or committed.
+        A new group commits an offset for every partition before it reads. GroupOffsetsLost: the group `has_started`,
+        has no offset of any partition, and the source holds messages; nothing is read or committed.
         """
 
     async def is_group_lost(self, source: str, group: str) -> bool:
         """True if the source holds messages and the group has no offset of any of its partitions."""
 
     async def resume_group(self, source: str, group: str, start: StartPosition) -> ResumedGroup | None:
-        """Give a lost group its offsets. None: it is not lost, and nothing was changed.
+        """Give a lost group its offsets. Returns None, and changes nothing, if the group is not lost.
 
-        Killed at any moment, either all offsets are written or none.
+        After a crash either all offsets are written or none.
         """
 
     async def selected_offsets(self, ledger: str, uid: str) -> Mapping[int, Offsets]:
-        """What the DryRun `uid` selected, per partition and in order; empty when there is none."""
+        """Return what the DryRun `uid` selected, per partition and in ascending order; empty if there is nothing."""
 
     async def published_positions(self, ledger: str, uid: str) -> PublishedPositions:
-        """Where the Replay `uid` published."""
+        """Return where the Replay `uid` has published."""
 
     async def replay_progress(self, ledger: str) -> Mapping[str, Sequence[PartitionProgress]]:
-        """What every Replay and redrive round has counted so far, by its uid; without a ledger none."""
+        """Return the progress of every Replay and redrive round by its uid; empty without a ledger."""
 
     async def delete_replay_records(self, ledger: str, uid: str) -> None:
-        """Remove selection, produced and tally of a deleted Replay."""
+        """Delete selection, published positions and progress of a deleted Replay."""
 
     async def reset_ledger(self, box: str, ledger: str) -> None:
-        """A human decided after BoxRecreated: nothing of this box is settled any more."""
+        """Forget every settlement of this box. A user has asked for it after BoxRecreated."""
 
     async def match_ledger_replication(self, box: str, ledger: str) -> str:
-        """Start to give an existing ledger as many replicas as its dead box has; never creates it.
+        """Start to raise the replicas of an existing ledger to those of its dead box; it is never created here.
 
-        Returns what is missing if the broker refuses that, as a sentence without a period. Only Kafka has replicas.
+        Returns what is missing, as a sentence without a period, if the broker refuses. Only Kafka has replicas.
         """
 
     async def report_status(self, box: str, ledger: str, pod: str, status: WorkerStatus | None) -> None:
-        """Keep the word of a worker without a desk where the sweep reads it; None takes it back."""
+        """Store the status of a worker without a subscription where the sweep reads it; None deletes it."""
 
     def monitor(self) -> BoxMonitor:
-        """A new, empty set of registers on this connection."""
+        """Return a new monitor on this connection."""

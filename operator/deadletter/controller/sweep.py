@@ -26,12 +26,11 @@ from deadletter.controller.reconcile import status
 from deadletter.controller.reconcile.facts import known_loss, ledger_lacks, parse, still_exists
 from deadletter.controller.state.broker_pool import ConnectionKey, PooledBroker
 from deadletter.controller.state.dependents import BY_BROKER, BY_QUEUE
-from deadletter.core.box_stats import BoxStats
+from deadletter.core.boxes import BoxStats
 from deadletter.kube import CONNECTIONS, QUEUES, REPLAYS
-from deadletter.plan.queue_status import consumer_group_status
 from deadletter.plan.degraded import degraded_condition, queue_pause_reason, retention_loss_time, utilization_percent
 from deadletter.plan.facts import ParkedLetterLoss, QueueFacts
-from deadletter.plan.queue_status import NUMBER_FIELDS, letter_numbers
+from deadletter.plan.queue_status import NUMBER_FIELDS, consumer_group_status, letter_numbers
 
 SWEEP_TIMEOUT_S = 120.0
 MAX_GROUP_SERIES = 10

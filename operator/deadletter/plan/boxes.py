@@ -2,7 +2,7 @@
 
 from deadletter.api.broker_connections import BoxDefaults, BrokerConnectionSpec
 from deadletter.api.dead_letter_queues import DeadLetterQueue
-from deadletter.core.box_spec import BoxSpec
+from deadletter.core.boxes import BoxSpec
 
 UNLIMITED_RETENTION_MS = -1
 # The broker's own defaults may delete by size (log.retention.bytes) or compact. Here only age may delete letters.

@@ -8,7 +8,7 @@ from deadletter.api.dead_letter_queues import DeadLetterQueue
 from deadletter.api.kinds import Condition
 from deadletter.api.retry_policies import RetryPolicySpec
 from deadletter.core import names, times
-from deadletter.core.box_stats import BoxStats
+from deadletter.core.boxes import BoxStats
 from deadletter.core.condition_types import (
     BOXES_READY,
     COURIER_AVAILABLE,

@@ -20,7 +20,7 @@ from deadletter.brokers.kafka.subscription.subscription import open_subscription
 from deadletter.brokers.kafka.transactions import TransactionalProducer
 from deadletter.brokers.skipped_records import log_skipped_record
 from deadletter.brokers.types import BoxState, Publication, ResumedGroup, ServerInfo, StoredMessage, SubscriptionSpec
-from deadletter.core.box_spec import BoxSpec
+from deadletter.core.boxes import BoxSpec
 from deadletter.core.heartbeats import WorkerStatus
 from deadletter.core.ledger.records import CHUNK_BITS, Key, UnknownRecord, decode_chunk, decode_progress
 from deadletter.core.ledger.settlements import Settlements

@@ -1,6 +1,6 @@
-"""What the sweep remembers of one queue: its register, and how far it has read."""
+"""What the monitor remembers of one queue between two sweeps: an index of its letters, and how far it has read."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from aiokafka import ConsumerRecord, TopicPartition
@@ -10,9 +10,9 @@ from deadletter.brokers.errors import BoxRecreated, BrokerError
 from deadletter.brokers.kafka.errors import translated
 from deadletter.brokers.kafka.ledger import ledger_partition
 from deadletter.brokers.kafka.reads import to_stored_message
-from deadletter.brokers.skipped_records import log_skipped
+from deadletter.brokers.skipped_records import log_skipped_record
 from deadletter.brokers.types import MonitoredBox
-from deadletter.core.box_stats import BoxStats, FailureGroup
+from deadletter.core.boxes import BoxStats, FailureGroup
 from deadletter.core.dialects.reader import read_letter
 from deadletter.core.fingerprint import fingerprint
 from deadletter.core.heartbeats import HeartbeatTracker, WorkerStatus
@@ -25,171 +25,208 @@ MAX_GROUPS = 100
 
 
 @dataclass(slots=True)
-class QueueState:
-    """One queue between sweeps."""
+class ParkedLetters:
+    """The unsettled letters of a retry topic by partition, and those that disappeared from it."""
 
-    watched: MonitoredBox
+    waiting: dict[int, BitMap64] = field(default_factory=dict)
+    missing: dict[int, BitMap64] = field(default_factory=dict)  # below the start of their partition: settled or lost
+    # The end of the ledger partition after letters were found missing; read up to there, it tells which were settled.
+    ledger_ends: dict[int, int] = field(default_factory=dict)
+    lost: int = 0  # since the last statistics
+
+    def add(self, partition: int, offset: int) -> None:
+        """Add a letter that is not settled."""
+        self.waiting.setdefault(partition, BitMap64()).add(offset)
+
+    def settle(self, partition: int, offsets: Iterable[int]) -> None:
+        """Remove letters that are settled."""
+        settled = BitMap64(offsets)
+        for letters in (self.waiting, self.missing):
+            letters.setdefault(partition, BitMap64()).difference_update(settled)
+
+    def drop_below(self, partition: int, start: int) -> None:
+        """Move the letters below the start of their partition to the missing ones."""
+        waiting = self.waiting.get(partition)
+        if waiting and waiting.min() < start:
+            missing = waiting.copy()
+            missing.remove_range(start, missing.max() + 1)
+            waiting.remove_range(0, start)
+            self.missing.setdefault(partition, BitMap64()).update(missing)
+
+    def unproven_partitions(self) -> list[int]:
+        """Return the partitions with missing letters whose ledger end is not known yet."""
+        return [partition for partition, missing in self.missing.items() if missing and partition not in self.ledger_ends]
+
+    def count_lost(self, ledger_position: Callable[[int], int]) -> None:
+        """Count missing letters as lost once the ledger has been read far enough to know that they are not settled.
+
+        A settlement may be behind the last stable offset for a while although its letter is already trimmed.
+        """
+        for partition, end in list(self.ledger_ends.items()):
+            if ledger_position(partition) >= end:
+                self.lost += len(self.missing.pop(partition, ()))
+                del self.ledger_ends[partition]
+
+    def take_lost(self) -> int:
+        """Return the number of lost letters and reset it."""
+        lost, self.lost = self.lost, 0
+        return lost
+
+    def __len__(self) -> int:
+        return sum(len(offsets) for offsets in self.waiting.values())
+
+
+@dataclass(slots=True)
+class QueueState:
+    """The state of one queue between two sweeps."""
+
+    box: MonitoredBox
     compacted: bool = False
     positions: dict[TopicPartition, int] = field(default_factory=dict)
-    indexes: dict[int, LetterIndex] = field(default_factory=dict)
+    indexes: dict[int, LetterIndex] = field(default_factory=dict)  # by partition of the dead topic
     settled: dict[tuple[str, int], Settlements] = field(default_factory=dict)
-    parked: dict[int, BitMap64] = field(default_factory=dict)
-    missing: dict[int, BitMap64] = field(default_factory=dict)  # parked letters below their topic's start, settled or lost
-    # Where the ledger ended after they were found gone: read up to there, it tells which of them were settled.
-    ledger_ends: dict[int, int] = field(default_factory=dict)
-    lost: int = 0  # parked letters since the last reading
+    parked: ParkedLetters = field(default_factory=ParkedLetters)
     marks: dict[int, tuple[int, int]] = field(default_factory=dict)
-    tallies: dict[str, dict[int, PartitionProgress]] = field(default_factory=dict)
+    progress: dict[str, dict[int, PartitionProgress]] = field(default_factory=dict)  # by Replay uid and partition
     worker_statuses: dict[str, WorkerStatus] = field(default_factory=dict)
     heartbeats: HeartbeatTracker = field(default_factory=HeartbeatTracker)
-    skipped: int = 0  # records of the ledger since the last reading
+    skipped: int = 0  # ledger records since the last statistics
 
-    def settlements(self, box: str, partition: int) -> Settlements:
-        """The settled offsets of a partition of the dead or the retry box."""
-        return self.settled.setdefault((box, partition), Settlements(box, partition))
+    def settlements(self, topic: str, partition: int) -> Settlements:
+        """Return the settled offsets of a partition of the dead or the retry topic."""
+        return self.settled.setdefault((topic, partition), Settlements(topic, partition))
+
+    def add_record(self, record: ConsumerRecord) -> None:
+        """Add a record of any topic of the queue."""
+        if record.topic == self.box.ledger:
+            self.add_ledger_record(record)
+        elif record.topic == self.box.dead:
+            self.add_letter(record)
+        else:
+            self.add_parked_letter(record)
 
     def add_ledger_record(self, record: ConsumerRecord) -> None:
-        """Take in one record of the ledger, or skip it if only a later release knows it.
+        """Add a record of the ledger, or skip it if only a later release knows it.
 
         Settlements are not skipped: their letters would count as open.
         """
         key, value = record.key or b"", record.value
         parsed = records.parse_key(key)
-        with translated(self.watched.ledger):
+        with translated(self.box.ledger):
             if parsed is None:
                 self._skip(key, value)
             elif parsed.kind == "settled":
-                self._settle(parsed, key, value)
+                self._apply_settlements(parsed, key, value)
             else:
                 try:
-                    self._note(parsed, key, value)
+                    self._apply_ledger_record(parsed, key, value)
                 except records.UnknownRecord:
                     self._skip(key, value)
 
-    def _note(self, parsed: records.Key, key: bytes, value: bytes | None) -> None:
+    def _apply_ledger_record(self, parsed: records.Key, key: bytes, value: bytes | None) -> None:
         match parsed.kind:
-            case "mark" if parsed.subject == self.watched.dead:
-                self._put(self.marks, parsed.partition, value and records.decode_mark(key, value))
+            case "mark" if parsed.subject == self.box.dead:
+                self._set_or_delete(self.marks, parsed.partition, value and records.decode_mark(key, value))
             case "tally":
-                tally = value and records.decode_progress(key, value)
-                partitions = self.tallies.setdefault(parsed.subject, {})
-                self._put(partitions, parsed.partition, tally)
-                self._put(self.tallies, parsed.subject, partitions or None)
+                progress = value and records.decode_progress(key, value)
+                partitions = self.progress.setdefault(parsed.subject, {})
+                self._set_or_delete(partitions, parsed.partition, progress)
+                self._set_or_delete(self.progress, parsed.subject, partitions or None)
             case "courier":
-                self._put(self.worker_statuses, parsed.subject, value and records.decode_worker_status(key, value, WorkerStatus))
+                status = value and records.decode_worker_status(key, value, WorkerStatus)
+                self._set_or_delete(self.worker_statuses, parsed.subject, status)
 
     def _skip(self, key: bytes, value: bytes | None) -> None:
         if value is not None:
             self.skipped += 1
-            log_skipped(self.watched.ledger, key)
+            log_skipped_record(self.box.ledger, key)
 
     @staticmethod
-    def _put(where: dict, key: object, value: object) -> None:  # type: ignore[type-arg]
+    def _set_or_delete(mapping: dict, key: object, value: object) -> None:  # type: ignore[type-arg]
         if value is None:
-            where.pop(key, None)
+            mapping.pop(key, None)
         else:
-            where[key] = value
+            mapping[key] = value
 
-    def _settle(self, parsed: records.Key, key: bytes, value: bytes | None) -> None:
-        """A chunk only grows, but for a restored archive or a reset: those are rare, so start the register anew."""
-        fresh = self.settlements(parsed.subject, parsed.partition).load(key, value)
-        if parsed.subject == self.watched.retry:
-            for letters in (self.parked, self.missing):
-                letters.setdefault(parsed.partition, BitMap64()).difference_update(BitMap64(fresh))
-        elif parsed.subject == self.watched.dead and value is None:
+    def _apply_settlements(self, parsed: records.Key, key: bytes, value: bytes | None) -> None:
+        """Settle the new offsets of a chunk.
+
+        A chunk only grows, except after a restore from the archive or a reset; those are rare, so the index is then
+        built again.
+        """
+        new = self.settlements(parsed.subject, parsed.partition).load(key, value)
+        if parsed.subject == self.box.retry:
+            self.parked.settle(parsed.partition, new)
+        elif parsed.subject == self.box.dead and value is None:
             self.restart(parsed.partition)
-        elif parsed.subject == self.watched.dead:
-            self.indexes.setdefault(parsed.partition, LetterIndex()).settle(fresh)
+        elif parsed.subject == self.box.dead:
+            self.indexes.setdefault(parsed.partition, LetterIndex()).settle(new)
 
     def restart(self, partition: int) -> None:
-        """Read this partition of the dead box from its beginning again."""
+        """Read this partition of the dead topic from its start again."""
         self.indexes[partition] = LetterIndex()
-        self.indexes[partition].settle(self.settlements(self.watched.dead, partition))
-        self.positions.pop(TopicPartition(self.watched.dead, partition), None)
+        self.indexes[partition].settle(self.settlements(self.box.dead, partition))
+        self.positions.pop(TopicPartition(self.box.dead, partition), None)
 
     def add_letter(self, record: ConsumerRecord) -> None:
-        """Take in one letter."""
-        one = to_stored_message(record)
-        watched = self.watched
-        letter = read_letter(one.message, one.place, watched.dialect, watched.read_values, watched.origin)
+        """Add a letter of the dead topic."""
+        stored, box = to_stored_message(record), self.box
+        letter = read_letter(stored.message, stored.place, box.dialect, box.read_values, box.origin)
         failure = letter.envelope.failure
-        when = letter.envelope.failed_at or record.timestamp
-        register = self.indexes.setdefault(record.partition, LetterIndex())
-        register.add(record.offset, fingerprint(failure), failure.type, str(failure.category), when)
+        failed_at = letter.envelope.failed_at or record.timestamp
+        index = self.indexes.setdefault(record.partition, LetterIndex())
+        index.add(record.offset, fingerprint(failure), failure.type, str(failure.category), failed_at)
 
     def add_parked_letter(self, record: ConsumerRecord) -> None:
-        """Take in one parked letter: only its place counts."""
+        """Add a letter of the retry topic, of which only the offset counts."""
         if record.offset not in self.settlements(record.topic, record.partition):
-            self.parked.setdefault(record.partition, BitMap64()).add(record.offset)
-
-    def add_record(self, record: ConsumerRecord) -> None:
-        """Take in a record of whichever box."""
-        if record.topic == self.watched.ledger:
-            self.add_ledger_record(record)
-        elif record.topic == self.watched.dead:
-            self.add_letter(record)
-        else:
-            self.add_parked_letter(record)
+            self.parked.add(record.partition, record.offset)
 
     def first_offset_to_read(self, tp: TopicPartition, start: int) -> int:
-        """Where reading begins: at the first unsettled offset."""
-        if tp.topic == self.watched.ledger:
+        """Return the first unsettled offset from the start of a partition; of a ledger, the start."""
+        if tp.topic == self.box.ledger:
             return start
         return self.settlements(tp.topic, tp.partition).first_unsettled(start)
 
     def check_marks(self, ends: Mapping[int, int | BrokerError]) -> None:
-        """The log must not end below a mark."""
+        """Raise BoxRecreated if a partition of the dead topic ends below its mark."""
         for partition, end in ends.items():
             if partition in self.marks and isinstance(end, int) and end <= self.marks[partition][0]:
                 raise BoxRecreated(
-                    f"{self.watched.dead}: partition {partition} was made anew; its ledger is of another"
+                    f"partition {partition} of topic {self.box.dead} was created again and does not match its ledger"
                 )
 
     def drop_below(self, tp: TopicPartition, start: int) -> None:
-        """Retention ate everything below `start`."""
-        if tp.topic == self.watched.dead and tp.partition in self.indexes:
+        """Drop the letters that retention has deleted, which are those below the start of their partition."""
+        if tp.topic == self.box.dead and tp.partition in self.indexes:
             self.indexes[tp.partition].drop_below(start)
-        elif tp.topic == self.watched.retry and tp.partition in self.parked:
-            self._drop_parked(tp.partition, start)
+        elif tp.topic == self.box.retry:
+            self.parked.drop_below(tp.partition, start)
 
-    def _drop_parked(self, partition: int, start: int) -> None:
-        waiting = self.parked[partition]
-        if waiting and waiting.min() < start:
-            gone = waiting.copy()
-            gone.remove_range(start, gone.max() + 1)
-            waiting.remove_range(0, start)
-            self.missing.setdefault(partition, BitMap64()).update(gone)
-
-    def count_lost(self) -> None:
-        """Count the gone letters as lost for which the ledger has been read far enough to know.
-
-        A settlement may be behind the last stable offset for a while, and its letter already trimmed.
-        """
-        for partition, proof in list(self.ledger_ends.items()):
-            if self.positions.get(TopicPartition(self.watched.ledger, ledger_partition(partition)), 0) >= proof:
-                self.lost += len(self.missing.pop(partition, ()))
-                del self.ledger_ends[partition]
+    def ledger_position(self, partition: int) -> int:
+        """Return how far the ledger partition of this partition has been read."""
+        return self.positions.get(TopicPartition(self.box.ledger, ledger_partition(partition)), 0)
 
     def take_stats(self, now: int, caught_up: bool) -> BoxStats:
-        """Return the current reading and reset the counts of skipped records and lost letters."""
-        registers = self.indexes.values()
-        (skipped, self.skipped), (lost, self.lost) = (self.skipped, 0), (self.lost, 0)
+        """Return the current statistics and reset the counts of skipped records and lost letters."""
+        indexes = self.indexes.values()
+        skipped, self.skipped = self.skipped, 0
         return BoxStats(
-            depth=sum(register.depth for register in registers),
-            oldest=min((register.oldest for register in registers if register.oldest is not None), default=None),
-            groups=merge_groups(group for register in registers for group in register.groups()),
+            depth=sum(index.depth for index in indexes),
+            oldest=min((index.oldest for index in indexes if index.oldest is not None), default=None),
+            groups=merge_groups(group for index in indexes for group in index.groups()),
             caught_up=caught_up,
             upper_bound=self.compacted,
-            parked=sum(len(bits) for bits in self.parked.values()),
-            progress={uid: tuple(parts[p] for p in sorted(parts)) for uid, parts in self.tallies.items() if parts},
-            couriers=self.heartbeats.alive([word for _, word in sorted(self.worker_statuses.items())], now),
-            lost=lost,
+            parked=len(self.parked),
+            progress={uid: tuple(parts[p] for p in sorted(parts)) for uid, parts in self.progress.items() if parts},
+            couriers=self.heartbeats.alive([status for _, status in sorted(self.worker_statuses.items())], now),
+            lost=self.parked.take_lost(),
             skipped=skipped,
         )
 
 
 def merge_groups(groups: Iterable[FailureGroup]) -> tuple[FailureGroup, ...]:
-    """Groups of all partitions by fingerprint, the largest first, `other` last."""
+    """Merge the groups of all partitions by fingerprint, the largest first and `other` last."""
     merged: dict[str, FailureGroup] = {}
     for group in groups:
         seen = merged.get(group.fingerprint)

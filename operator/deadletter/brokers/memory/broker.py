@@ -11,7 +11,7 @@ from deadletter.brokers.memory.partition_writer import MemoryPartitionWriter
 from deadletter.brokers.memory.server import MemoryBox, MemoryServer
 from deadletter.brokers.memory.subscription import MemorySubscription
 from deadletter.brokers.types import BoxState, Publication, ResumedGroup, ServerInfo, StoredMessage, SubscriptionSpec
-from deadletter.core.box_spec import BoxSpec
+from deadletter.core.boxes import BoxSpec
 from deadletter.core.heartbeats import WorkerStatus
 from deadletter.core.letters import Place
 from deadletter.core.replay_progress import PartitionProgress, Span

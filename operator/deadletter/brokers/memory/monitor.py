@@ -3,9 +3,9 @@
 from collections.abc import Mapping, Sequence
 
 from deadletter.brokers.errors import BrokerError
-from deadletter.brokers.memory.server import Box, Ledger, MemoryServer
+from deadletter.brokers.memory.server import MemoryBox, MemoryLedger, MemoryServer
 from deadletter.brokers.types import MonitoredBox
-from deadletter.core.box_stats import BoxStats
+from deadletter.core.boxes import BoxStats
 from deadletter.core.dialects.reader import read_letter
 from deadletter.core.fingerprint import fingerprint
 from deadletter.core.heartbeats import HeartbeatTracker
@@ -18,30 +18,30 @@ class MemoryMonitor:
 
     def __init__(self, server: MemoryServer) -> None:
         self._server = server
-        self._hearings: dict[str, HeartbeatTracker] = {}
+        self._heartbeats: dict[str, HeartbeatTracker] = {}
 
     async def sweep(self, boxes: Sequence[MonitoredBox], now: int) -> Mapping[str, BoxStats | BrokerError]:
         """A reading per dead box, or its error."""
-        return {each.dead: self._attempt(each, now) for each in boxes}
+        return {each.dead: self._stats_or_error(each, now) for each in boxes}
 
-    def _attempt(self, watched: MonitoredBox, now: int) -> BoxStats | BrokerError:
+    def _stats_or_error(self, watched: MonitoredBox, now: int) -> BoxStats | BrokerError:
         try:
-            return self._read(watched, now)
+            return self._stats(watched, now)
         except BrokerError as error:
             return error
 
-    def _read(self, watched: MonitoredBox, now: int) -> BoxStats:
-        box, ledger = self._server.box(watched.dead), self._server.ledgers[watched.ledger]
-        register = _register(watched, box, ledger)
+    def _stats(self, watched: MonitoredBox, now: int) -> BoxStats:
+        box, ledger = self._server.get_box(watched.dead), self._server.ledgers[watched.ledger]
+        register = _build_index(watched, box, ledger)
         retry = self._server.boxes.get(watched.retry or "")
         return BoxStats(
             depth=register.depth,
             oldest=register.oldest,
             groups=register.groups(),
             parked=len(retry.waiting) if retry else 0,
-            progress={uid: tuple(parts[p] for p in sorted(parts)) for uid, parts in ledger.tallies.items()},
-            couriers=self._hearings.setdefault(watched.dead, HeartbeatTracker()).alive(
-                [*ledger.couriers.values()], now
+            progress={uid: tuple(parts[p] for p in sorted(parts)) for uid, parts in ledger.progress.items()},
+            couriers=self._heartbeats.setdefault(watched.dead, HeartbeatTracker()).alive(
+                [*ledger.worker_statuses.values()], now
             ),
         )
 
@@ -49,7 +49,7 @@ class MemoryMonitor:
         """Nothing is held."""
 
 
-def _register(watched: MonitoredBox, box: Box, ledger: Ledger) -> LetterIndex:
+def _build_index(watched: MonitoredBox, box: MemoryBox, ledger: MemoryLedger) -> LetterIndex:
     """One register over all partitions; offsets are spread so that they do not meet."""
     register, count = LetterIndex(), 0
     for partition, letters in enumerate(box.partitions):

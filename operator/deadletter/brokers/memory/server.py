@@ -9,7 +9,7 @@ from zlib import crc32
 from deadletter.brokers.errors import BoxMissing, BrokerError, TooLarge
 from deadletter.brokers.types import BoxState, Publication
 from deadletter.clock import now_ms
-from deadletter.core.box_spec import BoxSpec
+from deadletter.core.boxes import BoxSpec
 from deadletter.core.heartbeats import WorkerStatus
 from deadletter.core.letters import Message
 from deadletter.core.replay_progress import PartitionProgress, SettledAs

@@ -17,7 +17,7 @@ from deadletter.brokers.redis.publish import PendingEntry, WriteGuard, publish
 from deadletter.brokers.redis.reads import read_span
 from deadletter.brokers.redis.subscription import RedisSubscription
 from deadletter.brokers.types import BoxState, Publication, ResumedGroup, ServerInfo, StoredMessage, SubscriptionSpec
-from deadletter.core.box_spec import BoxSpec
+from deadletter.core.boxes import BoxSpec
 from deadletter.core.heartbeats import WorkerStatus
 from deadletter.core.names import archive_name
 from deadletter.core.replay_progress import PartitionProgress, Span

@@ -15,7 +15,7 @@ from deadletter.brokers.redis.client import RedisClient
 from deadletter.brokers.redis.reads import to_stored_message
 from deadletter.brokers.redis.scripts import Script
 from deadletter.brokers.types import MonitoredBox, StoredMessage
-from deadletter.core.box_stats import BoxStats, FailureGroup
+from deadletter.core.boxes import BoxStats, FailureGroup
 from deadletter.core.dialects.reader import read_letter
 from deadletter.core.fingerprint import fingerprint
 from deadletter.core.heartbeats import HeartbeatTracker, WorkerStatus
@@ -74,14 +74,14 @@ class RedisMonitor:
     def __init__(self, client: RedisClient) -> None:
         self._client = client
         self._counts: dict[str, _StreamCount] = {}
-        self._hearings: dict[str, HeartbeatTracker] = {}
+        self._heartbeats: dict[str, HeartbeatTracker] = {}
         self._lost: dict[str, int] = {}  # as last read: the number in Redis is never set back
 
     async def sweep(self, boxes: Sequence[MonitoredBox], now: int) -> Mapping[str, BoxStats | BrokerError]:
         """Two requests per hundred boxes, and one or more for each that changed."""
         known = {each.dead for each in boxes}
         self._counts = {dead: counted for dead, counted in self._counts.items() if dead in known}
-        self._hearings = {dead: self._hearings.get(dead) or HeartbeatTracker() for dead in known}
+        self._heartbeats = {dead: self._heartbeats.get(dead) or HeartbeatTracker() for dead in known}
         self._lost = {dead: lost for dead, lost in self._lost.items() if dead in known}
         readings: dict[str, BoxStats | BrokerError] = {}
         for at in range(0, len(boxes), MAX_STREAMS_PER_REQUEST):
@@ -106,7 +106,7 @@ class RedisMonitor:
                 raise BoxMissing(f"stream {watched.dead} does not exist")
             kept, due, lost = ledger.raise_first(told)
             counted, entries = await self._count(watched, sight), ledger.parse_ledger(watched.ledger, kept)
-            reading = _reading(counted, entries, due, self._hearings[watched.dead].alive(entries.couriers, now))
+            reading = _reading(counted, entries, due, self._heartbeats[watched.dead].alive(entries.couriers, now))
             return replace(reading, lost=self._newly_lost(watched.dead, int(lost or 0)))
         except BrokerError as error:
             return error

@@ -1,4 +1,4 @@
-"""Records of the boxes that a queue owns: written before a box is created, so that a crash leaves none without one."""
+"""Store which boxes a queue owns. A record is written before its box is created, so that a crash loses none."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -11,8 +11,8 @@ from deadletter.api.queue_status import OwnedBox
 from deadletter.brokers.errors import BoxAppeared, BoxMissing, BrokerError, BrokerUnreachable
 from deadletter.brokers.types import BoxState
 from deadletter.controller.context import ObjectKey, OperatorContext
-from deadletter.controller.reconcile import status as statuses
 from deadletter.controller.reconcile.facts import confirm_current, still_exists
+from deadletter.controller.reconcile.status import build_event, create_event
 from deadletter.core.box_spec import BoxSpec
 from deadletter.core.reasons import Reason
 from deadletter.kube import QUEUES
@@ -32,40 +32,40 @@ log = structlog.stdlib.get_logger("ownership")
 
 
 async def record_ownership(
-    context: OperatorContext, queue: DeadLetterQueue, redis: bool, states: Mapping[str, BoxState]
+    context: OperatorContext, queue: DeadLetterQueue, is_redis: bool, states: Mapping[str, BoxState]
 ) -> tuple[OwnedBox, ...] | Finding:
-    """The records of the queue's boxes, stored; or the conflict, and then nothing may be touched."""
+    """Store and return the ownership records, or return the conflict; then no box of the queue may be changed."""
     ids = ids_of(states)
-    judged = judge_ownership(queue, redis, ids)
-    if judged.conflicts:  # the informer may be older than the records of our own last pass
+    ownership = judge_ownership(queue, is_redis, ids)
+    if ownership.conflicts:  # the informer may be older than the records that our last pass wrote
         queue = DeadLetterQueue.from_body(await confirm_current(context, queue))
-        judged = judge_ownership(queue, redis, ids)
-    if judged.conflicts:
-        return conflict_finding(queue, redis, judged)
-    if not only_ids_differ(queue.status.owned_boxes, judged.records, ids):
-        await _store_records(context, queue, judged.records)
+        ownership = judge_ownership(queue, is_redis, ids)
+    if ownership.conflicts:
+        return conflict_finding(queue, is_redis, ownership)
+    if not only_ids_differ(queue.status.owned_boxes, ownership.records, ids):
+        await _store_records(context, queue, ownership.records)
     if TAKE_OVER_ANNOTATION in queue.metadata.annotations:
-        await _remove_take_over(context, queue, judged.taken_over)
-    return judged.records
+        await _remove_take_over(context, queue, ownership.taken_over)
+    return ownership.records
 
 
 async def _store_records(context: OperatorContext, queue: DeadLetterQueue, records: tuple[OwnedBox, ...]) -> None:
-    status = {"ownedBoxes": [one.to_wire() for one in records]}
+    status = {"ownedBoxes": [record.to_wire() for record in records]}
     patch: dict[str, Any] = {"metadata": {"uid": queue.uid}, "status": status}
     written = await context.kube.patch(QUEUES, queue.namespace, queue.name, patch, "status")
     context.informers[QUEUES].upsert(written)
 
 
-async def _remove_take_over(context: OperatorContext, queue: DeadLetterQueue, taken: tuple[str, ...]) -> None:
-    """The annotation works once: a box that others create later is not taken over by it."""
+async def _remove_take_over(context: OperatorContext, queue: DeadLetterQueue, taken_over: tuple[str, ...]) -> None:
+    """Remove the take-over annotation, so that it does not apply to a box that others create later."""
     patch: dict[str, Any] = {"metadata": {"uid": queue.uid, "annotations": {TAKE_OVER_ANNOTATION: None}}}
     written = await context.kube.patch(QUEUES, queue.namespace, queue.name, patch)
     context.informers[QUEUES].upsert(written)
-    if taken:
-        log.info("boxes taken over", boxes=list(taken))
-        message = f"Taken over as asked by {TAKE_OVER_ANNOTATION}: {', '.join(taken)}."
+    if taken_over:
+        log.info("boxes taken over", boxes=list(taken_over))
+        message = f"The queue took over boxes as the annotation {TAKE_OVER_ANNOTATION} asked: {', '.join(taken_over)}."
         key = ObjectKey(QUEUES, queue.namespace, queue.name)
-        await statuses.create_event(context, statuses.build_event(key, queue, Reason.BoxesTakenOver, message, "Normal"))
+        await create_event(context, build_event(key, queue, Reason.BoxesTakenOver, message, "Normal"))
 
 
 @contextmanager
@@ -76,7 +76,7 @@ def track_created_boxes(
     records: tuple[OwnedBox, ...],
     states: Mapping[str, BoxState],
 ) -> Iterator[None]:
-    """Inside, the planned boxes are created and added to `states`; at the end the records are kept for the status."""
+    """Keep the ownership records for the status of this pass; the block creates boxes and adds them to `states`."""
     existed, refused = set(states), set[str]()
     try:
         yield
@@ -89,18 +89,21 @@ def track_created_boxes(
         raise
     finally:
         after = records_after(records, existed, ids_of(states), refused)
-        if still_exists(context, queue):  # else they would be written for another queue of its name
+        if still_exists(context, queue):  # otherwise they would be written to a successor of the same name
             context.observed.owned_boxes[(queue.namespace, queue.name)] = after
 
 
-def boxes_to_drop(queue: DeadLetterQueue, redis: bool, states: Mapping[str, BoxState]) -> tuple[str, ...] | Finding:
-    """The boxes that are deleted with the queue; those of others stay."""
-    judged = judge_ownership(queue, redis, ids_of(states))
-    if judged.conflicts:
-        log.warning("boxes of others are kept", boxes=list(judged.conflicts))
-    return boxes_to_delete(queue, judged, ids_of(states))
+def owned_boxes_to_delete(
+    queue: DeadLetterQueue, is_redis: bool, states: Mapping[str, BoxState]
+) -> tuple[str, ...] | Finding:
+    """Return the boxes that are deleted with the queue, or a finding if that needs a confirmation."""
+    ids = ids_of(states)
+    ownership = judge_ownership(queue, is_redis, ids)
+    if ownership.conflicts:
+        log.warning("boxes that the queue does not own are kept", boxes=list(ownership.conflicts))
+    return boxes_to_delete(queue, ownership, ids)
 
 
 def ids_of(states: Mapping[str, BoxState]) -> dict[str, str]:
-    """The ids of boxes by name."""
+    """Return the ids of boxes by name."""
     return {name: state.id for name, state in states.items()}
