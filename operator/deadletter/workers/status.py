@@ -13,8 +13,10 @@ HEARTBEAT_INTERVAL_MS = 30_000  # a third of HEARTBEAT_TTL_MS
 class StatusWriter:
     """Writes a status when it changes and every 30 s; a failed write is logged and tried again with the next one."""
 
-    def __init__(self, write: Callable[[WorkerStatus], Awaitable[None]]) -> None:
-        self._write = write
+    def __init__(
+        self, write: Callable[[WorkerStatus], Awaitable[None]], delete: Callable[[], Awaitable[None]] | None = None
+    ) -> None:
+        self._write, self._delete = write, delete
         self._written: WorkerStatus | None = None
         self._log = logs.get(__name__)
 
@@ -22,12 +24,21 @@ class StatusWriter:
         """Write the status unless the same one was written less than 30 s ago."""
         if self._written is not None and self._is_current(status, self._written):
             return
+        if await self._try(self._write(status)):
+            self._written = status
+
+    async def withdraw(self) -> None:
+        """Delete the written status."""
+        if self._written is not None and self._delete is not None and await self._try(self._delete()):
+            self._written = None
+
+    async def _try(self, request: Awaitable[None]) -> bool:
         try:
-            await self._write(status)
+            await request
         except BrokerError as error:
             self._log.warning("heartbeat not written to the ledger", reason=type(error).__name__)
-        else:
-            self._written = status
+            return False
+        return True
 
     @staticmethod
     def _is_current(status: WorkerStatus, written: WorkerStatus) -> bool:

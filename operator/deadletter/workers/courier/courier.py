@@ -20,12 +20,12 @@ from deadletter.workers.courier.in_flight import InFlightClaims
 from deadletter.workers.courier.key_ordering import RETRY_TURN_INTERVAL
 from deadletter.workers.delivery.base import MessageDelivery
 from deadletter.workers.delivery.outcome import DeliveryOutcome, outcome_of_courier_error
+from deadletter.workers.environment import MAX_MESSAGE_CHARACTERS
 
 MAX_CLAIM_FAILURE_S = 60.0
 CLAIM_RETRY_DELAY_S = 1.0
 POLL_INTERVAL_S = 0.2
 SHUTDOWN_GRACE_S = 25.0
-MAX_ERROR_CHARS = 1024
 OUTCOME_LABELS = ("delivered", "failed", "fault")
 
 
@@ -118,7 +118,7 @@ class Courier:
                 must_end = isinstance(error, GroupOffsetsLost) or now - failing_since > MAX_CLAIM_FAILURE_S
                 if must_end or not (error.is_transient or isinstance(error, Fenced)):
                     raise
-                reason, message = type(error).__name__, str(error)[:MAX_ERROR_CHARS]
+                reason, message = type(error).__name__, str(error)[:MAX_MESSAGE_CHARACTERS]
                 self._log.warning("claiming failed, retrying", reason=reason, message=message)
                 await asyncio.sleep(CLAIM_RETRY_DELAY_S)
 

@@ -20,13 +20,12 @@ from deadletter.workers.courier.status import StatusReporter
 from deadletter.workers.delivery.base import MessageDelivery
 from deadletter.workers.delivery.http.resolver import Resolver, resolve_host
 from deadletter.workers.delivery.open import open_delivery
-from deadletter.workers.environment import AssignmentError, WorkerEnvironment
+from deadletter.workers.environment import MAX_MESSAGE_CHARACTERS, AssignmentError, WorkerEnvironment
 from deadletter.workers.live_config import LiveConfigFile
 
 INITIAL_DELAY_S = 1.0
 MAX_DELAY_S = 30.0
 STEADY_AFTER_S = 2 * MAX_CLAIM_FAILURE_S  # a subscription that can claim nothing ends after half of it
-MAX_ERROR_CHARS = 1024
 EXIT_FAILED, EXIT_INVALID_ASSIGNMENT = 1, 2
 
 
@@ -117,8 +116,8 @@ class CourierProcess:
 
     def _report_broker_error(self, error: BrokerError) -> None:
         reason, message = type(error).__name__, str(error)
-        self._broker_problem = f"{reason}: {message}"[:MAX_ERROR_CHARS]
-        self._log.error("broker request failed", reason=reason, message=message[:MAX_ERROR_CHARS])
+        self._broker_problem = f"{reason}: {message}"[:MAX_MESSAGE_CHARACTERS]
+        self._log.error("broker request failed", reason=reason, message=message[:MAX_MESSAGE_CHARACTERS])
         self._environment.write_termination_message(reason, message)
 
     async def _work(self, broker: Broker, stop: asyncio.Event) -> None:

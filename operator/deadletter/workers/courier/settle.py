@@ -16,10 +16,10 @@ from deadletter.brokers.types import Claim, Settlement
 from deadletter.workers import metrics
 from deadletter.workers.backoff import ExponentialDelay, wait_for_event
 from deadletter.workers.courier.gate import Gate
+from deadletter.workers.environment import MAX_MESSAGE_CHARACTERS
 
 INITIAL_DELAY_S = 0.25
 MAX_DELAY_S = 10.0
-MAX_ERROR_CHARS = 1024
 
 
 @dataclass(slots=True, frozen=True)
@@ -63,7 +63,7 @@ class Settler:
             self._gate.clear_refusal(claim)
 
     def _report_refusal(self, claim: Claim, error: BrokerError) -> None:
-        reason, message = type(error).__name__, str(error)[:MAX_ERROR_CHARS]
+        reason, message = type(error).__name__, str(error)[:MAX_MESSAGE_CHARACTERS]
         metrics.SETTLEMENTS_REFUSED.labels(*self._labels, reason).inc()
         self._log.warning("settlement refused, retrying", reason=reason, message=message)
         self._gate.add_refusal(claim, reason, message)

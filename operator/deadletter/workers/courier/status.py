@@ -8,11 +8,11 @@ from deadletter.brokers.contract import Subscription
 from deadletter.core.heartbeats import WorkerStatus
 from deadletter.workers import metrics
 from deadletter.workers.courier.courier import Courier
+from deadletter.workers.environment import MAX_MESSAGE_CHARACTERS
 from deadletter.workers.status import StatusWriter
 
 POLL_INTERVAL_S = 1.0
 STUCK_AFTER_S = 300.0
-MAX_ERROR_CHARS = 1024
 
 
 class StatusReporter:
@@ -52,7 +52,7 @@ class StatusReporter:
         blocked_by = self._subscription.blocked_by
         if reason or blocked_by is None:
             return reason, message
-        return type(blocked_by).__name__, str(blocked_by)[:MAX_ERROR_CHARS]
+        return type(blocked_by).__name__, str(blocked_by)[:MAX_MESSAGE_CHARACTERS]
 
     async def run(self) -> None:
         """Report until cancelled."""

@@ -28,7 +28,7 @@ from deadletter.workers.redrive.feedback_guard import FeedbackGuard
 from deadletter.workers.redrive.rounds import UID_PREFIX, Rounds, can_recognise_return, max_rounds
 from deadletter.workers.redrive.sender import RoundSender
 from deadletter.workers.replay.batch import MAX_BATCH_LETTERS
-from deadletter.workers.status import HEARTBEAT_INTERVAL_MS
+from deadletter.workers.status import StatusWriter
 
 POLL_INTERVAL_S = 5.0
 FENCED_DELAY_S = 30.0
@@ -48,8 +48,11 @@ class PauseReporter:
     """Reports why a redriver is paused, `reason`, to the ledger, where the operator reads it, and to the metrics."""
 
     def __init__(self, broker: Broker, boxes: Boxes, pod: str, labels: tuple[str, str]) -> None:
-        self._broker, self._boxes, self._pod, self._labels = broker, boxes, pod, labels
-        self._reported: WorkerStatus | None = None
+        self._pod, self._labels = pod, labels
+        self._writer = StatusWriter(
+            lambda status: broker.report_status(boxes.dead, boxes.ledger, pod, status),
+            lambda: broker.report_status(boxes.dead, boxes.ledger, pod, None),
+        )
         self._log = logs.get(__name__)
         self.reason = ""
 
@@ -66,28 +69,14 @@ class PauseReporter:
             metrics.REDRIVE_PAUSED.labels(*self._labels, str(reason)).set(1)
         self.reason = reason
         if reason in PAUSE_MESSAGES:  # other reasons come from the operator
-            await self._refresh(WorkerStatus(self._pod, paused=str(reason), message=PAUSE_MESSAGES[reason], at=now))
+            message = PAUSE_MESSAGES[reason]
+            await self._writer.write(WorkerStatus(self._pod, paused=str(reason), message=message, at=now))
         else:
             await self.withdraw()
 
     async def withdraw(self) -> None:
         """Remove the reported status from the ledger."""
-        if self._reported is not None:
-            await self._write(None)
-
-    async def _refresh(self, status: WorkerStatus) -> None:
-        before = self._reported
-        is_recent = before is not None and 0 <= status.at - before.at < HEARTBEAT_INTERVAL_MS
-        if before is None or before.paused != status.paused or not is_recent:
-            await self._write(status)
-
-    async def _write(self, status: WorkerStatus | None) -> None:
-        try:
-            await self._broker.report_status(self._boxes.dead, self._boxes.ledger, self._pod, status)
-        except BrokerError as error:
-            self._log.warning("status report failed", error=type(error).__name__)
-        else:
-            self._reported = status
+        await self._writer.withdraw()
 
 
 class Redriver:
