@@ -1,1 +1,1 @@
-"""The docs are true: every link, manifest, command and printed sample."""
+"""Tests that the docs are correct: every link, manifest, command and printed sample."""

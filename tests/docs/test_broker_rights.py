@@ -1,4 +1,4 @@
-"""A user of a broker with just the rights that the docs name: enough for a queue's whole life."""
+"""A broker user with only the rights that the docs name can do everything that a queue needs."""
 
 import asyncio
 import re
@@ -35,20 +35,20 @@ from tests.brokers.secured import (
 )
 from tests.brokers.servers import HERE, own_redis, url_of
 from tests.brokers.staging import PATIENCE
+from tests.workers.broker_queue import Wire
 from tests.workers.couriers import LOOPBACK, message, no_secret
+from tests.workers.http_service import Received, serving, until
 from tests.workers.replay_scene import Scene, letter
-from tests.workers.services import Received, serving, until
-from tests.workers.wires import Wire
 
 PAGE = (places.REPOSITORY / "docs" / "guides" / "secure.md").read_text()
 GUARANTEES = (places.REPOSITORY / "docs" / "concepts" / "guarantees.md").read_text()
-SIDE = PAGE.split("## The broker's side")[1]
-# As Kafka numbers them.
-NUMBERS = {
+SECTION = PAGE.split("## The broker's side")[1]
+# ACL operations as numbered by Kafka.
+OPERATIONS = {
     "Read": 3, "Write": 4, "Create": 5, "Delete": 6, "Alter": 7, "Describe": 8, "DescribeConfigs": 10,
     "AlterConfigs": 11,
 }  # fmt: skip
-SOURCE, USERS, BOXES, IDS, TARGET = (
+SOURCE, GROUPS, BOXES, IDS, TARGET = (
     "the source topic", "the source's consumer group", "dead box, retry box, ledger",
     "transactional ids that begin with `dlq.`", "the topic a Replay or a redrive sends to",
 )  # fmt: skip
@@ -59,17 +59,17 @@ POLICY = {
 
 
 def documented() -> dict[str, list[str]]:
-    rows = re.findall(r"^\| ([^|]+) \| ([^|]+) \|$", SIDE, re.MULTILINE)
+    rows = re.findall(r"^\| ([^|]+) \| ([^|]+) \|$", SECTION, re.MULTILINE)
     return {on: operations.split(", ") for on, operations in rows[2:]}
 
 
-def test_the_page_names_what_kafka_knows() -> None:
-    assert set(documented()) == {SOURCE, USERS, BOXES, IDS, TARGET}
-    assert {word for words in documented().values() for word in words} <= NUMBERS.keys()
+def test_the_page_names_operations_of_kafka() -> None:
+    assert set(documented()) == {SOURCE, GROUPS, BOXES, IDS, TARGET}
+    assert {word for words in documented().values() for word in words} <= OPERATIONS.keys()
 
 
-class Guest:
-    """A user without any right, who is given some."""
+class RestrictedUser:
+    """A user without rights, to whom a test grants some."""
 
     def __init__(self, secured: Secured, prefix: str) -> None:
         self.secured, self.prefix, self.given = secured, prefix, list[tuple[int, tuple[int, str]]]()
@@ -82,35 +82,35 @@ class Guest:
         authority = (self.secured.files / "ca.crt").read_bytes()
         return {"username": b"guest", "password": PASSWORD.encode(), "ca.crt": authority}[key]
 
-    async def may(self, on: str, *resources: tuple[int, str]) -> None:
-        """What the page says of it."""
+    async def grant(self, on: str, *resources: tuple[int, str]) -> None:
+        """Grant the operations that the page names for this kind of resource."""
         for word in documented()[on]:
             for resource in resources:
-                await rights(self.secured, ALLOW, NUMBERS[word], resource)
-                self.given.append((NUMBERS[word], resource))
+                await rights(self.secured, ALLOW, OPERATIONS[word], resource)
+                self.given.append((OPERATIONS[word], resource))
 
-    async def forget(self) -> None:
+    async def revoke_all(self) -> None:
         for number, resource in self.given:
             await take_back(self.secured, ALLOW, number, resource)
 
 
 @pytest.fixture
-async def guest(bed: beds.Bed) -> AsyncIterator[Guest]:
-    made = Guest(open_secured(bed), f"right-{uuid.uuid4().hex[:10]}.")
+async def guest(bed: beds.Bed) -> AsyncIterator[RestrictedUser]:
+    made = RestrictedUser(open_secured(bed), f"right-{uuid.uuid4().hex[:10]}.")
     yield made
-    await made.forget()
+    await made.revoke_all()
 
 
 @pytest.fixture
-async def brokers(guest: Guest) -> AsyncIterator[tuple[Broker, Broker]]:
-    """The administrator's and the guest's."""
+async def brokers(guest: RestrictedUser) -> AsyncIterator[tuple[Broker, Broker]]:
+    """Open one broker as administrator and one as the restricted user."""
     async with AsyncExitStack() as stack:
         admin = await stack.enter_async_context(open_broker(kafka_at(guest.secured.plain), no_secret, LOOPBACK))
         yield admin, await stack.enter_async_context(open_broker(guest.spec, guest.secret, LOOPBACK))
 
 
 async def until_allowed(broker: Broker, spec: BoxSpec) -> None:
-    """A broker hears of rights in the order they were given, a moment later."""
+    """Wait until the broker applies the granted rights, which it does in order and with a delay."""
     async with asyncio.timeout(PATIENCE):
         while True:
             try:
@@ -121,20 +121,20 @@ async def until_allowed(broker: Broker, spec: BoxSpec) -> None:
                 return
 
 
-def answer(one: Received) -> web.Response:
-    """Good ones are taken, bad ones refused, late ones at the third try."""
+def respond(one: Received) -> web.Response:
+    """Accept good messages, reject bad ones, and accept late ones at the third attempt."""
     if one.body.startswith(b"bad"):
         return web.Response(status=422)
     late = one.body.startswith(b"late") and int(one.headers["Dlq-Attempt"]) < 3
     return web.Response(status=503 if late else 200)
 
 
-async def live(sender: Wire, wire: Wire, parked: Callable[[], Awaitable[bool]]) -> None:
-    """Deliveries, burials and retries until `parked` is content with the retry box, and a sweep that counts."""
+async def run_queue(sender: Wire, wire: Wire, parked: Callable[[], Awaitable[bool]]) -> None:
+    """Deliver, bury and retry until `parked` accepts the state of the retry box; then a sweep counts the letters."""
     dead, retry = f"{wire.prefix}dead", f"{wire.prefix}retry"
-    async with serving(answer) as service:
-        told = wire.assignment(service.url, policy=POLICY, delivery={"inlineLimit": "0s"})
-        async with wire.courier(told) as courier:
+    async with serving(respond) as service:
+        assignment = wire.assignment(service.url, policy=POLICY, delivery={"inlineLimit": "0s"})
+        async with wire.courier(assignment) as courier:
             await sender.send(*(message(f"{kind}{n}", f"k{n}") for n in range(9) for kind in ("good", "bad", "late")))
             await until(lambda: len(service.received) == 9 + 9 + 27)
             await sender.until_buried(9)
@@ -153,16 +153,16 @@ async def live(sender: Wire, wire: Wire, parked: Callable[[], Awaitable[bool]]) 
 
 
 async def test_the_rights_of_the_docs_are_enough_for_a_queue_with_delivery(
-    guest: Guest, brokers: tuple[Broker, Broker], monkeypatch: pytest.MonkeyPatch
+    guest: RestrictedUser, brokers: tuple[Broker, Broker], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(retry_partition, "TRIM_AFTER", 0.0)
     admin, own = brokers
     name = guest.prefix
     await admin.ensure(BoxSpec(f"{name}orders", 2, 1))
-    await guest.may(SOURCE, (TOPIC, f"{name}orders"))
-    await guest.may(USERS, (GROUP, f"{name}billing"))
-    await guest.may(IDS, (TRANSACTIONAL_ID, f"dlq.{name}"))
-    await guest.may(BOXES, (TOPIC, f"{name}dead"), (TOPIC, f"{name}retry"))
+    await guest.grant(SOURCE, (TOPIC, f"{name}orders"))
+    await guest.grant(GROUPS, (GROUP, f"{name}billing"))
+    await guest.grant(IDS, (TRANSACTIONAL_ID, f"dlq.{name}"))
+    await guest.grant(BOXES, (TOPIC, f"{name}dead"), (TOPIC, f"{name}retry"))
     await until_allowed(own, BoxSpec(f"{name}retry", 2, 1, retention_ms=-1, is_retry_box=True))
     await own.ensure(BoxSpec(f"{name}dead", 1, 1, retention_ms=86_400_000))
     await own.ensure(BoxSpec(f"{name}dead", 2, 1, retention_ms=172_800_000))
@@ -170,7 +170,7 @@ async def test_the_rights_of_the_docs_are_enough_for_a_queue_with_delivery(
     async def trimmed() -> bool:
         return any(span.start for span in await own.window(f"{name}retry"))
 
-    await live(Wire(admin, kafka_at(guest.secured.plain), name), Wire(own, guest.spec, name), trimmed)
+    await run_queue(Wire(admin, kafka_at(guest.secured.plain), name), Wire(own, guest.spec, name), trimmed)
 
 
 async def test_the_user_of_the_docs_is_enough_on_redis(tmp_path: Path) -> None:
@@ -194,7 +194,7 @@ async def test_the_user_of_the_docs_is_enough_on_redis(tmp_path: Path) -> None:
             async def content() -> bool:
                 return True
 
-            await live(sender, wire, content)
+            await run_queue(sender, wire, content)
             scene = Scene(own, f"{name}orders", mine.to_wire())
             await scene.build()
             await scene.bury(*(letter(number, scene.name) for number in range(12)))
@@ -203,15 +203,15 @@ async def test_the_user_of_the_docs_is_enough_on_redis(tmp_path: Path) -> None:
 
 
 async def test_the_rights_of_the_docs_are_enough_for_a_replay_to_the_origin(
-    guest: Guest, brokers: tuple[Broker, Broker]
+    guest: RestrictedUser, brokers: tuple[Broker, Broker]
 ) -> None:
     admin, own = brokers
     scene = Scene(admin, f"{guest.prefix}payments", guest.spec.to_wire())
     await scene.build()
     await scene.bury(*(letter(number, scene.name) for number in range(12)))
-    await guest.may(TARGET, (TOPIC, scene.name))
-    await guest.may(IDS, (TRANSACTIONAL_ID, f"dlq.{guest.prefix}"))
-    await guest.may(BOXES, (TOPIC, scene.boxes.dead))
+    await guest.grant(TARGET, (TOPIC, scene.name))
+    await guest.grant(IDS, (TRANSACTIONAL_ID, f"dlq.{guest.prefix}"))
+    await guest.grant(BOXES, (TOPIC, scene.boxes.dead))
     await until_allowed(own, BoxSpec(scene.boxes.dead, 1, adopt=True))
     scene.broker = own
     ending = await scene.replay()

@@ -1,4 +1,4 @@
-"""The docs are true: links lead somewhere, manifests are accepted, commands exist."""
+"""Links of the docs lead somewhere, manifests are accepted, and named files and commands exist."""
 
 import json
 import re
@@ -19,8 +19,8 @@ from tests.docs.commands import BLOCK, PAGES
 LINK = re.compile(r"\]\((?!https?://|#)([^)#]+)")
 ANCHOR = re.compile(r"\]\((?!https?://)([^)#]*)#([^)]+)\)")
 FILE = re.compile(r"(?<!/)\b(?:examples|charts|tests|docs|bench)/[\w./-]+\w")
-# Reasons that say all is well or under way, or why a message was buried.
-CALM = {
+# Reasons that ask a user for nothing: all is well, in progress, or why a message was buried.
+NO_ACTION = {
     "Reconciled", "Adopted", "AllFound", "AllReplayed", "AsExpected", "BoxesFound", "CourierAvailable",
     "DryRunFinished", "NoCourierNeeded", "Started", "Freezing", "Running", "Verifying", "Waiting",
     "AttemptsExhausted", "Refused", "RuleMatched", "ServiceAsked",
@@ -34,7 +34,7 @@ FOLDER = re.compile(r"`((?:\w+/)+)`")
 
 
 def headings(page: Path) -> set[str]:
-    """The anchors of a page, as a forge makes them."""
+    """Return the anchors of a page, as a forge computes them."""
     found = re.findall(r"^#+ (.+)$", page.read_text(), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in found}
 
@@ -97,7 +97,7 @@ def test_every_manifest_in_the_docs_is_one_the_models_take(page: str, text: str)
 
 def test_every_reason_that_asks_for_something_is_in_the_troubleshooting() -> None:
     page = (places.REPOSITORY / "docs" / "operations" / "troubleshoot.md").read_text()
-    missing = [reason for reason in Reason if reason not in CALM and not re.search(rf"\b{reason}\b", page)]
+    missing = [reason for reason in Reason if reason not in NO_ACTION and not re.search(rf"\b{reason}\b", page)]
     assert missing == []
     rows = re.findall(r"^\| ([A-Z][A-Za-z, ]+) \|", page, re.MULTILINE)
     assert {word for row in rows for word in row.split(", ")} <= {str(reason) for reason in Reason}

@@ -1,11 +1,11 @@
-"""What a page prints and what was really printed, compared without what differs from run to run."""
+"""Compare the output that a page shows with real output, without what differs from run to run."""
 
 import re
 
 from tests.bed import places
 from tests.docs.commands import BLOCK
 
-DIFFERS = (
+VARYING = (
     (r"\d{4}-\d\d-\d\dT[\d:.]+Z", "<time>"),
     (r"\b(?=\d)(?:\d+d)?(?:\d+h)?(?:\d+m)?(?:\d+s)?(?<=[dhms])\b", "<age>"),
     (r"\b\d+-\d+\b", "<id>"),
@@ -14,20 +14,20 @@ DIFFERS = (
 )
 
 
-def plain(text: str) -> list[str]:
-    """The lines of a text, with times, ages, ids and widths taken out."""
+def normalise(text: str) -> list[str]:
+    """Return the lines of a text with times, ages, ids and widths replaced."""
     lines = [line.strip() for line in text.strip().splitlines() if line.strip()]
-    for pattern, word in DIFFERS:
+    for pattern, word in VARYING:
         lines = [re.sub(pattern, word, line) for line in lines]
     return lines
 
 
-def demo() -> str:
-    """What the README says that `make demo` tells."""
+def readme_demo() -> str:
+    """Return the output of `make demo` as the README shows it."""
     text = (places.REPOSITORY / "README.md").read_text()
     return next(block for _, block in BLOCK.findall(text) if block.lstrip().startswith("2. A shop"))
 
 
-def assert_told(said: str, namespace: str) -> None:
-    """The README's sample of the demo is what was told."""
-    assert plain(said.replace(namespace, "shop-kafka")) == plain(demo())
+def assert_matches_readme(output: str, namespace: str) -> None:
+    """Assert that the README shows the output of the demo."""
+    assert normalise(output.replace(namespace, "shop-kafka")) == normalise(readme_demo())

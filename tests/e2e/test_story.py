@@ -35,7 +35,7 @@ def test_letters_go_back_once_the_cause_is_mended(broker: str, cluster: Cluster,
             story.Story(stage, broker, bed.kafka() if broker == "kafka" else bed.redis()).tell()
             transcript.tells(*WATCHED)
         if broker == "kafka":
-            transcripts.assert_told(said.getvalue(), stage.namespace)
+            transcripts.assert_matches_readme(said.getvalue(), stage.namespace)
     except Exception:
         print(stage.show("get", "deadletters,pods,jobs", "-o", "wide"))
         print(cluster.kubectl("-n", story.SYSTEM, "logs", "deploy/dlq-dlq-operator", "--tail=60"))

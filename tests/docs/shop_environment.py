@@ -1,4 +1,4 @@
-"""The world the docs speak of: a Kafka at kafka.infra.svc:9092, a Service `billing` in namespace `shop`, a shell."""
+"""The environment that the docs assume: a Kafka at kafka.infra.svc:9092 and a Service `billing` in namespace `shop`."""
 
 import json
 import os
@@ -38,7 +38,7 @@ BAD = 12
 
 
 @dataclass
-class World:
+class ShopEnvironment:
     """Namespace `shop` of the cluster, with a Kafka of its own so that names like `orders` are free."""
 
     cluster: Cluster
@@ -47,17 +47,17 @@ class World:
 
     @property
     def stage(self) -> Stage:
-        """The namespace in which the docs' commands run."""
+        """Return the namespace in which the commands of the docs run."""
         return Stage(self.cluster, "shop")
 
     @property
     def kafka(self) -> str:
-        """Where that Kafka really is."""
-        said = self.bed.part(Part("docs-kafka", 2, kafka.start))
-        return f"{said['address']}:{said['ports'][0]}"
+        """Return the real address of that Kafka."""
+        part = self.bed.part(Part("docs-kafka", 2, kafka.start))
+        return f"{part['address']}:{part['ports'][0]}"
 
     def make(self) -> None:
-        """What a reader has before the first command: brokers, topics, a service; and no operator."""
+        """Create what a reader has before the first command: brokers, topics and a service, but no operator."""
         self.cluster.helm("uninstall", "dlq", "--namespace", story.SYSTEM, "--ignore-not-found", "--wait")
         story.namespaces(self.cluster, "infra", "shop", story.SYSTEM)
         address, port = self.kafka.split(":")
@@ -70,26 +70,26 @@ class World:
         self.run("kubectl config set-context --current --namespace=shop")
 
     def incident(self) -> None:
-        """Twelve orders in a currency that the service does not know."""
+        """Send twelve orders in a currency that the service does not know."""
         traffic.send("kafka", self.kafka, "orders", traffic.orders(BAD, currency="DOGE"))
 
     def serve(self, currency: str) -> None:
-        """The service takes euros and this currency."""
+        """Deploy the service so that it accepts euros and this currency."""
         program = (MANIFESTS / "shop.py").read_text().replace('!= "EUR"', f'not in ("EUR", "{currency}")')
         name = f"shop-{currency.lower()}"
         made = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name}, "data": {"shop.py": program}}
         self.stage.kubectl("apply", "-f", "-", stdin=json.dumps(made))
-        # A new name: a kubelet may still give a new pod the old content of a ConfigMap that has changed.
+        # A new name, because a kubelet may give a new pod the old content of a changed ConfigMap.
         manifest = Template((MANIFESTS / "shop.yaml").read_text()).substitute(IMAGE=self.cluster.image)
         named = manifest.replace("configMap: {name: shop}", f"configMap: {{name: {name}}}")
         self.stage.kubectl("apply", "--server-side", "-f", "-", stdin=named)
         self.stage.kubectl("rollout", "status", "deploy/shop", "--timeout=180s")
-        # The old pod answers, on connections it has, until it is gone.
+        # The old pod responds on its open connections until it is gone.
         pods = ("get", "pods", "-l", "app=shop", "-o", "name")
         self.stage.until("the old service to be gone", lambda: len(self.stage.kubectl(*pods).split()) == 1)
 
     def run(self, command: str, codes: tuple[int, ...] = (0,)) -> str:
-        """What a command prints in a reader's shell, in the checkout."""
+        """Run a command in a shell in the checkout, and return its output."""
         programs = [str(binaries.path(name).parent) for name in ("kubectl", "helm")]
         homes = {f"HELM_{kind}_HOME": str(self.folder / kind.lower()) for kind in ("CACHE", "CONFIG", "DATA")}
         environment = {
@@ -105,10 +105,10 @@ class World:
         return done.stdout
 
     def a_letter(self) -> str:
-        """The id of an open letter of `orders`."""
+        """Return the id of an open letter of `orders`."""
         listed = self.run(f"kubectl -n dlq-system exec {story.OPERATOR} -- {' '.join(story.LETTERS)} -n shop orders")
         return listed.splitlines()[1].split()[0]
 
     def end(self) -> None:
-        """What was made for the docs goes."""
+        """Delete what was created for the docs."""
         self.cluster.kubectl("delete", "namespace", "shop", "infra", "--wait=false", "--ignore-not-found")
