@@ -1,8 +1,8 @@
-"""A worker that a test can hold while its transaction is open: everything is sent, nothing is committed yet.
+"""A worker that a test can hold while a transaction is open: everything is sent, nothing is committed yet.
 
     python -m tests.workers.holdpoints FOLDER ROLE
 
-If the file `hold` is in the folder, the next commit renames it to `held` and waits until that is removed.
+If the folder contains the file `hold`, the next commit renames it to `held` and waits until it is removed.
 """
 
 import asyncio
@@ -13,13 +13,13 @@ from typing import Any
 from aiokafka import AIOKafkaProducer
 
 from deadletter.__main__ import main
-from tests.workers.services import until
+from tests.workers.http_service import until
 
 HOLD, HELD = "hold", "held"
 
 
 def arm(folder: Path) -> None:
-    """Wait before a commit when asked to."""
+    """Make commits wait while the folder contains the file `held`."""
     commit = AIOKafkaProducer.commit_transaction
 
     async def held(self: Any) -> None:
@@ -33,13 +33,13 @@ def arm(folder: Path) -> None:
 
 
 async def hold(folder: Path, seconds: float = 90.0) -> None:
-    """Ask the worker of this folder to wait, and return when it does."""
+    """Hold the worker of this folder before its next commit; return when it waits there."""
     (folder / HOLD).touch()
     await until(lambda: (folder / HELD).exists(), seconds)
 
 
 def release(folder: Path) -> None:
-    """Let the worker go on; it may have given up already."""
+    """Let the worker continue; it may have given up already."""
     (folder / HOLD).unlink(missing_ok=True)
     (folder / HELD).unlink(missing_ok=True)
 

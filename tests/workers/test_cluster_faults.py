@@ -1,6 +1,6 @@
-"""Faults of a three-broker Kafka under couriers and a Replay: nothing is lost, no letter is there twice.
+"""Faults of a three-broker Kafka under couriers and a Replay: nothing is lost or duplicated.
 
-`make bench-faults` runs the long forms too and writes their figures into `bench/results`.
+`make bench-faults` also runs the long forms and writes their results into `bench/results`.
 """
 
 import json
@@ -15,7 +15,7 @@ from tests.workers import cluster_faults
 from tests.workers.cluster_work import FULL, SHORT, Account, Size
 
 
-def test_the_account_finds_what_is_lost_and_what_is_there_twice() -> None:
+def test_the_account_finds_lost_and_duplicate_letters() -> None:
     good, bad = set(range(200)) - {3, 103}, Counter((3, 103))
     assert Account.of("none", 200, good, bad, Counter(range(200)), 1.0).wrong == 0
     wrong = Account.of("some", 200, good - {7}, bad + Counter((3, 8)), Counter([*range(1, 200), 5, 5]), 1.0)
@@ -40,5 +40,7 @@ async def test_a_fault_loses_and_repeats_nothing(name: str, kafka_cluster: Kafka
 @pytest.mark.kill
 @pytest.mark.timeout(1_800)
 @pytest.mark.parametrize("name", cluster_faults.FAULTS)
-async def test_a_hundred_thousand_messages(name: str, kafka_cluster: KafkaCluster, tmp_path: Path) -> None:
+async def test_a_fault_during_long_work_loses_and_repeats_nothing(
+    name: str, kafka_cluster: KafkaCluster, tmp_path: Path
+) -> None:
     await survive(name, kafka_cluster, tmp_path, FULL)

@@ -1,4 +1,4 @@
-"""The pace: tokens come by the second and are handed out before a batch."""
+"""The token bucket: tokens arrive each second and are granted before a batch."""
 
 import asyncio
 
@@ -40,7 +40,7 @@ async def test_a_rate_is_kept_over_time(monkeypatch):
     assert clock.now <= 10.6
 
 
-async def test_tokens_not_used_come_back(monkeypatch):
+async def test_unused_tokens_are_returned(monkeypatch):
     pace, clock = paced(lambda: 10, monkeypatch)
     granted = await pace.acquire(100)
     pace.refund(granted)
@@ -49,20 +49,20 @@ async def test_tokens_not_used_come_back(monkeypatch):
     assert clock.now == before
 
 
-async def test_a_slow_rate_still_moves(monkeypatch):
+async def test_a_slow_rate_makes_progress(monkeypatch):
     pace, clock = paced(lambda: 1, monkeypatch)
     assert [await pace.acquire(5) for _ in range(3)] == [1, 1, 1]
     assert 2.9 <= clock.now <= 3.1
 
 
-async def test_a_stop_ends_the_waiting():
+async def test_a_stop_ends_the_wait():
     stop = asyncio.Event()
     stop.set()
     assert await TokenBucket(lambda: 1, stop).acquire(5) == 0
 
 
 @pytest.mark.parametrize("before", [None, 10_000])
-async def test_a_lower_rate_holds_at_once_whatever_was_granted_and_not_used_before(monkeypatch, before):
+async def test_a_lower_rate_applies_at_once_despite_unused_tokens(monkeypatch, before):
     rates = [before]
     pace, clock = paced(lambda: rates[0], monkeypatch)
     for _ in range(50):  # few letters of many are selected

@@ -1,4 +1,4 @@
-"""A standing redriver on the memory broker: rounds, backoff, limits, pauses."""
+"""The redriver on the memory broker: rounds, backoff, limits, pauses."""
 
 import asyncio
 
@@ -24,9 +24,9 @@ async def test_a_letter_goes_back_after_its_backoff_and_not_before(scene):
     stage = RedriveStage(scene)
     await scene.bury(letter(1))
     assert await stage.run_after(5) == 0
-    with capture_logs() as said:
+    with capture_logs() as lines:
         assert await stage.run_after(6) == 1
-    assert [(line["event"], line["letters"], line["round"]) for line in said] == [("letters sent back", 1, 1)]
+    assert [(line["event"], line["letters"], line["round"]) for line in lines] == [("letters sent back", 1, 1)]
     assert await scene.numbers() == [1]
     assert await scene.open_letters() == []
     assert await stage.run_after(60) == 0
@@ -62,7 +62,7 @@ async def test_rounds_are_counted_when_the_application_passes_letters_on_and_dro
 
 
 async def sent_until_exhausted(stage, scene) -> int:
-    """How often one letter goes back that an application refuses each time, without our headers."""
+    """Return how often a letter is sent back that the application always refuses, dropping our headers."""
     application = Application(scene, {7}, keeps_headers=False)
     await scene.bury(letter(7))
     sent = 0
@@ -79,7 +79,7 @@ async def test_rounds_are_counted_as_far_as_a_rule_allows_more_than_the_policy(s
     assert await scene.open_letters() == [7]
 
 
-async def test_more_rounds_than_have_names_of_their_own_come_to_an_end(scene, monkeypatch):
+async def test_rounds_beyond_the_last_named_one_end_as_well(scene, monkeypatch):
     monkeypatch.setattr("deadletter.workers.redrive.rounds.MAX_NAMED_ROUND", 4)
     stage = RedriveStage(scene, policy={**POLICY, "maxAttempts": 9})
     assert await sent_until_exhausted(stage, scene) == 4
@@ -101,7 +101,7 @@ async def test_a_letter_whose_return_could_not_be_recognised_stays(scene):
     assert await scene.open_letters() == [1]
 
 
-async def test_a_letter_too_large_for_its_origin_stays_and_hinders_no_other(scene, server):
+async def test_a_letter_too_large_for_its_origin_stays_and_others_are_sent(scene, server):
     stage = RedriveStage(scene)
     letters = [letter(number) for number in range(9)]
     letters[4].value = b"x" * 2_000
@@ -112,7 +112,7 @@ async def test_a_letter_too_large_for_its_origin_stays_and_hinders_no_other(scen
     assert await scene.open_letters() == [4]
 
 
-async def test_letters_that_are_large_together_go_back_a_few_at_a_time(scene, monkeypatch):
+async def test_large_letters_are_sent_in_batches_of_bounded_size(scene, monkeypatch):
     steps, commit = [], MemoryPartitionWriter.commit
 
     async def counted(mover: MemoryPartitionWriter, step: CommitBatch) -> None:
@@ -132,7 +132,7 @@ async def test_letters_that_are_large_together_go_back_a_few_at_a_time(scene, mo
     assert (progress.matched, progress.replayed, progress.next) == (8, 8, 8)
 
 
-async def test_of_large_letters_only_the_one_that_its_origin_refuses_stays(scene, server):
+async def test_only_the_large_letter_that_its_origin_refuses_stays(scene, server):
     letters = [letter(number) for number in range(6)]
     for one, size in zip(letters, (3, 3, 3, 9, 3, 3), strict=True):
         one.value = b"x" * (size << 20)
@@ -143,7 +143,7 @@ async def test_of_large_letters_only_the_one_that_its_origin_refuses_stays(scene
     assert await scene.open_letters() == [3]
 
 
-async def test_a_shut_gate_holds_letters_back(scene):
+async def test_a_pause_by_the_operator_holds_letters_back(scene):
     stage = RedriveStage(scene)
     stage.gate = "Suspended"
     await scene.bury(letter(1))
@@ -161,7 +161,7 @@ async def test_a_spent_error_budget_holds_letters_back(scene):
     assert await stage.run_after(60) == 3
 
 
-async def test_letters_returning_faster_than_they_leave_stop_the_redrive(scene):
+async def test_letters_returning_faster_than_they_leave_pause_the_redrive(scene):
     stage = RedriveStage(scene, policy={**POLICY, "maxAttempts": 10})
     await scene.bury(*(letter(number, replays=1) for number in range(25)))
     assert await stage.run_after(30) == 0
@@ -169,34 +169,34 @@ async def test_letters_returning_faster_than_they_leave_stop_the_redrive(scene):
     assert await stage.run_after(61) == 25
 
 
-async def test_why_it_waits_is_in_the_reading_until_it_no_longer_does(scene):
+async def test_the_pause_is_in_the_box_stats_until_it_ends(scene):
     stage = RedriveStage(scene, policy={**POLICY, "errorBudget": {"letters": 2, "per": "1m"}})
     await scene.bury(*(letter(number) for number in range(3)))
     await stage.run_after(30)
-    (word,) = await stage.reported()
-    assert (word.paused, word.at) == ("ErrorBudgetSpent", stage.now)
-    assert "error budget" in word.message
+    (status,) = await stage.reported()
+    assert (status.paused, status.at) == ("ErrorBudgetSpent", stage.now)
+    assert "error budget" in status.message
     await stage.run_after(29)
-    assert await stage.reported() == (word,)
+    assert await stage.reported() == (status,)
     await stage.run_after(31)
     assert await stage.reported() == ()
 
 
-async def test_a_word_is_repeated_before_it_grows_old_and_taken_back_at_the_end(scene):
+async def test_the_pause_is_reported_again_before_it_expires_and_withdrawn_at_the_end(scene):
     stage = RedriveStage(scene, policy={**POLICY, "errorBudget": {"letters": 2, "per": "10m"}})
     await scene.bury(*(letter(number) for number in range(3)))
     await stage.run_after(1)
     first = stage.now
     await stage.run_after(29)
-    assert [word.at for word in await stage.reported()] == [first]
+    assert [status.at for status in await stage.reported()] == [first]
     await stage.run_after(1)
-    assert [word.at for word in await stage.reported()] == [stage.now]
+    assert [status.at for status in await stage.reported()] == [stage.now]
     stage.stop.set()
     await stage.redriver.run()
     assert await stage.reported() == ()
 
 
-async def test_it_makes_way_for_a_replay_before_the_gate_tells(scene):
+async def test_it_pauses_for_a_running_replay_before_the_operator_tells_it(scene):
     stage = RedriveStage(scene)
     await scene.bury(letter(1))
     span = (await scene.broker.window(scene.boxes.dead))[0]
@@ -209,7 +209,7 @@ async def test_it_makes_way_for_a_replay_before_the_gate_tells(scene):
     assert await stage.run_after(1) == 1
 
 
-async def test_a_replay_that_was_left_alone_holds_nothing_back_for_ever(scene):
+async def test_an_abandoned_replay_does_not_pause_it_without_end(scene):
     stage = RedriveStage(scene)
     await scene.bury(letter(1))
     span = (await scene.broker.window(scene.boxes.dead))[0]
@@ -219,7 +219,7 @@ async def test_a_replay_that_was_left_alone_holds_nothing_back_for_ever(scene):
     assert await stage.run_after(180) == 1
 
 
-async def test_a_replay_in_between_is_seen(scene):
+async def test_letters_that_a_replay_settled_meanwhile_are_not_sent(scene):
     stage = RedriveStage(scene)
     await scene.bury(letter(1), letter(2))
     await stage.run_after(1)
@@ -228,7 +228,7 @@ async def test_a_replay_in_between_is_seen(scene):
     assert sorted(await scene.numbers()) == [1, 2]
 
 
-async def test_letters_that_a_replay_took_while_they_waited_are_left_alone(scene):
+async def test_letters_that_a_replay_sent_while_they_waited_are_not_sent(scene):
     stage = RedriveStage(scene)
     await scene.bury(letter(1), letter(2))
     await stage.run_after(1)
@@ -237,7 +237,7 @@ async def test_letters_that_a_replay_took_while_they_waited_are_left_alone(scene
     assert await scene.numbers() == [1, 2]
 
 
-async def test_it_stops_when_told(scene):
+async def test_it_ends_when_stopped(scene):
     stage = RedriveStage(scene)
     task = asyncio.create_task(stage.redriver.run())
     await asyncio.sleep(0)

@@ -1,4 +1,4 @@
-"""The redriver in a process of its own, as its Deployment runs it: killed, started again, asked to stop."""
+"""The redrive worker in a process of its own, as its Deployment runs it: killed, restarted, stopped."""
 
 import asyncio
 import os
@@ -12,24 +12,24 @@ from tests.workers.replay_scene import Scene
 
 __all__ = ["kind", "scene", "stack"]  # fixtures
 
-AT_ONCE = {"maxAttempts": 3, "backoff": {"strategy": "Immediate"}}
+IMMEDIATE_RETRIES = {"maxAttempts": 3, "backoff": {"strategy": "Immediate"}}
 
 
 async def start(folder: Path, scene: Scene) -> asyncio.subprocess.Process:
-    told = RedriveStage(scene, allow=LOCAL_NETWORKS, policy=AT_ONCE).assignment
-    (folder / "assignment.json").write_text(told.model_dump_json(by_alias=True))
-    places = {
+    assignment = RedriveStage(scene, allow=LOCAL_NETWORKS, policy=IMMEDIATE_RETRIES).assignment
+    (folder / "assignment.json").write_text(assignment.model_dump_json(by_alias=True))
+    environment = {
         "DLQ_ASSIGNMENT_DIR": str(folder),
         "DLQ_TERMINATION_LOG": str(folder / "termination"),
         "DLQ_HEALTH_PORT": "0",
         "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
     }
-    words = (sys.executable, "-m", "deadletter", "redrive")
+    command = (sys.executable, "-m", "deadletter", "redrive")
     log = (folder / "log").open("ab")
-    return await asyncio.create_subprocess_exec(*words, env=os.environ | places, stderr=log, stdout=log)
+    return await asyncio.create_subprocess_exec(*command, env=os.environ | environment, stderr=log, stdout=log)
 
 
-async def test_a_killed_redriver_loses_and_repeats_nothing_and_ends_well_when_asked(scene, tmp_path):
+async def test_a_killed_redriver_loses_and_repeats_nothing_and_exits_0_when_stopped(scene, tmp_path):
     await bury_numbers(scene, 2_500)  # more than it sends at once
     process = await start(tmp_path, scene)
     await wait_for_arrivals(scene, 1, process)

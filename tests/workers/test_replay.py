@@ -1,4 +1,4 @@
-"""A replay on the memory broker: what is sent, and what is settled."""
+"""A Replay on the memory broker: what it publishes and what it settles."""
 
 import asyncio
 
@@ -10,7 +10,7 @@ from deadletter.brokers.memory.partition_writer import MemoryPartitionWriter
 from deadletter.core.headers import read_headers
 from deadletter.core.replay_progress import SettledAs
 from deadletter.workers import exit_status
-from deadletter.workers.replay import partition as walk
+from deadletter.workers.replay import partition
 from tests.workers.replay_scene import Scene, adds_up, letter
 
 
@@ -28,7 +28,7 @@ async def test_every_open_letter_goes_back_to_its_origin_once(scene):
     assert adds_up([progress])
 
 
-async def test_a_finished_replay_is_never_run_again(scene):
+async def test_a_finished_replay_does_nothing_when_run_again(scene):
     await scene.bury(letter(1))
     await scene.replay()
     await scene.bury(letter(2))
@@ -37,7 +37,7 @@ async def test_a_finished_replay_is_never_run_again(scene):
     assert await scene.numbers() == [1]
 
 
-async def test_a_replayed_message_is_clean_and_names_its_replay(scene):
+async def test_a_replayed_message_has_its_own_headers_and_names_its_replay(scene):
     await scene.bury(letter(7, replays=1))
     await scene.replay()
     (message,) = await scene.messages()
@@ -68,7 +68,7 @@ async def test_the_origin_partition_is_kept_and_a_missing_one_goes_by_key(scene,
     assert sorted(await scene.numbers()) == [1, 2]
 
 
-async def test_a_transform_mends_and_a_failing_one_skips(scene):
+async def test_a_transform_changes_messages_and_a_failing_one_skips_them(scene):
     poison = letter(2)
     poison.value = b"\xff"
     await scene.bury(letter(1), poison)
@@ -106,7 +106,7 @@ async def test_archived_letters_are_settled_and_can_be_restored(scene):
     assert again.reason == "NothingMatched"
 
 
-async def test_discarded_letters_are_gone(scene):
+async def test_discarded_letters_are_settled(scene):
     await scene.bury(letter(1), letter(2))
     ending = await scene.replay(action="Discard", select={"where": "payload.n == 1"})
     assert ending.reason == "AllReplayed"
@@ -114,72 +114,72 @@ async def test_discarded_letters_are_gone(scene):
     assert (await scene.all_progress())[0].discarded == 1
 
 
-class Recorder:
-    """A sink that notes how many letters it was given at once."""
+class BatchSizeRecorder:
+    """A sink that records how many letters it gets at once."""
 
     def __init__(self):
-        self.loads = []
+        self.batch_sizes = []
 
     async def send(self, results):
-        self.loads.append(len(results))
+        self.batch_sizes.append(len(results))
 
 
-class Crowd:
-    """A sink that notes how many partitions have letters on their way at once."""
+class ConcurrencyRecorder:
+    """A sink that records how many partitions send at the same time."""
 
     def __init__(self):
-        self.now = self.most = 0
+        self.current = self.peak = 0
 
     async def send(self, results):
-        self.now += bool(results)
-        self.most = max(self.most, self.now)
+        self.current += bool(results)
+        self.peak = max(self.peak, self.current)
         for _ in range(50):
             await asyncio.sleep(0)
-        self.now -= bool(results)
+        self.current -= bool(results)
 
 
 @pytest.mark.parametrize("parallelism", [1, 3])
-async def test_as_many_partitions_are_worked_on_at_once_as_asked(server, parallelism):
+async def test_parallelism_limits_the_partitions_replayed_at_once(server, parallelism):
     scene = await Scene(MemoryBroker(server), partitions=5).build()
     for partition in range(5):
         await scene.bury(*(letter(number) for number in range(3)), partition=partition)
-    crowd = Crowd()
-    told = scene.assignment(target={"kind": "Queue", "box": "orders"}, parallelism=parallelism)
-    assert (await scene.run(told, sink=crowd)).code == 0
-    assert crowd.most == parallelism
+    recorder = ConcurrencyRecorder()
+    assignment = scene.assignment(target={"kind": "Queue", "box": "orders"}, parallelism=parallelism)
+    assert (await scene.run(assignment, sink=recorder)).code == 0
+    assert recorder.peak == parallelism
     assert sum(progress.replayed for progress in await scene.all_progress()) == 15
 
 
 async def test_no_more_letters_are_in_flight_than_the_rate_allows_now(scene):
     await scene.bury(*(letter(number) for number in range(20)))
-    sink = Recorder()
+    sink = BatchSizeRecorder()
     assignment = scene.assignment(target={"kind": "Queue", "box": "orders"}, parallelism=2)
     ending = await scene.run(assignment, sink=sink, rate=lambda: Rate(max_in_flight=6))
     assert ending.code == 0
-    assert max(sink.loads) == 3
-    assert sum(sink.loads) == 20
+    assert max(sink.batch_sizes) == 3
+    assert sum(sink.batch_sizes) == 20
 
 
 async def test_fewer_letters_in_flight_than_partitions_at_once(server):
     scene = await Scene(MemoryBroker(server), partitions=5).build()
     for partition in range(5):
         await scene.bury(*(letter(number) for number in range(3)), partition=partition)
-    crowd = Crowd()
-    told = scene.assignment(target={"kind": "Queue", "box": "orders"}, parallelism=5)
-    assert (await scene.run(told, sink=crowd, rate=lambda: Rate(max_in_flight=2))).code == 0
-    assert crowd.most == 2
+    recorder = ConcurrencyRecorder()
+    assignment = scene.assignment(target={"kind": "Queue", "box": "orders"}, parallelism=5)
+    assert (await scene.run(assignment, sink=recorder, rate=lambda: Rate(max_in_flight=2))).code == 0
+    assert recorder.peak == 2
     assert sum(progress.replayed for progress in await scene.all_progress()) == 15
 
 
-async def test_letters_that_are_archived_are_moved_a_bounded_number_of_bytes_at_once(scene, monkeypatch):
-    monkeypatch.setattr(walk, "MAX_BATCH_BYTES", 1_000)
-    steps, commit = [], MemoryPartitionWriter.commit
+async def test_letters_are_archived_in_batches_of_bounded_size(scene, monkeypatch):
+    monkeypatch.setattr(partition, "MAX_BATCH_BYTES", 1_000)
+    batches, commit = [], MemoryPartitionWriter.commit
 
-    async def note(mover, step):
-        steps.append(len(step.settled.get(SettledAs.Archived, ())))
-        await commit(mover, step)
+    async def record(writer, batch):
+        batches.append(len(batch.settled.get(SettledAs.Archived, ())))
+        await commit(writer, batch)
 
-    monkeypatch.setattr(MemoryPartitionWriter, "commit", note)
+    monkeypatch.setattr(MemoryPartitionWriter, "commit", record)
     await scene.bury(*(letter(number) for number in range(10)))
     assert (await scene.replay(action="Archive")).code == 0
-    assert (sum(steps), max(steps)) == (10, 4)
+    assert (sum(batches), max(batches)) == (10, 4)

@@ -1,4 +1,4 @@
-"""Canary steps and verification: letters that fail again are found, counted, and stop a replay."""
+"""Canary steps and verification: letters that fail again are found and counted, and fail the Replay."""
 
 import asyncio
 from dataclasses import replace
@@ -38,7 +38,7 @@ async def test_letters_that_fail_again_are_counted_exactly(scene, monkeypatch, k
     assert adds_up(all_progress)
 
 
-async def test_letters_passed_on_through_another_topic_are_known_by_where_they_first_came_from(scene, monkeypatch):
+async def test_letters_passed_on_through_another_topic_are_recognised_by_their_origin(scene, monkeypatch):
     consume_during_waits(monkeypatch, Application(scene, {2, 5}, keeps_headers=False, passes_on=True))
     await scene.bury(*(letter(number) for number in range(10)))
     ending = await scene.replay(verify=VERIFY)
@@ -46,8 +46,8 @@ async def test_letters_passed_on_through_another_topic_are_known_by_where_they_f
     assert sum(progress.failed_again for progress in await scene.all_progress()) == 2
 
 
-class Places(set):
-    """Where a Replay published."""
+class Positions(set):
+    """Published positions of a Replay."""
 
     def contains(self, topic, partition, offset):
         return (topic, partition, offset) in self
@@ -66,13 +66,13 @@ class Places(set):
         (Envelope(), False),
     ],
 )
-def test_what_is_known_to_be_a_return(envelope, known):
-    produced = Places({("orders", 1, 5)})
+def test_which_envelopes_are_recognised_as_failed_again(envelope, known):
+    produced = Positions({("orders", 1, 5)})
     assert was_sent_by(envelope, "uid-1", produced) is known
 
 
 @pytest.mark.parametrize("keeps_headers", [True, False])
-async def test_over_the_share_verification_fails_the_replay(scene, monkeypatch, keeps_headers):
+async def test_verification_fails_the_replay_above_the_share(scene, monkeypatch, keeps_headers):
     consume_during_waits(monkeypatch, Application(scene, set(range(6)), keeps_headers))
     await scene.bury(*(letter(number) for number in range(10)))
     ending = await scene.replay(verify=VERIFY)
@@ -82,7 +82,7 @@ async def test_over_the_share_verification_fails_the_replay(scene, monkeypatch, 
     assert sum(progress.failed_again for progress in all_progress) == 6
 
 
-async def test_a_canary_that_fails_stops_by_itself(scene, monkeypatch):
+async def test_a_failing_canary_fails_the_replay(scene, monkeypatch):
     consume_during_waits(monkeypatch, Application(scene, {0}, keeps_headers=False))
     await scene.bury(*(letter(number) for number in range(10)))
     ending = await scene.replay(canary=CANARY)
@@ -94,7 +94,7 @@ async def test_a_canary_that_fails_stops_by_itself(scene, monkeypatch):
     assert await scene.numbers() == [0]
 
 
-async def test_canary_steps_are_letters_sent_in_all(scene, monkeypatch):
+async def test_canary_steps_count_the_letters_of_all_partitions(scene, monkeypatch):
     sent = []
 
     async def wait(self, seconds):
@@ -109,28 +109,28 @@ async def test_canary_steps_are_letters_sent_in_all(scene, monkeypatch):
     assert sorted(await scene.numbers()) == list(range(9))
 
 
-@pytest.mark.parametrize("abroad", [True, False])
-async def test_letters_that_fail_in_another_queue_are_found_in_its_dead_box(scene, monkeypatch, abroad):
-    other = await Scene(MemoryBroker(MemoryServer()) if abroad else scene.broker, "bills").build()
+@pytest.mark.parametrize("on_another_broker", [True, False])
+async def test_letters_that_fail_in_another_queue_are_found_in_its_dead_box(scene, monkeypatch, on_another_broker):
+    other = await Scene(MemoryBroker(MemoryServer()) if on_another_broker else scene.broker, "bills").build()
     application = Application(other, {1, 3}, keeps_headers=True, partition=0)
     consume_during_waits(monkeypatch, application)
-    await other.bury(letter(50, "bills"))  # one that died there before, and not of this Replay
+    await other.bury(letter(50, "bills"))  # it failed there before and was not sent by this Replay
     await scene.bury(*(letter(number) for number in range(4)))
     target = {"kind": "Queue", "box": "bills", "watched": [other.boxes.dead]}
-    told = scene.assignment(target=target, verify=VERIFY)
-    ending = await scene.run(told, sink=BrokerSink(other.broker, told.uid) if abroad else None)
+    assignment = scene.assignment(target=target, verify=VERIFY)
+    ending = await scene.run(assignment, sink=BrokerSink(other.broker, assignment.uid) if on_another_broker else None)
     assert ending.reason == "AllReplayed"
     all_progress = await scene.all_progress()
     assert sum(progress.failed_again for progress in all_progress) == 2
     assert await scene.open_letters() == []
     await scene.bury(*(letter(number) for number in (1, 3)))
-    told = scene.assignment("uid-2", target=target, canary=CANARY)
-    ending = await scene.run(told, sink=BrokerSink(other.broker, told.uid) if abroad else None)
+    assignment = scene.assignment("uid-2", target=target, canary=CANARY)
+    ending = await scene.run(assignment, sink=BrokerSink(other.broker, assignment.uid) if on_another_broker else None)
     assert (ending.code, ending.reason) == (exit_status.FAILED, "FailureShareExceeded")
     assert len(await scene.open_letters()) == 1
 
 
-async def test_letters_that_routes_lead_elsewhere_have_failed_again_too(scene, monkeypatch):
+async def test_letters_that_fail_into_the_box_of_a_route_are_counted(scene, monkeypatch):
     invalid = await Scene(scene.broker, "invalid").build()
     routed = Application(scene, {1, 3}, keeps_headers=True)
     routed.scene = replace(scene)
@@ -143,7 +143,7 @@ async def test_letters_that_routes_lead_elsewhere_have_failed_again_too(scene, m
     assert sum(progress.failed_again for progress in await scene.all_progress()) == 2
 
 
-async def test_nothing_is_waited_for_where_nothing_was_sent(scene, monkeypatch):
+async def test_a_replay_that_sent_nothing_does_not_wait(scene, monkeypatch):
     waits = []
 
     async def wait(self, seconds):
@@ -155,7 +155,7 @@ async def test_nothing_is_waited_for_where_nothing_was_sent(scene, monkeypatch):
     assert (ending.reason, waits) == ("NothingMatched", [])
 
 
-async def test_a_replay_stopped_in_a_canary_goes_on_where_it_was(scene, monkeypatch):
+async def test_a_replay_stopped_in_a_canary_continues_there(scene, monkeypatch):
     stop = asyncio.Event()
 
     async def halt(self, seconds):

@@ -1,4 +1,4 @@
-"""How a replay on the memory broker deals with what goes wrong, and how it ends."""
+"""Failures during a Replay on the memory broker, and how it ends."""
 
 import asyncio
 
@@ -12,7 +12,7 @@ from deadletter.workers import backoff, exit_status
 from tests.workers.replay_scene import adds_up, letter
 
 
-async def test_letters_over_the_loop_cap_or_without_origin_stay(scene):
+async def test_letters_with_too_many_replays_or_without_origin_stay(scene):
     nowhere = Message(b"key-3", b"{}", (("x-dlq-reason", b"broken"),))
     await scene.bury(letter(1, replays=3), letter(2), nowhere, letter(4, origin="gone"))
     await scene.replay()
@@ -23,7 +23,7 @@ async def test_letters_over_the_loop_cap_or_without_origin_stay(scene):
     assert adds_up([progress])
 
 
-async def test_a_missing_origin_may_end_the_replay(scene):
+async def test_a_missing_origin_fails_the_replay_if_the_spec_says_so(scene):
     await scene.bury(letter(1), letter(2, origin="gone"), letter(3))
     ending = await scene.replay(onMissingOrigin="Fail")
     assert (ending.code, ending.reason) == (exit_status.FAILED, "OriginUnknown")
@@ -37,7 +37,7 @@ async def test_a_missing_origin_may_end_the_replay(scene):
     assert await scene.numbers() == [1]
 
 
-async def test_a_letter_too_large_is_found_and_skipped(scene, server):
+async def test_a_letter_too_large_is_skipped(scene, server):
     letters = [letter(number) for number in range(40)]
     letters[17].value = b"x" * 2_000
     letters[31].value = b"x" * 2_000
@@ -50,7 +50,7 @@ async def test_a_letter_too_large_is_found_and_skipped(scene, server):
     assert await scene.numbers() == [number for number in range(40) if number not in (17, 31)]
 
 
-async def test_a_letter_too_large_may_end_the_replay(scene, server):
+async def test_a_letter_too_large_fails_the_replay_if_the_spec_says_so(scene, server):
     letters = [letter(number) for number in range(9)]
     letters[4].value = b"x" * 2_000
     await scene.bury(*letters)
@@ -61,7 +61,7 @@ async def test_a_letter_too_large_may_end_the_replay(scene, server):
     assert adds_up(await scene.all_progress())
 
 
-async def test_retention_that_ate_the_window_fails_the_replay_and_is_counted(scene, server):
+async def test_letters_of_the_window_deleted_by_retention_are_counted_and_fail_the_replay(scene, server):
     await scene.bury(*(letter(number) for number in range(6)))
     stop = asyncio.Event()
     assignment = scene.assignment(rate={"maxInFlight": 4})
@@ -80,12 +80,12 @@ async def test_retention_that_ate_the_window_fails_the_replay_and_is_counted(sce
     assert adds_up([progress])
 
 
-AWAY = BrokerUnreachable("nobody answers")
+BROKER_DOWN = BrokerUnreachable("no broker answers")
 
 
 @pytest.mark.parametrize("down", [True, False])
 async def test_a_broker_that_comes_back_is_waited_for(scene, server, monkeypatch, down):
-    """Away while a step is written, or before anything could be asked; longer than other faults are waited for."""
+    """The broker is away during a commit, or from the start, for longer than other errors are retried."""
     waits = []
 
     async def come_back(stop, seconds):
@@ -97,8 +97,8 @@ async def test_a_broker_that_comes_back_is_waited_for(scene, server, monkeypatch
     for module in ("run", "main"):
         monkeypatch.setattr(f"deadletter.workers.replay.{module}.wait_for_event", come_back)
     await scene.bury(letter(1))
-    server.down = AWAY if down else None
-    server.refuse["orders"] = AWAY
+    server.down = BROKER_DOWN if down else None
+    server.refuse["orders"] = BROKER_DOWN
     assert (await scene.replay()).code == exit_status.FINISHED
     assert await scene.numbers() == [1]
     assert max(waits) == backoff.MAX_DELAY_S
@@ -109,8 +109,8 @@ async def test_a_broker_that_stays_away_ends_the_pod_and_another_goes_on(scene, 
     monkeypatch.setattr(backoff, "INITIAL_DELAY_S", 0.001)
     monkeypatch.setattr(backoff, "MAX_OUTAGE_TRIES", 4)
     await scene.bury(letter(1))
-    server.down = AWAY if down else None
-    server.refuse["orders"] = AWAY
+    server.down = BROKER_DOWN if down else None
+    server.refuse["orders"] = BROKER_DOWN
     ending = await scene.replay()
     assert (ending.code, ending.reason) == (exit_status.TRY_AGAIN, "BrokerUnreachable")
     server.down = None
@@ -119,14 +119,14 @@ async def test_a_broker_that_stays_away_ends_the_pod_and_another_goes_on(scene, 
     assert await scene.numbers() == [1]
 
 
-async def test_one_that_waits_for_its_broker_can_be_stopped(scene, server):
-    server.down = AWAY
+async def test_a_replay_that_waits_for_its_broker_can_be_stopped(scene, server):
+    server.down = BROKER_DOWN
     stop = asyncio.Event()
     asyncio.get_running_loop().call_later(0.1, stop.set)
     assert (await scene.run(scene.assignment(), stop=stop)).code == exit_status.STOPPED
 
 
-async def test_a_second_settler_fences_the_first(scene):
+async def test_a_second_writer_fences_the_first(scene):
     await scene.bury(*(letter(number) for number in range(300)))
 
     async def steal(self, wanted):
@@ -140,16 +140,16 @@ async def test_a_second_settler_fences_the_first(scene):
     assert await scene.numbers() == []
 
 
-async def test_a_stop_leaves_whole_tallies_and_the_next_pod_goes_on(scene, monkeypatch):
+async def test_a_stop_saves_the_progress_and_the_next_pod_continues(scene, monkeypatch):
     monkeypatch.setattr("deadletter.workers.replay.partition.MAX_BATCH_LETTERS", 10)
     await scene.bury(*(letter(number) for number in range(100)))
     stop = asyncio.Event()
-    turns = []
+    batches = []
 
     class Stopping:
         async def send(self, results):
-            turns.append(len(results))
-            if len(turns) == 3:
+            batches.append(len(results))
+            if len(batches) == 3:
                 stop.set()
 
     ending = await scene.run(scene.assignment(), stop=stop, sink=Stopping())

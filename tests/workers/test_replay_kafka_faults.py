@@ -1,4 +1,4 @@
-"""What Kafka does to a replay under way: retention, missing and smaller targets, a broker that is bounced."""
+"""Faults of Kafka during a Replay: retention, missing and smaller targets, restarted brokers, corrupt batches."""
 
 import asyncio
 import signal
@@ -32,7 +32,7 @@ from tests.workers.replay_scene import Scene, adds_up, letter
 
 
 @asynccontextmanager
-async def stage(address: str):
+async def open_scene(address: str):
     scene = Scene(None, f"orders-{uuid.uuid4().hex[:8]}", {"kafka": {"bootstrapServers": [address]}})
     async with open_broker(scene.assignment().broker, lambda *_: b"", LOCAL_NETWORKS) as broker:
         scene.broker = broker
@@ -41,12 +41,12 @@ async def stage(address: str):
 
 @pytest.fixture
 async def scene(kafka):
-    async with stage(kafka) as scene:
+    async with open_scene(kafka) as scene:
         yield scene
 
 
-async def eat(scene: Scene, below: int) -> None:
-    """As retention does: everything below this offset is gone."""
+async def delete_below(scene: Scene, below: int) -> None:
+    """Delete everything below this offset, as retention does."""
     admin = AIOKafkaAdminClient(bootstrap_servers=scene.connection["kafka"]["bootstrapServers"])
     await admin.start()
     try:
@@ -62,8 +62,8 @@ def padded(number: int, scene: Scene) -> Message:
 
 
 @pytest.mark.parametrize("below", [2_900, 3_000])
-async def test_letters_eaten_before_their_turn_are_counted(scene, tmp_path, below):
-    """More than a consumer keeps in its hands, so that it comes upon what is gone while it runs."""
+async def test_letters_deleted_before_they_are_read_are_counted(scene, tmp_path, below):
+    """There are more letters than a reader has prefetched, so that it meets the gap while it runs."""
     for start in range(0, 3_000, 500):
         await scene.bury(*(padded(number, scene) for number in range(start, start + 500)))
     live = tmp_path / "live.json"
@@ -71,7 +71,7 @@ async def test_letters_eaten_before_their_turn_are_counted(scene, tmp_path, belo
     pod = ReplayPod(tmp_path, scene)
     process = await pod.start()
     await wait_for_arrivals(scene, 5, process)
-    await eat(scene, below)
+    await delete_below(scene, below)
     live.write_text('{"rate": {"perSecond": 1000000}}')
     assert await asyncio.wait_for(process.wait(), TIMEOUT_S) == exit_status.FAILED
     assert pod.termination_message["reason"] == "WindowExpired"
@@ -85,7 +85,7 @@ async def test_letters_eaten_before_their_turn_are_counted(scene, tmp_path, belo
     assert set(range(below, 3_000)) <= set(sent)
 
 
-async def test_a_target_that_is_missing_is_named_and_waited_for(scene, monkeypatch):
+async def test_a_missing_target_is_named_and_retried(scene, monkeypatch):
     monkeypatch.setattr(backoff, "INITIAL_DELAY_S", 0.01)
     await bury_numbers(scene, 6)
     box = f"{scene.name}-elsewhere"
@@ -101,7 +101,7 @@ async def test_a_target_that_is_missing_is_named_and_waited_for(scene, monkeypat
     assert [progress.replayed for progress in await scene.all_progress()] == [6]
 
 
-async def test_a_letter_too_large_for_its_target_is_skipped_or_ends_the_replay(scene):
+async def test_a_letter_too_large_for_its_target_is_skipped_or_fails_the_replay(scene):
     box = f"{scene.name}-small"
     await scene.broker.ensure(BoxSpec(box, 1, config={"max.message.bytes": "3000"}))
     await scene.bury(letter(0, scene.name), padded(1, scene), letter(2, scene.name))
@@ -116,7 +116,7 @@ async def test_a_letter_too_large_for_its_target_is_skipped_or_ends_the_replay(s
     assert [progress.skipped for progress in await scene.all_progress("uid-2")] == [{"TooLarge": 1}]
 
 
-async def test_letters_whose_origin_is_gone_stay_or_end_the_replay(scene):
+async def test_letters_whose_origin_is_missing_stay_or_fail_the_replay(scene):
     await scene.bury(letter(0, scene.name), letter(1, f"{scene.name}-gone"), letter(2, scene.name))
     ending = await scene.replay(onMissingOrigin="Fail")
     assert (ending.code, ending.reason) == (exit_status.FAILED, "OriginUnknown")
@@ -128,46 +128,46 @@ async def test_letters_whose_origin_is_gone_stay_or_end_the_replay(scene):
     assert [progress.skipped for progress in await scene.all_progress("uid-2")] == [{"NoOrigin": 1}]
 
 
-async def anyone(_hosts) -> None:
-    """Every address may be dialled."""
+async def allow_all(_hosts) -> None:
+    """Allow connections to every address."""
 
 
-class Stability:
-    """Tells whether a transaction is open in the origin: its last stable offset lies below its end."""
+class OpenTransactions:
+    """Shows whether a transaction is open in the origin: its last stable offset is below its end."""
 
     def __init__(self, scene: Scene) -> None:
-        self.line = KafkaClient(scene.connection["kafka"]["bootstrapServers"], dict, anyone)
+        self.client = KafkaClient(scene.connection["kafka"]["bootstrapServers"], dict, allow_all)
         self.name = scene.name
 
     async def is_open(self) -> bool:
-        wanted = {TopicPartition(self.name, p): LATEST for p in range(await self.line.partition_count(self.name))}
-        return await self.line.list_offsets(wanted, committed=True) != await self.line.list_offsets(wanted)
+        wanted = {TopicPartition(self.name, p): LATEST for p in range(await self.client.partition_count(self.name))}
+        return await self.client.list_offsets(wanted, committed=True) != await self.client.list_offsets(wanted)
 
 
-async def stop_in_a_transaction(process: asyncio.subprocess.Process, stability: Stability) -> None:
-    """Put the replayer to sleep while a transaction of its is open."""
+async def stop_in_a_transaction(process: asyncio.subprocess.Process, transactions: OpenTransactions) -> None:
+    """Suspend the replay worker while one of its transactions is open."""
     async with asyncio.timeout(TIMEOUT_S):
         while process.returncode is None:
             process.send_signal(signal.SIGSTOP)
-            if await stability.is_open():
+            if await transactions.is_open():
                 return
             process.send_signal(signal.SIGCONT)
             await asyncio.sleep(0.01)
 
 
 async def test_a_transaction_that_timed_out_loses_and_repeats_nothing(scene, tmp_path):
-    """The broker aborts what a sleeping pod left open; awake, the pod must not believe that it was committed."""
+    """The broker aborts the transaction of a suspended pod; resumed, the pod must not treat it as committed."""
     await bury_numbers(scene, 20_000)
-    pod, stability = ReplayPod(tmp_path, scene, rate={"maxInFlight": 200}), Stability(scene)
+    pod, transactions = ReplayPod(tmp_path, scene, rate={"maxInFlight": 200}), OpenTransactions(scene)
     process = await pod.start()
     try:
         await wait_for_arrivals(scene, 100, process)
-        await stop_in_a_transaction(process, stability)
+        await stop_in_a_transaction(process, transactions)
         async with asyncio.timeout(TIMEOUT_S):
-            while await stability.is_open():
+            while await transactions.is_open():
                 await asyncio.sleep(0.2)
     finally:
-        await stability.line.close()
+        await transactions.client.close()
         if process.returncode is None:
             process.send_signal(signal.SIGCONT)
     code = await asyncio.wait_for(process.wait(), TIMEOUT_S)
@@ -183,7 +183,7 @@ def of_partition(partition: int, number: int, scene: Scene) -> Message:
 
 
 async def test_an_origin_with_fewer_partitions_gets_its_letters_by_key(scene):
-    """Partitions 1 and 7 are known to the letters; the topic has 0 and 1 now."""
+    """The letters come from partitions 1 and 7; the topic has only 0 and 1 now."""
     await scene.bury(*(of_partition(1 if number < 4 else 7, number, scene) for number in range(8)))
     ending = await scene.replay()
     assert ending.reason == "AllReplayed"
@@ -196,27 +196,27 @@ async def test_an_origin_with_fewer_partitions_gets_its_letters_by_key(scene):
     assert [(progress.replayed, progress.skipped) for progress in await scene.all_progress()] == [(8, {})]
 
 
-def tries(folder: Path) -> int:
-    """How often the replayer began anew."""
+def retries(folder: Path) -> int:
+    """Return how often the replay worker retried."""
     return (folder / "log").read_text().count("retrying from the ledger")
 
 
 @pytest.mark.kill
 @pytest.mark.timeout(900)
-async def test_a_bounced_broker_loses_and_repeats_nothing(bed, tmp_path):
-    """Killed and started again on its own log, three times; once it is away longer than other faults are waited for."""
+async def test_a_restarted_broker_loses_and_repeats_nothing(bed, tmp_path):
+    """The broker is killed and restarted three times; once it is away for longer than other errors are retried."""
     part = beds.Part("bounced-replay-kafka", 2, kafka_part.start)
-    said = bed.part(part)
-    address, ports = said["address"], said["ports"]
-    async with stage(f"{address}:{ports[0]}") as scene:
+    started = bed.part(part)
+    address, ports = started["address"], started["ports"]
+    async with open_scene(f"{address}:{ports[0]}") as scene:
         await bury_numbers(scene, 20_000)
         process = await ReplayPod(tmp_path, scene, rate={"maxInFlight": 100}).start()
-        for share, most in ((10, 0), (40, 2 * backoff.MAX_TRIES), (70, 0)):
+        for share, min_retries in ((10, 0), (40, 2 * backoff.MAX_TRIES), (70, 0)):
             await wait_for_arrivals(scene, 20_000 * share // 100, process)
             processes.kill(processes.of_bed(bed.directory, part.name))
-            wanted = tries(tmp_path) + most
+            wanted = retries(tmp_path) + min_retries
             async with asyncio.timeout(4 * TIMEOUT_S):
-                while tries(tmp_path) < wanted:
+                while retries(tmp_path) < wanted:
                     await asyncio.sleep(0.2)
             await asyncio.to_thread(kafka_part.start, bed.directory, part.name, address, *ports)
             before = len(await scene.numbers())
@@ -231,7 +231,7 @@ async def test_a_bounced_broker_loses_and_repeats_nothing(bed, tmp_path):
 
 
 @pytest.mark.parametrize("change", SPOILERS, ids=lambda change: change.__name__)
-async def test_a_batch_that_nobody_can_decode_stops_the_replay_and_is_named(scene, bed, change):
+async def test_an_undecodable_batch_stops_the_replay_and_is_named(scene, bed, change):
     await scene.bury(*(letter(number, scene.name) for number in range(3)))
     poison = letter(3, scene.name)
     poison.value, poison.headers = b"poison", (*poison.headers, ("header-name", b"v"))
@@ -248,7 +248,7 @@ async def test_a_batch_that_nobody_can_decode_stops_the_replay_and_is_named(scen
     assert sorted(await scene.numbers()) == [0, 2, 4, 5]
 
 
-async def test_markers_of_transactions_are_not_asked_about(scene, kafka, monkeypatch):
+async def test_offsets_of_transaction_markers_cause_no_requests(scene, kafka, monkeypatch):
     producer = AIOKafkaProducer(bootstrap_servers=kafka, transactional_id=scene.name)
     await producer.start()
     for number in range(20):
@@ -256,13 +256,13 @@ async def test_markers_of_transactions_are_not_asked_about(scene, kafka, monkeyp
         async with producer.transaction():
             await producer.send_and_wait(scene.boxes.dead, one.value, one.key, headers=list(one.headers), partition=0)
     await producer.stop()
-    asked, window = [], scene.broker.window
+    calls, window = [], scene.broker.window
 
-    async def count(*words):
-        asked.append(words)
-        return await window(*words)
+    async def count(*args):
+        calls.append(args)
+        return await window(*args)
 
     monkeypatch.setattr(scene.broker, "window", count)
     assert (await scene.replay()).code == 0
-    assert len(asked) <= 3  # at the beginning, before the first letter, at the end
+    assert len(calls) <= 3  # at the beginning, before the first letter, at the end
     assert await scene.numbers() == list(range(20))

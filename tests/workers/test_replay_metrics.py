@@ -1,4 +1,4 @@
-"""What replayer and redriver show on /metrics, after real work on a real Kafka and a real Redis."""
+"""Metrics of replay and redrive workers after work on a real Kafka and a real Redis."""
 
 import urllib.request
 import uuid
@@ -26,10 +26,10 @@ async def scene(request):
         yield scene
 
 
-async def shown(registry) -> str:
+async def read_metrics(registry) -> str:
     async with serve_probes(ProbeHandlers(registry=registry), 0, "127.0.0.1") as port:
-        answer = await to_thread(urllib.request.urlopen, f"http://127.0.0.1:{port}/metrics", timeout=60)
-        return answer.read().decode()
+        response = await to_thread(urllib.request.urlopen, f"http://127.0.0.1:{port}/metrics", timeout=60)
+        return response.read().decode()
 
 
 async def test_a_replay_counts_its_letters_by_result(scene):
@@ -37,34 +37,34 @@ async def test_a_replay_counts_its_letters_by_result(scene):
     told = told.model_copy(update={"queue": scene.name})
     await scene.run(told)
     await scene.run(told)
-    text = await shown(metrics.REPLAY_REGISTRY)
+    text = await read_metrics(metrics.REPLAY_REGISTRY)
     where = f'namespace="test",queue="{scene.name}",replay="replay"'
     assert f'dlq_replay_letters_total{{{where},result="replayed"}} 4.0' in text
     assert f'dlq_replay_letters_total{{{where},result="skipped"}} 2.0' in text
     assert "process_resident_memory_bytes" in text
 
 
-async def test_letters_that_went_back_as_often_as_they_may_are_shown_until_they_are_settled(scene):
+async def test_exhausted_letters_are_shown_until_they_are_settled(scene):
     stage = RedriveStage(scene, queue=scene.name, policy={"maxAttempts": 1})
     exhausted = f'dlq_redrive_exhausted{{namespace="test",queue="{scene.name}"}}'
     assert await stage.run_after(60) == 0
-    assert f"{exhausted} 6.0" in await shown(REGISTRY)
+    assert f"{exhausted} 6.0" in await read_metrics(REGISTRY)
     await scene.replay(action="Discard", select={"limit": 2})
     await stage.run_after(60)
-    assert f"{exhausted} 4.0" in await shown(REGISTRY)
+    assert f"{exhausted} 4.0" in await read_metrics(REGISTRY)
 
 
-async def test_a_redriver_counts_rounds_and_says_why_it_waits(scene):
+async def test_a_redriver_counts_rounds_and_shows_why_it_is_paused(scene):
     stage = RedriveStage(scene, queue=scene.name)
     stage.gate = "Suspended"
     await stage.run_after(60)
     where = f'namespace="test",queue="{scene.name}"'
     paused = f'dlq_redrive_paused{{{where},reason="Suspended"}}'
-    text = await shown(REGISTRY)
+    text = await read_metrics(REGISTRY)
     assert f"{paused} 1.0" in text
     assert f"dlq_redrive_waiting{{{where}}} 6.0" in text
     stage.gate = ""
     assert await stage.run_after(60) == 6
-    text = await shown(REGISTRY)
+    text = await read_metrics(REGISTRY)
     assert f"{paused} 0.0" in text
     assert f'dlq_redrive_letters_total{{{where},round="1"}} 6.0' in text

@@ -1,4 +1,4 @@
-"""An adopted box that is only observed: a Kafka user who may read and describe it, and nothing else."""
+"""An adopted box that is only observed: a Kafka user with no rights but to read and describe it."""
 
 import asyncio
 import json
@@ -36,9 +36,9 @@ async def allow(secured: Secured, topic: str, *rights: int) -> None:
     await admin.start()
     try:
         for right in rights:
-            wish = CreateAclsRequest(TOPIC, topic, LITERAL, "User:guest", "*", right, ALLOW)
-            answer = await admin._send_request(wish)
-            assert [code for code, _ in answer.creation_responses] == [0]
+            request = CreateAclsRequest(TOPIC, topic, LITERAL, "User:guest", "*", right, ALLOW)
+            response = await admin._send_request(request)
+            assert [code for code, _ in response.creation_responses] == [0]
     finally:
         await admin.close()
 
@@ -56,8 +56,8 @@ def write_secrets(secured: Secured, folder) -> None:
         (folder / name).write_text(content)
 
 
-async def readable(guest: Broker, box: str) -> None:
-    """Rights take a moment to reach the broker."""
+async def wait_until_readable(guest: Broker, box: str) -> None:
+    """Wait until the new rights have reached the broker."""
     async with asyncio.timeout(TIMEOUT_S):
         while True:
             try:
@@ -70,7 +70,7 @@ async def readable(guest: Broker, box: str) -> None:
 
 @pytest.fixture
 async def scene(secured, tmp_path):
-    """Letters written by an application; `scene.broker` is the guest's."""
+    """A scene whose letters an application wrote; `scene.broker` is the connection of the restricted user."""
     scene = Scene(None, fresh_name("observed"), {"kafka": {"bootstrapServers": [secured.plain]}})
     async with AsyncExitStack() as stack:
         owner = open_broker(scene.assignment().broker, lambda *_: b"", LOCAL_NETWORKS)
@@ -82,11 +82,11 @@ async def scene(secured, tmp_path):
         scene.connection, scene.owner = connection(secured), scene.broker
         guest = open_broker(scene.assignment().broker, mounted_secrets(tmp_path), LOCAL_NETWORKS)
         scene.broker = await stack.enter_async_context(guest)
-        await readable(scene.broker, scene.boxes.dead)
+        await wait_until_readable(scene.broker, scene.boxes.dead)
         yield scene
 
 
-async def sent(scene: Scene) -> list[int]:
+async def sent_offsets(scene: Scene) -> list[int]:
     spans = await scene.owner.window(scene.name)
     return [taken.place.offset async for batch in scene.owner.read(scene.name, spans) for taken in batch]
 
@@ -104,28 +104,33 @@ async def test_depth_age_and_groups_need_no_right_to_write(scene):
     assert [(group.error_type, group.letters) for group in reading.groups] == [("Timeout", 12)]
 
 
-async def test_a_preview_answers_by_its_last_word_and_writes_nothing(scene, tmp_path, monkeypatch):
+async def test_a_preview_reports_in_its_termination_message_and_writes_nothing(scene, tmp_path, monkeypatch):
     monkeypatch.setenv("DLQ_SECRETS_DIR", str(tmp_path))
     before = await scene.owner.window(scene.boxes.dead)
     pod = ReplayPod(tmp_path, scene, observe=True, mode="DryRun", select={"where": "payload.n % 3 == 0"})
     assert await pod.run_to_end() == exit_status.FINISHED, (tmp_path / "log").read_text()[-2_000:]
-    word = pod.termination_message
-    assert (word["reason"], word["scanned"], word["matched"], word["replayed"]) == ("DryRunFinished", 12, 4, 0)
-    assert (word["targets"], sum(word["groups"].values())) == ({scene.name: 4}, 4)
-    assert word["samples"] == [f"0-{n}" for n in (0, 3, 6, 9)]
+    message = pod.termination_message
+    assert (message["reason"], message["scanned"], message["matched"], message["replayed"]) == (
+        "DryRunFinished",
+        12,
+        4,
+        0,
+    )
+    assert (message["targets"], sum(message["groups"].values())) == ({scene.name: 4}, 4)
+    assert message["samples"] == [f"0-{n}" for n in (0, 3, 6, 9)]
     assert await scene.owner.window(scene.boxes.dead) == before
-    assert await sent(scene) == []
+    assert await sent_offsets(scene) == []
     assert set(await scene.owner.describe([scene.boxes.dead, scene.boxes.ledger])) == {scene.boxes.dead}
 
 
-async def test_an_apply_of_such_a_user_changes_nothing_and_says_why(scene, monkeypatch):
+async def test_a_replay_of_such_a_user_changes_nothing_and_names_the_reason(scene, monkeypatch):
     monkeypatch.setattr(backoff, "INITIAL_DELAY_S", 0.01)
     ending = await scene.replay()
     assert (ending.code, ending.reason) == (exit_status.TRY_AGAIN, "NotAuthorised")
-    assert await sent(scene) == []
+    assert await sent_offsets(scene) == []
 
 
-async def test_retention_is_known_to_who_may_read_configs(scene, secured):
+async def test_retention_is_known_if_the_user_may_read_configs(scene, secured):
     dead = scene.boxes.dead
     assert (await scene.broker.describe([dead]))[dead].retention_ms is None
     await allow(secured, dead, DESCRIBE_CONFIGS)
@@ -144,7 +149,7 @@ async def test_its_letters_are_listed(scene, tmp_path, capsys):
         (tmp_path / kind).write_text(json.dumps({"kind": kind, "spec": spec}))
     files = ("--connection", tmp_path / "BrokerConnection", "--queue", tmp_path / "DeadLetterQueue")
     words = ("list", *files, "--secrets", tmp_path, "-o", "json")
-    code = await asyncio.to_thread(letters.main, [str(word) for word in words])
+    code = await asyncio.to_thread(letters.main, [str(message) for message in words])
     shown = capsys.readouterr()
     assert code == 0, shown.err
     assert [row["id"] for row in json.loads(shown.out)] == [f"0-{n}" for n in range(12)]

@@ -1,4 +1,4 @@
-"""The same replays on a real Kafka and a real Redis: whole, killed, fenced, previewed, restored, across brokers."""
+"""Replays on a real Kafka and a real Redis: whole, killed, fenced, previewed, restored, across brokers."""
 
 import asyncio
 import signal
@@ -29,7 +29,7 @@ from tests.workers.replay_scene import Application, Scene, adds_up, consume_duri
 __all__ = ["kind", "scene", "stack"]  # fixtures
 
 
-async def test_a_whole_replay_arrives_once_in_order_with_an_exact_tally(scene):
+async def test_a_whole_replay_arrives_once_in_order_with_exact_progress(scene):
     await bury_numbers(scene, 1_200)
     ending = await scene.replay()
     assert (ending.code, ending.reason) == (exit_status.FINISHED, "AllReplayed")
@@ -39,7 +39,7 @@ async def test_a_whole_replay_arrives_once_in_order_with_an_exact_tally(scene):
     assert await scene.open_letters() == []
 
 
-async def test_a_preview_is_taken_exactly_and_its_letters_accounted_for(scene):
+async def test_a_replay_of_a_preview_takes_exactly_its_letters_and_reports_each(scene):
     await bury_numbers(scene, 40)
     await scene.replay("dry", mode="DryRun", select={"where": "payload.n % 4 == 0"})
     (dry,) = await scene.all_progress("dry")
@@ -79,7 +79,7 @@ async def test_letters_that_fail_again_are_counted_exactly(scene, monkeypatch, k
     assert sorted(await scene.open_letters()) == [1, 4]
 
 
-async def test_a_canary_that_fails_stops_by_itself(scene, monkeypatch):
+async def test_a_failing_canary_fails_the_replay(scene, monkeypatch):
     consume_during_waits(monkeypatch, Application(scene, set(range(9)), keeps_headers=False, partition=0))
     await bury_numbers(scene, 9)
     ending = await scene.replay(canary={"steps": [2], "wait": "1ms", "maxFailureShare": 10})
@@ -105,15 +105,15 @@ async def test_to_the_retry_box_letters_are_parked_due_now(scene):
     await bury_numbers(scene, 5)
     ending = await scene.replay(target={"kind": "Retry"})
     assert ending.reason == "AllReplayed"
-    watched = MonitoredBox(scene.boxes.dead, scene.boxes.ledger, scene.boxes.retry)
-    registers = scene.broker.monitor()
+    monitored = MonitoredBox(scene.boxes.dead, scene.boxes.ledger, scene.boxes.retry)
+    monitor = scene.broker.monitor()
     async with asyncio.timeout(TIMEOUT_S):
-        reading = None
-        while reading is None or not reading.caught_up:
-            reading = (await registers.sweep([watched], now_ms()))[scene.boxes.dead]
-    await registers.close()
-    assert (reading.depth, reading.parked) == (0, 5)
-    assert [progress.replayed for progress in reading.progress["uid-1"]] == [5]
+        stats = None
+        while stats is None or not stats.caught_up:
+            stats = (await monitor.sweep([monitored], now_ms()))[scene.boxes.dead]
+    await monitor.close()
+    assert (stats.depth, stats.parked) == (0, 5)
+    assert [progress.replayed for progress in stats.progress["uid-1"]] == [5]
 
 
 async def kill_run(scene: Scene, folder: Path, letters: int, at: list[int]) -> None:
@@ -141,7 +141,7 @@ async def test_a_replayer_killed_at_every_tenth_loses_and_repeats_nothing(scene,
     await assert_all_replayed_once(scene, 100_000)
 
 
-async def test_a_stopped_replayer_ends_its_step_and_the_next_goes_on(scene, tmp_path):
+async def test_a_stopped_replayer_commits_its_batch_and_the_next_continues(scene, tmp_path):
     await bury_numbers(scene, 600)
     (tmp_path / "live.json").write_text('{"rate": {"perSecond": 50}}')
     pod = ReplayPod(tmp_path, scene)
@@ -157,7 +157,7 @@ async def test_a_stopped_replayer_ends_its_step_and_the_next_goes_on(scene, tmp_
     await assert_all_replayed_once(scene, 600)
 
 
-async def test_what_a_deleted_replay_had_not_sent_is_there_for_the_next(scene, tmp_path):
+async def test_the_next_replay_sends_what_a_deleted_one_had_not_sent(scene, tmp_path):
     await bury_numbers(scene, 600)
     (tmp_path / "live.json").write_text('{"rate": {"perSecond": 50}}')
     process = await ReplayPod(tmp_path, scene).start()
@@ -172,7 +172,7 @@ async def test_what_a_deleted_replay_had_not_sent_is_there_for_the_next(scene, t
     assert [progress.replayed for progress in await scene.all_progress("uid-2")] == [600 - sent]
 
 
-async def test_a_rate_changes_while_it_runs(scene, tmp_path):
+async def test_a_changed_rate_applies_while_it_runs(scene, tmp_path):
     await bury_numbers(scene, 2_000)
     live = tmp_path / "live.json"
     live.write_text('{"rate": {"perSecond": 1}}')
@@ -190,12 +190,12 @@ async def test_a_zombie_is_fenced(scene, tmp_path):
     slow.mkdir()
     fast.mkdir()
     (slow / "live.json").write_text('{"rate": {"perSecond": 20}}')
-    zombie, heir = ReplayPod(slow, scene), ReplayPod(fast, scene)
+    zombie, successor = ReplayPod(slow, scene), ReplayPod(fast, scene)
     process = await zombie.start()
     await wait_for_arrivals(scene, 5, process)
     process.send_signal(signal.SIGSTOP)
     try:
-        assert await heir.run_to_end() == 0
+        assert await successor.run_to_end() == 0
     finally:
         process.send_signal(signal.SIGCONT)
     assert await asyncio.wait_for(process.wait(), TIMEOUT_S) == exit_status.FENCED
@@ -217,27 +217,25 @@ async def test_letters_cross_from_one_broker_to_the_other(here, there, request, 
     assert known.id is not None
 
 
-class Torn(BrokerSink):
-    """The first time, what it brought arrived and nobody hears of it."""
+class LostResponseSink(BrokerSink):
+    """A sink whose first batch arrives while the response is lost."""
 
-    tears = 1
+    losses = 1
 
     async def send(self, results):
         await super().send(results)
-        self.tears -= 1
-        if self.tears == 0:
-            raise BrokerUnreachable("the answer was lost")
+        self.losses -= 1
+        if self.losses == 0:
+            raise BrokerUnreachable("the response was lost")
 
 
 @pytest.mark.parametrize(("here", "there"), [("kafka", "redis"), ("redis", "kafka")])
-async def test_what_crossed_before_it_was_settled_crosses_again_under_the_same_id(
-    here, there, request, stack, monkeypatch
-):
+async def test_letters_sent_but_not_settled_are_sent_again_with_the_same_id(here, there, request, stack, monkeypatch):
     monkeypatch.setattr(backoff, "INITIAL_DELAY_S", 0.01)
     near, far = await build_scene(here, request, stack), await build_scene(there, request, stack)
     await bury_numbers(near, 5)
-    told = near.assignment(target={"kind": "Queue", "box": far.name})
-    ending = await near.run(told, sink=Torn(far.broker, told.uid))
+    assignment = near.assignment(target={"kind": "Queue", "box": far.name})
+    ending = await near.run(assignment, sink=LostResponseSink(far.broker, assignment.uid))
     assert ending.reason == "AllReplayed"
     ids = [read_headers(dict(message.headers)).id for message in await far.messages()]
     assert sorted(ids) == sorted([*set(ids)] * (1 if there == "redis" else 2))
@@ -245,12 +243,12 @@ async def test_what_crossed_before_it_was_settled_crosses_again_under_the_same_i
     assert [(progress.matched, progress.replayed) for progress in await near.all_progress()] == [(5, 5)]
 
 
-async def test_letters_at_the_places_of_earlier_ones_cross_too(request, stack):
-    """As in a topic that was made again, or in one of the same name on a third broker."""
+async def test_letters_at_the_offsets_of_earlier_ones_cross_too(request, stack):
+    """As in a topic that was deleted and created again, or in one of the same name on a third broker."""
     near, far = await build_scene("kafka", request, stack), await build_scene("redis", request, stack)
     await bury_numbers(near, 3)
     for uid in ("uid-1", "uid-2"):
-        told = near.assignment(uid, target={"kind": "Queue", "box": far.name})
-        assert (await near.run(told, sink=BrokerSink(far.broker, uid))).reason == "AllReplayed"
+        assignment = near.assignment(uid, target={"kind": "Queue", "box": far.name})
+        assert (await near.run(assignment, sink=BrokerSink(far.broker, uid))).reason == "AllReplayed"
         await near.broker.reset_ledger(near.boxes.dead, near.boxes.ledger)
     assert await far.numbers() == [0, 1, 2, 0, 1, 2]

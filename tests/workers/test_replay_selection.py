@@ -1,4 +1,4 @@
-"""Which letters a replay on the memory broker takes: by selection, by name, by a preview."""
+"""Which letters a Replay on the memory broker takes: by selection, by id, by a preview."""
 
 import asyncio
 
@@ -33,7 +33,7 @@ async def test_a_selection_takes_exactly_its_letters(scene, select, taken):
     assert adds_up(await scene.all_progress())
 
 
-async def test_a_limit_goes_through_partitions_in_their_order(server):
+async def test_a_limit_takes_partitions_in_order(server):
     scene = await Scene(MemoryBroker(server), partitions=3).build()
     for partition in range(3):
         await scene.bury(*(letter(10 * partition + number) for number in range(4)), partition=partition)
@@ -51,7 +51,7 @@ async def test_an_expression_that_fails_selects_nothing_and_is_counted(scene):
     assert await scene.open_letters() == [1]
 
 
-async def test_a_preview_publishes_nothing_and_its_selection_is_taken_exactly(scene):
+async def test_a_preview_publishes_nothing_and_a_replay_takes_exactly_its_letters(scene):
     await scene.bury(*(letter(number) for number in range(6)))
     ending = await scene.replay("dry", mode="DryRun", select={"where": "payload.n % 2 == 0"})
     (progress,) = await scene.all_progress("dry")
@@ -64,7 +64,7 @@ async def test_a_preview_publishes_nothing_and_its_selection_is_taken_exactly(sc
     assert await scene.numbers() == [0, 2, 4]
 
 
-async def test_a_preview_that_is_gone_is_not_replaced_by_anything_else(scene):
+async def test_a_replay_of_a_deleted_preview_takes_nothing(scene):
     await scene.bury(letter(0), letter(1))
     await scene.replay("dry", mode="DryRun", select={"limit": 1})
     await scene.replay("nothing", mode="DryRun", select={"where": "false"})
@@ -75,7 +75,7 @@ async def test_a_preview_that_is_gone_is_not_replaced_by_anything_else(scene):
     assert await scene.open_letters() == [0, 1]
 
 
-async def test_what_a_preview_named_is_accounted_for(scene, server):
+async def test_every_letter_of_a_preview_is_reported(scene, server):
     await scene.bury(*(letter(number) for number in range(4)))
     await scene.replay("dry", mode="DryRun")
     await scene.replay("first", select={"ids": ["0-2"]})
@@ -88,7 +88,7 @@ async def test_what_a_preview_named_is_accounted_for(scene, server):
     assert adds_up([progress])
 
 
-async def test_ids_that_are_nowhere_count_as_expired(scene):
+async def test_ids_that_do_not_exist_count_as_expired(scene):
     await scene.bury(letter(0))
     await scene.replay(select={"ids": ["0-0", "0-99", "7-1"]})
     (progress,) = await scene.all_progress()
@@ -96,7 +96,7 @@ async def test_ids_that_are_nowhere_count_as_expired(scene):
     assert progress.samples == ("0-0",)
 
 
-async def test_an_observed_queue_answers_by_its_last_word_and_writes_nothing(scene, server):
+async def test_a_preview_of_an_observed_queue_writes_nothing(scene, server):
     await scene.bury(*(letter(number) for number in range(5)))
     ending = await scene.replay(mode="DryRun", observe=True, select={"where": "payload.n < 3"})
     assert (ending.code, ending.reason, ending.counts["matched"]) == (0, "DryRunFinished", 3)
@@ -104,12 +104,12 @@ async def test_an_observed_queue_answers_by_its_last_word_and_writes_nothing(sce
     assert not server.ledgers["orders.dlq.ledger"].progress
 
 
-async def test_a_bad_expression_is_a_humans_matter(scene):
+async def test_an_invalid_expression_needs_intervention(scene):
     ending = await scene.replay(select={"where": "nonsense =="})
     assert (ending.code, ending.reason) == (exit_status.NEEDS_INTERVENTION, "InvalidSpec")
 
 
-async def test_groups_are_counted_by_cause(scene):
+async def test_letters_are_counted_by_failure_group(scene):
     other = Failure("Refused", "card 12 is blocked", Category.Validation)
     await scene.bury(letter(1), letter(2), letter(3, failure=other))
     await scene.replay("dry", mode="DryRun")
@@ -120,7 +120,7 @@ async def test_groups_are_counted_by_cause(scene):
     assert await scene.numbers() == [3]
 
 
-async def test_a_limit_takes_the_same_letters_whenever_it_was_interrupted(server, monkeypatch):
+async def test_a_limit_takes_the_same_letters_wherever_it_is_interrupted(server, monkeypatch):
     monkeypatch.setattr("deadletter.workers.replay.partition.MAX_BATCH_LETTERS", 1)
     scene = await Scene(MemoryBroker(server), partitions=3).build()
     for partition in range(3):
@@ -133,11 +133,11 @@ async def test_a_limit_takes_the_same_letters_whenever_it_was_interrupted(server
             if len(arrived) % 2 == 0:
                 stop.set()
 
-    told = scene.assignment(select={"limit": 6}, target={"kind": "Queue", "box": "orders"})
+    assignment = scene.assignment(select={"limit": 6}, target={"kind": "Queue", "box": "orders"})
     code = exit_status.STOPPED
     while code == exit_status.STOPPED:
         stop = asyncio.Event()
-        code = (await scene.run(told, stop=stop, sink=Interrupted())).code
+        code = (await scene.run(assignment, stop=stop, sink=Interrupted())).code
     assert code == exit_status.FINISHED
     assert arrived == [0, 1, 2, 3, 10, 11]
     assert sum(progress.matched for progress in await scene.all_progress()) == 6

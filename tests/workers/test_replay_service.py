@@ -12,7 +12,7 @@ from deadletter.workers import exit_status
 from deadletter.workers.replay import sinks
 from deadletter.workers.replay.main import open_sink
 from tests.workers.couriers import no_secret
-from tests.workers.rawservers import server_tls
+from tests.workers.raw_servers import server_tls
 from tests.workers.replay_scene import Scene, adds_up, letter
 
 LOCAL = ("127.0.0.0/8", "::1/128")

@@ -1,4 +1,4 @@
-"""A producer forges headers of ours in messages whose letters another framework wrote."""
+"""A producer spoofs our headers in messages whose letters another framework wrote."""
 
 from deadletter.brokers.memory import MemoryServer
 from deadletter.core.boxes import BoxSpec
@@ -13,10 +13,10 @@ SPRING = (
 )
 
 
-async def test_a_forged_header_of_ours_has_no_effect_where_the_dialect_is_given(server: MemoryServer, scene: Scene):
+async def test_a_spoofed_header_has_no_effect_if_the_dialect_is_set(server: MemoryServer, scene: Scene):
     server.create_box(BoxSpec("payments.commands", 1))
-    forged = ("dlq-origin-topic", b"payments.commands")
-    server.seed(scene.boxes.dead, [Message(b"key-1", b"pay", (forged, *SPRING), 0)], 0)
+    spoofed = ("dlq-origin-topic", b"payments.commands")
+    server.seed(scene.boxes.dead, [Message(b"key-1", b"pay", (spoofed, *SPRING), 0)], 0)
     await scene.run(scene.assignment().model_copy(update={"dialect": "spring-dlt"}))
     assert await scene.messages("payments.commands") == []
     assert await scene.numbers("orders") == [1]

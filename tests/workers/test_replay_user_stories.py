@@ -1,4 +1,4 @@
-"""What five teams wrote down before us, each as a test by its name."""
+"""Requirements of teams that ran their own replay tools, one test for each."""
 
 import json
 
@@ -8,7 +8,7 @@ from tests.workers.replay_scene import letter
 
 
 def envelope(number: int, error: str, source: str = "orders") -> Message:
-    """A letter whose envelope lies in its JSON value."""
+    """Return a letter whose envelope is in its JSON value."""
     value = {
         "message_id": f"m-{number}",
         "body": {"n": number},
@@ -22,7 +22,7 @@ def envelope(number: int, error: str, source: str = "orders") -> Message:
     return Message(b"key-%d" % number, json.dumps(value).encode(), (), 1_700_000_000_000)
 
 
-async def test_seed_000_a_document_is_replayed_to_its_nodes_input_topic(scene):
+async def test_a_document_is_replayed_to_the_input_topic_of_its_node(scene):
     await scene.broker.ensure(BoxSpec("prod.node-7", partitions=1))
     await scene.bury(letter(1, origin="prod.node-7"), letter(2))
     await scene.replay(select={"where": 'origin.topic == "prod.node-7"'})
@@ -30,7 +30,7 @@ async def test_seed_000_a_document_is_replayed_to_its_nodes_input_topic(scene):
     assert await scene.open_letters() == [2]
 
 
-async def test_seed_001_retry_archive_clear_and_statistics(scene):
+async def test_retry_archive_clear_and_statistics(scene):
     broken = Failure("PermissionDenied", "no right", Category.Permission)
     await scene.bury(letter(0), letter(1), letter(2, failure=broken), letter(3, failure=broken))
     await scene.replay("statistics", mode="DryRun")
@@ -49,7 +49,7 @@ async def test_seed_001_retry_archive_clear_and_statistics(scene):
     assert await scene.open_letters() == []
 
 
-async def test_seed_003_a_source_id_is_kept_and_a_letter_is_moved_once(scene):
+async def test_the_source_id_is_kept_and_a_letter_is_sent_once(scene):
     await scene.bury(letter(5))
     await scene.replay("first")
     again = await scene.replay("second")
@@ -58,7 +58,7 @@ async def test_seed_003_a_source_id_is_kept_and_a_letter_is_moved_once(scene):
     assert again.reason == "NothingMatched"
 
 
-async def test_seed_004_replay_by_predicate_sends_each_letter_once(scene):
+async def test_a_replay_by_predicate_sends_each_letter_once(scene):
     await scene.bury(*(letter(n, failure=Failure("TimeoutError", "slow", Category.Network)) for n in range(3)))
     await scene.bury(letter(3, failure=Failure("ValueError", "bad", Category.Validation)))
     for uid in ("once", "twice"):
@@ -67,7 +67,7 @@ async def test_seed_004_replay_by_predicate_sends_each_letter_once(scene):
     assert await scene.open_letters() == [3]
 
 
-async def test_seed_004_a_letter_with_its_envelope_in_the_value_is_previewed_by_its_error(scene):
+async def test_a_letter_with_its_envelope_in_the_value_is_selected_by_its_error(scene):
     await scene.bury(envelope(1, "TimeoutError"), envelope(2, "KeyError"))
     assignment = scene.assignment("dry", mode="DryRun", select={"where": 'error.type == "TimeoutError"'})
     await scene.run(assignment.model_copy(update={"read_values": True}))
