@@ -1,4 +1,4 @@
-"""Which boxes a queue owns, as a table, and the words of a conflict."""
+"""Which boxes a queue owns, and the message of a conflict."""
 
 from typing import Any
 
@@ -60,9 +60,9 @@ FOUND = (box(DEAD, "id-1", True), box(RETRY, "id-2", True), box(LEDGER, "id-3", 
         pytest.param(owner(box(DEAD, "", True)), {DEAD: ""}, (box(DEAD, "", True), *INTENT[1:]), id="no ids"),
     ],
 )
-def test_what_a_queue_owns(queue: Any, ids: dict[str, str], records: tuple[OwnedBox, ...]) -> None:
-    judged = judge_ownership(queue, False, ids)
-    assert (judged.records, judged.conflicts) == (records, ())
+def test_owned_boxes_are_recorded(queue: Any, ids: dict[str, str], records: tuple[OwnedBox, ...]) -> None:
+    ownership = judge_ownership(queue, False, ids)
+    assert (ownership.records, ownership.conflicts) == (records, ())
 
 
 @pytest.mark.parametrize(
@@ -78,9 +78,9 @@ def test_what_a_queue_owns(queue: Any, ids: dict[str, str], records: tuple[Owned
         pytest.param(owner(annotations={TAKE_OVER_ANNOTATION: RETRY}), ALL, tuple(ALL), (), id="another is named"),
     ],
 )
-def test_what_stands_in_the_way(queue: Any, ids: dict[str, str], foreign: Any, replaced: Any) -> None:
-    judged = judge_ownership(queue, False, ids)
-    assert (judged.foreign, judged.replaced) == (foreign, replaced)
+def test_boxes_of_others_are_conflicts(queue: Any, ids: dict[str, str], foreign: Any, replaced: Any) -> None:
+    ownership = judge_ownership(queue, False, ids)
+    assert (ownership.foreign, ownership.replaced) == (foreign, replaced)
 
 
 def test_an_adopted_queue_owns_nothing() -> None:
@@ -88,17 +88,17 @@ def test_an_adopted_queue_owns_nothing() -> None:
     assert judge_ownership(adopted, False, {"orders.dead": "id-1"}).records == ()
 
 
-def test_a_conflict_names_the_box_and_the_ways_out_of_this_queue() -> None:
+def test_a_conflict_names_the_box_and_the_remedies() -> None:
     one = plain_queue()
-    said = conflict_finding(one, False, judge_ownership(one, False, {"orders.dead": "id-1"}))
-    assert (said.reason, said.is_transient) == (Reason.BoxConflict, False)
-    for words in (
+    finding = conflict_finding(one, False, judge_ownership(one, False, {"orders.dead": "id-1"}))
+    assert (finding.reason, finding.is_transient) == (Reason.BoxConflict, False)
+    for part in (
         "orders.dead:",
         "dead.name",
         "dead.adopt: true",
         f"annotate dlq/orders '{TAKE_OVER_ANNOTATION}=orders.dead'",
     ):
-        assert words in said.message
+        assert part in finding.message
     ledger = conflict_finding(one, False, judge_ownership(one, False, {"orders.dead.ledger": ""}))
     assert "dead.adopt" not in ledger.message
     made = owner()
@@ -109,7 +109,7 @@ def test_a_conflict_names_the_box_and_the_ways_out_of_this_queue() -> None:
     assert f"'{TAKE_OVER_ANNOTATION}={DEAD}'" in text
 
 
-def test_what_is_deleted_with_the_queue() -> None:
+def test_boxes_found_are_deleted_only_after_a_confirmation() -> None:
     def drop(queue: Any, ids: dict[str, str]) -> Any:
         return boxes_to_delete(queue, judge_ownership(queue, False, ids), ids)
 
@@ -126,7 +126,7 @@ def test_what_is_deleted_with_the_queue() -> None:
     assert drop(owner(*FOUND), {}) == (DEAD, RETRY, LEDGER), "nothing is there to confirm"
 
 
-def test_ids_alone_need_no_write_of_their_own() -> None:
+def test_new_ids_alone_are_not_written_at_once() -> None:
     assert only_ids_differ(INTENT, OURS, ALL)
     assert only_ids_differ(OURS, OURS, ALL)
     assert not only_ids_differ((), INTENT, {})
@@ -134,7 +134,7 @@ def test_ids_alone_need_no_write_of_their_own() -> None:
     assert not only_ids_differ(OURS, (*OURS[:2], box(LEDGER, "id-9", True)), ALL)
 
 
-def test_what_the_broker_refused_to_create_is_found_if_it_exists_later() -> None:
+def test_a_box_that_the_broker_refused_and_that_exists_later_is_found() -> None:
     refused = (box(DEAD, "id-1"), box(RETRY, found=True), box(LEDGER))
     assert records_after(INTENT, {}, {DEAD: "id-1"}, {RETRY}) == refused
     assert judge_ownership(owner(*refused), False, {DEAD: "id-1"}).records == refused, "nothing to write at a retry"
@@ -144,7 +144,7 @@ def test_what_the_broker_refused_to_create_is_found_if_it_exists_later() -> None
     assert boxes_to_delete(owner(*refused), judge_ownership(owner(*refused), False, {}), {}) == (DEAD, RETRY, LEDGER)
 
 
-def test_an_intent_that_others_were_faster_than_is_withdrawn() -> None:
+def test_a_record_is_withdrawn_if_others_created_the_box_first() -> None:
     assert new_intents((), INTENT) == {DEAD, RETRY, LEDGER}
     assert new_intents(INTENT, INTENT) == set(), "created by us perhaps, just before a crash"
     assert new_intents(FOUND, (*FOUND[:1], box(RETRY), FOUND[2])) == {RETRY}
@@ -152,7 +152,7 @@ def test_an_intent_that_others_were_faster_than_is_withdrawn() -> None:
     assert without_intents(FOUND, INTENT, {DEAD}) == (FOUND[0], *INTENT[1:]), "the broker had not shown it"
 
 
-def test_records_stay_in_the_status_whatever_else_is_wrong() -> None:
+def test_records_stay_in_the_status_whatever_problem_there_is() -> None:
     facts = QueueFacts(connection=connection(), now=NOW)
     wire = [one.to_wire() for one in OURS]
     assert queue_status(owner(*OURS), facts, Finding(Reason.BrokerUnreachable, "away"))["ownedBoxes"] == wire
@@ -161,8 +161,8 @@ def test_records_stay_in_the_status_whatever_else_is_wrong() -> None:
     assert new["ownedBoxes"] == wire
 
 
-def test_a_rollback_to_0_2_0_and_back() -> None:
-    """0.2.0 prunes the records; after the second upgrade the boxes are found, not foreign."""
+def test_boxes_are_found_after_a_rollback_to_0_2_0_and_an_upgrade() -> None:
+    """Release 0.2.0 prunes the records; after the second upgrade the boxes are found, not foreign."""
     pruned = owner(conditions=[READY], depth=0)
     assert is_from_release_020(pruned)
     assert judge_ownership(pruned, False, ALL).records == FOUND

@@ -26,114 +26,117 @@ def test_a_valid_queue_has_no_finding() -> None:
     assert check(plain_queue(), CONNECTED) is None
 
 
-@pytest.mark.parametrize(
-    ("queue", "seen", "reason", "message", "is_transient"),
-    [
-        (
-            plain_queue(),
-            QueueFacts(),
-            "BrokerConnectionNotFound",
-            "BrokerConnection broker does not exist; create it first.",
-            True,
+PROBLEMS = [
+    (
+        plain_queue(),
+        QueueFacts(),
+        "BrokerConnectionNotFound",
+        "BrokerConnection broker does not exist; create it first.",
+        True,
+    ),
+    (
+        plain_queue(retryPolicyRef={"name": "slow"}),
+        CONNECTED,
+        "RetryPolicyNotFound",
+        "RetryPolicy slow does not exist; create it first.",
+        True,
+    ),
+    (
+        plain_queue(routes=routes("b")),
+        CONNECTED,
+        "QueueNotFound",
+        "DeadLetterQueue b does not exist; create it first.",
+        True,
+    ),
+    (
+        plain_queue(routes=routes("b")),
+        facts(queues={"b": plain_queue("b", routes=routes("c"))}),
+        "ChainedReference",
+        "DeadLetterQueue b is a dead-letter target and cannot have its own dead-letter queue. "
+        "Remove its spec.routes, or route to another queue.",
+        False,
+    ),
+    (
+        plain_queue(routes=routes("x")),
+        facts(queues={"b": plain_queue("b", routes=routes("orders"))}),
+        "ChainedReference",
+        "DeadLetterQueue orders is the dead-letter target of b and cannot have its own dead-letter queue. "
+        "Remove its spec.routes, or the routes to it.",
+        False,
+    ),
+    (
+        plain_queue(routes=routes("b")),
+        facts(queues={"b": plain_queue("b", routes=routes("orders"))}),
+        "CyclicReference",
+        "DeadLetterQueue orders and b route to each other: a cycle. Remove one of the routes.",
+        False,
+    ),
+    (
+        plain_queue(routes=routes("b")),
+        facts(queues={"b": plain_queue("b", brokerRef={"name": "far"})}),
+        "BrokerMismatch",
+        "DeadLetterQueue b uses BrokerConnection far, and a route stays on one broker. "
+        "Route to a queue with spec.brokerRef broker.",
+        False,
+    ),
+    (
+        plain_queue(),
+        facts(box_owner=BoxOwner("old", in_other_namespace=False)),
+        "BoxConflict",
+        "orders.dead is already the dead box of DeadLetterQueue old. "
+        "Set another spec.dead.name, or delete one of the two queues.",
+        False,
+    ),
+    (
+        plain_queue(),
+        facts(box_owner=BoxOwner("old", in_other_namespace=True)),
+        "BoxConflict",
+        "orders.dead is already the dead box of a queue of another namespace. "
+        "Set another spec.dead.name, or delete one of the two queues.",
+        False,
+    ),
+    (
+        plain_queue(),
+        facts(connection=WITH_LOGIN, secrets={"login": SecretFact(exists=False)}),
+        "SecretNotFound",
+        "Secret login does not exist; create it first.",
+        True,
+    ),
+    (
+        plain_queue(),
+        facts(
+            connection=WITH_LOGIN,
+            secrets={"login": SecretFact(readable=False, refusal="Secret login has no label; add it.")},
         ),
-        (
-            plain_queue(retryPolicyRef={"name": "slow"}),
-            CONNECTED,
-            "RetryPolicyNotFound",
-            "RetryPolicy slow does not exist; create it first.",
-            True,
-        ),
-        (
-            plain_queue(routes=routes("b")),
-            CONNECTED,
-            "QueueNotFound",
-            "DeadLetterQueue b does not exist; create it first.",
-            True,
-        ),
-        (
-            plain_queue(routes=routes("b")),
-            facts(queues={"b": plain_queue("b", routes=routes("c"))}),
-            "ChainedReference",
-            "DeadLetterQueue b is a dead-letter target and cannot have its own dead-letter queue. "
-            "Remove its spec.routes, or route to another queue.",
-            False,
-        ),
-        (
-            plain_queue(routes=routes("x")),
-            facts(queues={"b": plain_queue("b", routes=routes("orders"))}),
-            "ChainedReference",
-            "DeadLetterQueue orders is the dead-letter target of b and cannot have its own dead-letter queue. "
-            "Remove its spec.routes, or the routes to it.",
-            False,
-        ),
-        (
-            plain_queue(routes=routes("b")),
-            facts(queues={"b": plain_queue("b", routes=routes("orders"))}),
-            "CyclicReference",
-            "DeadLetterQueue orders and b route to each other: a cycle. Remove one of the routes.",
-            False,
-        ),
-        (
-            plain_queue(routes=routes("b")),
-            facts(queues={"b": plain_queue("b", brokerRef={"name": "far"})}),
-            "BrokerMismatch",
-            "DeadLetterQueue b uses BrokerConnection far, and a route stays on one broker. "
-            "Route to a queue with spec.brokerRef broker.",
-            False,
-        ),
-        (
-            plain_queue(),
-            facts(box_owner=BoxOwner("old", in_other_namespace=False)),
-            "BoxConflict",
-            "orders.dead is already the dead box of DeadLetterQueue old. "
-            "Set another spec.dead.name, or delete one of the two queues.",
-            False,
-        ),
-        (
-            plain_queue(),
-            facts(box_owner=BoxOwner("old", in_other_namespace=True)),
-            "BoxConflict",
-            "orders.dead is already the dead box of a queue of another namespace. "
-            "Set another spec.dead.name, or delete one of the two queues.",
-            False,
-        ),
-        (
-            plain_queue(),
-            facts(connection=WITH_LOGIN, secrets={"login": SecretFact(exists=False)}),
-            "SecretNotFound",
-            "Secret login does not exist; create it first.",
-            True,
-        ),
-        (
-            plain_queue(),
-            facts(connection=WITH_LOGIN, secrets={"login": SecretFact(readable=False, refusal="no.")}),
-            "SecretNotReadable",
-            "no.",
-            True,
-        ),
-        (
-            plain_queue(),
-            facts(connection=WITH_LOGIN, secrets={"login": SecretFact(readable=False)}),
-            "SecretNotReadable",
-            "The operator may not read Secret login in shop; grant it get on Secrets.",
-            True,
-        ),
-        (
-            plain_queue(),
-            facts(connection=WITH_LOGIN, secrets={"login": SecretFact(frozenset({"username"}))}),
-            "SecretKeyMissing",
-            "Secret login has no key password; add it.",
-            True,
-        ),
-        (
-            delivered_queue(),
-            facts(services={"billing": False}),
-            "ServiceNotFound",
-            "Service billing does not exist; create it first.",
-            True,
-        ),
-    ],
-)
+        "SecretNotReadable",
+        "Secret login has no label; add it.",
+        True,
+    ),
+    (
+        plain_queue(),
+        facts(connection=WITH_LOGIN, secrets={"login": SecretFact(readable=False)}),
+        "SecretNotReadable",
+        "The operator may not read Secret login in shop; grant it get on Secrets.",
+        True,
+    ),
+    (
+        plain_queue(),
+        facts(connection=WITH_LOGIN, secrets={"login": SecretFact(frozenset({"username"}))}),
+        "SecretKeyMissing",
+        "Secret login has no key password; add it.",
+        True,
+    ),
+    (
+        delivered_queue(),
+        facts(services={"billing": False}),
+        "ServiceNotFound",
+        "Service billing does not exist; create it first.",
+        True,
+    ),
+]
+
+
+@pytest.mark.parametrize(("queue", "seen", "reason", "message", "is_transient"), PROBLEMS)
 def test_each_problem_has_a_message_with_a_remedy(queue, seen, reason, message, is_transient) -> None:  # type: ignore[no-untyped-def]
     found = check(queue, seen)
     assert found is not None

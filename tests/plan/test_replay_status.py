@@ -50,94 +50,94 @@ ELSEWHERE = {"target": delivered_queue("other"), "target_connection": connection
 ADOPTED = {"dead": {"name": "x", "adopt": True}, "redrive": {"strategy": "Disabled"}}
 
 
-@pytest.mark.parametrize(
-    ("again", "facts", "expected"),
-    [
-        (replay(), replay_facts(), ("Unknown", "Freezing")),
-        (replay(), replay_facts(queue=None), ("Unknown", "QueueNotFound")),
-        (replay(), replay_facts(queue=plain_queue()), ("Unknown", "QueueNotReady")),
-        (replay(), replay_facts(queue=ready_queue(**ADOPTED)), ("False", "RedriveDisabled")),
-        (replay(mode="DryRun"), replay_facts(queue=ready_queue(**ADOPTED)), ("Unknown", "Freezing")),
-        (replay(select={"where": "1"}), replay_facts(), ("False", "InvalidSpec")),
-        (replay(previewRef={"name": "dry"}), replay_facts(), ("Unknown", "ReplayNotFound")),
-        (
-            replay(previewRef={"name": "dry"}),
-            replay_facts(preview=replay("dry", mode="DryRun")),
-            ("Unknown", "Pending"),
+CASES = [
+    (replay(), replay_facts(), ("Unknown", "Freezing")),
+    (replay(), replay_facts(queue=None), ("Unknown", "QueueNotFound")),
+    (replay(), replay_facts(queue=plain_queue()), ("Unknown", "QueueNotReady")),
+    (replay(), replay_facts(queue=ready_queue(**ADOPTED)), ("False", "RedriveDisabled")),
+    (replay(mode="DryRun"), replay_facts(queue=ready_queue(**ADOPTED)), ("Unknown", "Freezing")),
+    (replay(select={"where": "1"}), replay_facts(), ("False", "InvalidSpec")),
+    (replay(previewRef={"name": "dry"}), replay_facts(), ("Unknown", "ReplayNotFound")),
+    (
+        replay(previewRef={"name": "dry"}),
+        replay_facts(preview=replay("dry", mode="DryRun")),
+        ("Unknown", "Pending"),
+    ),
+    (replay(previewRef={"name": "dry"}), replay_facts(preview=replay("dry")), ("False", "InvalidSpec")),
+    (replay(to={"queueRef": {"name": "other"}}), replay_facts(), ("Unknown", "QueueNotFound")),
+    (
+        replay(to={"queueRef": {"name": "other"}}),
+        replay_facts(target=plain_queue("other")),
+        ("False", "InvalidSpec"),
+    ),
+    (replay(to={"serviceRef": {"name": "s"}}), replay_facts(services={"s": False}), ("Unknown", "ServiceNotFound")),
+    (
+        replay(previewRef={"name": "dry"}),
+        replay_facts(preview=replay("dry", {"conditions": [FAILED]}, mode="DryRun")),
+        ("False", "InvalidSpec"),
+    ),
+    (
+        replay(previewRef={"name": "dry"}),
+        replay_facts(preview=replay("dry", mode="DryRun", select={"state": "Archived"})),
+        ("False", "InvalidSpec"),
+    ),
+    (replay(), replay_facts(blocking_replay="first"), ("Unknown", "Queued")),
+    (replay(suspend=True), replay_facts(), ("Unknown", "Suspended")),
+    (replay(), replay_facts(progress=(partition_progress(),)), ("Unknown", "Running")),
+    (replay(), replay_facts(progress=(partition_progress(phase="Verifying"),)), ("Unknown", "Verifying")),
+    (
+        replay(),
+        replay_facts(progress=(partition_progress(phase="Finished", matched=1, replayed=1),)),
+        ("True", "AllReplayed"),
+    ),
+    (replay(), replay_facts(progress=(partition_progress(phase="Finished"),)), ("True", "NothingMatched")),
+    (replay(), replay_facts(progress=(lost(matched=3, replayed=1),)), ("True", "AllReplayed")),
+    (replay(), replay_facts(progress=(lost(matched=2),)), ("False", "OriginUnknown")),
+    (replay(mode="DryRun"), replay_facts(progress=(lost(matched=2),)), ("True", "DryRunFinished")),
+    (replay(), replay_facts(progress=(skipping(TransformError=2, LoopCap=1),)), ("False", "TransformError")),
+    (
+        replay(),
+        replay_facts(progress=(skipping(TransformError=2), skipping(1, replayed=1))),
+        ("True", "AllReplayed"),
+    ),
+    (replay(), replay_facts(progress=(skipping(AlreadySettled=2, Expired=1),)), ("True", "NothingMatched")),
+    (replay(to={"name": "orders.dead"}), replay_facts(), ("False", "InvalidSpec")),
+    (replay(to={"name": "orders.dead.ledger"}), replay_facts(), ("False", "InvalidSpec")),
+    (replay(verify={}, to=OTHER), replay_facts(queue=pinned("watermill"), **ELSEWHERE), ("Unknown", "Freezing")),
+    (replay(), replay_facts(queue=pinned("cronsumer")), ("False", "OriginUnknown")),
+    (replay(to={"origin": True}), replay_facts(queue=pinned("none")), ("False", "OriginUnknown")),
+    (replay(), replay_facts(queue=pinned("cronsumer", origin="orders")), ("Unknown", "Freezing")),
+    (replay(to={"name": "elsewhere"}), replay_facts(queue=pinned("cronsumer")), ("Unknown", "Freezing")),
+    (replay(action="Discard"), replay_facts(queue=pinned("cronsumer")), ("Unknown", "Freezing")),
+    (replay(), replay_facts(queue=pinned("watermill")), ("Unknown", "Freezing")),
+    (replay(canary={"steps": [1]}), replay_facts(queue=pinned("watermill")), ("False", "OriginUnknown")),
+    (replay(verify={}), replay_facts(queue=pinned("arroyo", origin="orders")), ("Unknown", "Freezing")),
+    (
+        replay(verify={}, to=SERVICE),
+        replay_facts(queue=pinned("watermill"), services={"s": True}),
+        ("Unknown", "Freezing"),
+    ),
+    (
+        replay(mode="DryRun"),
+        replay_facts(progress=(partition_progress(phase="Finished", matched=1),)),
+        ("True", "DryRunFinished"),
+    ),
+    (
+        replay(),
+        replay_facts(progress=(partition_progress(phase="Finished"), partition_progress(1))),
+        ("Unknown", "Running"),
+    ),
+    (
+        replay(),
+        replay_facts(
+            progress=(partition_progress(phase="Failed", reason="FailureShareExceeded"), partition_progress(1))
         ),
-        (replay(previewRef={"name": "dry"}), replay_facts(preview=replay("dry")), ("False", "InvalidSpec")),
-        (replay(to={"queueRef": {"name": "other"}}), replay_facts(), ("Unknown", "QueueNotFound")),
-        (
-            replay(to={"queueRef": {"name": "other"}}),
-            replay_facts(target=plain_queue("other")),
-            ("False", "InvalidSpec"),
-        ),
-        (replay(to={"serviceRef": {"name": "s"}}), replay_facts(services={"s": False}), ("Unknown", "ServiceNotFound")),
-        (
-            replay(previewRef={"name": "dry"}),
-            replay_facts(preview=replay("dry", {"conditions": [FAILED]}, mode="DryRun")),
-            ("False", "InvalidSpec"),
-        ),
-        (
-            replay(previewRef={"name": "dry"}),
-            replay_facts(preview=replay("dry", mode="DryRun", select={"state": "Archived"})),
-            ("False", "InvalidSpec"),
-        ),
-        (replay(), replay_facts(blocking_replay="first"), ("Unknown", "Queued")),
-        (replay(suspend=True), replay_facts(), ("Unknown", "Suspended")),
-        (replay(), replay_facts(progress=(partition_progress(),)), ("Unknown", "Running")),
-        (replay(), replay_facts(progress=(partition_progress(phase="Verifying"),)), ("Unknown", "Verifying")),
-        (
-            replay(),
-            replay_facts(progress=(partition_progress(phase="Finished", matched=1, replayed=1),)),
-            ("True", "AllReplayed"),
-        ),
-        (replay(), replay_facts(progress=(partition_progress(phase="Finished"),)), ("True", "NothingMatched")),
-        (replay(), replay_facts(progress=(lost(matched=3, replayed=1),)), ("True", "AllReplayed")),
-        (replay(), replay_facts(progress=(lost(matched=2),)), ("False", "OriginUnknown")),
-        (replay(mode="DryRun"), replay_facts(progress=(lost(matched=2),)), ("True", "DryRunFinished")),
-        (replay(), replay_facts(progress=(skipping(TransformError=2, LoopCap=1),)), ("False", "TransformError")),
-        (
-            replay(),
-            replay_facts(progress=(skipping(TransformError=2), skipping(1, replayed=1))),
-            ("True", "AllReplayed"),
-        ),
-        (replay(), replay_facts(progress=(skipping(AlreadySettled=2, Expired=1),)), ("True", "NothingMatched")),
-        (replay(to={"name": "orders.dead"}), replay_facts(), ("False", "InvalidSpec")),
-        (replay(to={"name": "orders.dead.ledger"}), replay_facts(), ("False", "InvalidSpec")),
-        (replay(verify={}, to=OTHER), replay_facts(queue=pinned("watermill"), **ELSEWHERE), ("Unknown", "Freezing")),
-        (replay(), replay_facts(queue=pinned("cronsumer")), ("False", "OriginUnknown")),
-        (replay(to={"origin": True}), replay_facts(queue=pinned("none")), ("False", "OriginUnknown")),
-        (replay(), replay_facts(queue=pinned("cronsumer", origin="orders")), ("Unknown", "Freezing")),
-        (replay(to={"name": "elsewhere"}), replay_facts(queue=pinned("cronsumer")), ("Unknown", "Freezing")),
-        (replay(action="Discard"), replay_facts(queue=pinned("cronsumer")), ("Unknown", "Freezing")),
-        (replay(), replay_facts(queue=pinned("watermill")), ("Unknown", "Freezing")),
-        (replay(canary={"steps": [1]}), replay_facts(queue=pinned("watermill")), ("False", "OriginUnknown")),
-        (replay(verify={}), replay_facts(queue=pinned("arroyo", origin="orders")), ("Unknown", "Freezing")),
-        (
-            replay(verify={}, to=SERVICE),
-            replay_facts(queue=pinned("watermill"), services={"s": True}),
-            ("Unknown", "Freezing"),
-        ),
-        (
-            replay(mode="DryRun"),
-            replay_facts(progress=(partition_progress(phase="Finished", matched=1),)),
-            ("True", "DryRunFinished"),
-        ),
-        (
-            replay(),
-            replay_facts(progress=(partition_progress(phase="Finished"), partition_progress(1))),
-            ("Unknown", "Running"),
-        ),
-        (
-            replay(),
-            replay_facts(
-                progress=(partition_progress(phase="Failed", reason="FailureShareExceeded"), partition_progress(1))
-            ),
-            ("False", "FailureShareExceeded"),
-        ),
-    ],
-)
+        ("False", "FailureShareExceeded"),
+    ),
+]
+
+
+@pytest.mark.parametrize(("again", "facts", "expected"), CASES)
 def test_what_is_said(again: Any, facts: ReplayFacts, expected: tuple[str, str]) -> None:
     assert succeeded(facts, again) == expected
 
@@ -157,7 +157,7 @@ def test_a_job_that_failed_says_why() -> None:
     assert succeeded(late) == ("False", "DeadlineExceeded")
     assert message(replay(activeDeadline="5m"), late) == (
         "The Replay took longer than spec.activeDeadline, 5m. "
-        "Letters that were sent are settled; the other letters are still in the dead box."
+        "Letters that were sent are settled. Create another Replay for those that are still in the dead box."
     )
 
 
@@ -188,11 +188,11 @@ def test_while_letters_of_a_failed_job_are_counted_it_says_so() -> None:
     )
     assert (
         message(replay(), facts)
-        == "The Job of this Replay failed, and its last progress is being read. The last pod: exit code 137, OOMKilled."
+        == "Job again-replay failed, and its last progress is being read. The last pod: exit code 137, OOMKilled."
     )
     assert (
         message(replay(), replace(facts, pod_exits=()))
-        == "The Job of this Replay failed, and its last progress is being read."
+        == "Job again-replay failed, and its last progress is being read."
     )
 
 
@@ -243,7 +243,10 @@ def test_pods_that_end_without_a_step_forward_end_the_replay_and_say_how() -> No
     )
     (first, *_) = replay_status(replay(), facts, None)["conditions"]
     assert (first["status"], first["reason"]) == ("False", "NoProgress")
-    assert first["message"] == "2 pods failed in a row without progress, the last one: exit code 137, OOMKilled."
+    assert first["message"] == (
+        "2 pods of Job again-replay failed in a row without progress, the last one: exit code 137, OOMKilled. "
+        "Correct the cause, then create another Replay for the letters that are left."
+    )
 
 
 def test_a_killed_pod_is_told_until_another_has_gone_on() -> None:
@@ -251,7 +254,7 @@ def test_a_killed_pod_is_told_until_another_has_gone_on() -> None:
     message = lambda at: replay_status(  # noqa: E731
         replay(), replay_facts(job={}, pod_exits=killed, progress=(partition_progress(next=3, updated_at=at),)), None
     )["conditions"][0]["message"]
-    assert message(NOW) == "A pod failed and another one continues: exit code 137, OOMKilled."
+    assert message(NOW) == "A pod of Job again-replay failed and another one continues: exit code 137, OOMKilled."
     assert message(NOW + 2) == "Letters of the window are being processed; status.remaining shows what is left."
 
 

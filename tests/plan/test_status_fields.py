@@ -12,7 +12,8 @@ from deadletter.api.queue_status import OwnedBox
 from deadletter.api.replays import Replay
 from deadletter.api.retry_policies import RetryPolicy
 from deadletter.brokers.types import ServerInfo
-from deadletter.controller.reconcile import references
+from deadletter.controller.reconcile.connection import _server_status
+from deadletter.controller.reconcile.status import ready_status
 from deadletter.core.boxes import FailureGroup
 from deadletter.core.heartbeats import WorkerStatus
 from deadletter.plan.facts import ParkedLetterLoss, QueueFacts, ReplayFacts
@@ -55,13 +56,13 @@ def _replay() -> dict[str, Any]:
 
 
 def _connection() -> dict[str, Any]:
-    server = references._server(ServerInfo("Kafka", "4.1", 3, transactions=True, id="c1"))
-    return references._status(connection(), None, 1) | {"server": server}
+    server = _server_status(ServerInfo("Kafka", "4.1", 3, transactions=True, id="c1"))
+    return ready_status(connection(), None, 1) | {"server": server}
 
 
 def _policy() -> dict[str, Any]:
     policy = RetryPolicy.from_body({"metadata": {"name": "standard"}})
-    return references._status(policy, None, 1)
+    return ready_status(policy, None, 1)
 
 
 def _paths(node: Any, path: str = "status") -> set[str]:

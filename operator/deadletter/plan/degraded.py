@@ -80,7 +80,7 @@ def _problems(queue: DeadLetterQueue, facts: QueueFacts) -> Iterator[tuple[Reaso
     for worker in stats.couriers if stats else ():
         paused = Reason.__members__.get(worker.paused)
         if paused is not None and paused is not Reason.Suspended:
-            yield paused, worker.message or paused.meaning
+            yield paused, worker.message or f"Pod {worker.pod} is paused: {paused.meaning}"
         if worker.circuit != "Closed":
             yield Reason.CircuitOpen, worker.message or CIRCUIT_OPEN_MESSAGE
     if stats is None or not stats.caught_up:

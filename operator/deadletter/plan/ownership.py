@@ -1,14 +1,14 @@
-"""Which boxes of a queue the operator may change and delete.
+"""Decide which boxes of a queue the operator may change and delete.
 
     box      record                          result
-    missing  any                             recorded without an id: the next box of this name is ours, unless the
-                                             broker refuses to create it
-    exists   the same id, or none yet        ours; the id is filled in
+    missing  any                             recorded without an id: the next box of this name belongs to the queue,
+                                             unless the broker refuses to create it
+    exists   the same id, or none yet        belongs to the queue; the id is filled in
     exists   another id                      conflict: others deleted the box and created another one
     exists   none; Ready under 0.2.0         recorded as found; so is a ledger with another id
     exists   none                            conflict: others created the box
 
-The annotation take-over turns a conflict into a record as found. A found box is configured like one of ours, but is
+The annotation take-over turns a conflict into a record as found. A found box is configured like a created one, but is
 deleted only after a confirmation.
 """
 
@@ -22,13 +22,15 @@ from deadletter.core.reasons import Reason
 from deadletter.plan.boxes import owned_boxes
 from deadletter.plan.findings import Finding
 
-TAKE_OVER_ANNOTATION = "deadletter.dev/take-over"  # the name of the dead box; its retry box and ledger are meant too
+TAKE_OVER_ANNOTATION = (
+    "deadletter.dev/take-over"  # its value is the name of the dead box; its retry box and ledger are taken over with it
+)
 CONFIRM_DELETE_ANNOTATION = "deadletter.dev/confirm-delete"
 
 
 @dataclass(frozen=True, slots=True)
 class Ownership:
-    """The records that the queue should have, and the boxes that stand in its way."""
+    """The records that the queue should have, and the boxes that prevent it from working."""
 
     records: tuple[OwnedBox, ...]
     taken_over: tuple[str, ...] = ()
@@ -37,14 +39,14 @@ class Ownership:
 
     @property
     def conflicts(self) -> tuple[str, ...]:
-        """Boxes that must not be touched."""
+        """Boxes that must be neither configured nor deleted."""
         return self.foreign + self.replaced
 
 
 def judge_ownership(queue: DeadLetterQueue, redis: bool, ids: Mapping[str, str]) -> Ownership:
-    """Compare the records with the boxes on the broker. `ids`: of the boxes that exist, by name."""
+    """Compare the records with the boxes on the broker. `ids`: the ids of the existing boxes, by name."""
     known = {one.name: one for one in queue.status.owned_boxes}
-    trusts = is_from_release_020(queue)
+    is_upgraded = is_from_release_020(queue)
     boxes = queue.boxes(redis)
     takes_over = queue.metadata.annotations.get(TAKE_OVER_ANNOTATION) == boxes.dead
     records, taken, foreign, replaced = list[OwnedBox](), list[str](), list[str](), list[str]()
@@ -57,8 +59,8 @@ def judge_ownership(queue: DeadLetterQueue, redis: bool, ids: Mapping[str, str])
         elif takes_over:
             taken.append(name)
             records.append(OwnedBox(name=name, id=found, found=True))
-        # A ledger is created again by the next worker that writes to it, which cannot be told from others.
-        elif (record is None and trusts) or (record is not None and name == boxes.ledger):
+        # A deleted ledger is created again by the next worker that writes to it, so another id proves nothing.
+        elif (record is None and is_upgraded) or (record is not None and name == boxes.ledger):
             records.append(OwnedBox(name=name, id=found, found=True))
         else:
             (foreign if record is None else replaced).append(name)
@@ -66,21 +68,21 @@ def judge_ownership(queue: DeadLetterQueue, redis: bool, ids: Mapping[str, str])
 
 
 def is_from_release_020(queue: DeadLetterQueue) -> bool:
-    """True if 0.2.0, which kept no records, had this queue's boxes: it called them ready, or counted letters."""
+    """True if release 0.2.0, which kept no records, owned the boxes: BoxesReady was True, or letters were counted."""
     ready = queue.status.condition(BOXES_READY)
     was_ready = ready is not None and ready.status == "True"
     return not queue.status.owned_boxes and (was_ready or queue.status.depth is not None)
 
 
 def with_id(record: OwnedBox, ids: Mapping[str, str]) -> OwnedBox:
-    """The record with the id that the broker shows now, unless it has one."""
+    """Return the record with the id that the broker shows now; an id it has already stays."""
     return record if record.id else record.model_copy(update={"id": ids.get(record.name, "")})
 
 
 def new_intents(old: Collection[OwnedBox], new: Collection[OwnedBox]) -> frozenset[str]:
-    """The boxes that were found missing just now: they must not exist when they are created.
+    """Return the boxes that are missing now and were not before: they must not exist when they are created.
 
-    One that was recorded as missing before may have been created by us since then.
+    A box recorded as missing earlier may have been created by this operator since then.
     """
     known = {one.name for one in old if not one.id}
     return frozenset(one.name for one in new if not one.id and one.name not in known)
@@ -89,7 +91,7 @@ def new_intents(old: Collection[OwnedBox], new: Collection[OwnedBox]) -> frozens
 def without_intents(
     old: Collection[OwnedBox], new: Collection[OwnedBox], withdrawn: Collection[str]
 ) -> tuple[OwnedBox, ...]:
-    """The new records, but for the withdrawn ones what was recorded before."""
+    """Return the new records, with those of the withdrawn boxes as they were before."""
     known = {one.name: one for one in old}
     return tuple(record for one in new if (record := known.get(one.name) if one.name in withdrawn else one) is not None)
 
@@ -97,7 +99,7 @@ def without_intents(
 def records_after(
     records: tuple[OwnedBox, ...], existed: Collection[str], ids: Mapping[str, str], refused: Collection[str]
 ) -> tuple[OwnedBox, ...]:
-    """The records after boxes were created. `existed`: before; `ids`: now; `refused`: what the broker did not create.
+    """Return the records after boxes were created. `existed`: before; `ids`: now; `refused`: not created by the broker.
 
     A box that the broker refused to create and that exists later was created by others for this queue: it is found.
     """
@@ -113,52 +115,51 @@ def records_after(
 
 
 def only_ids_differ(old: tuple[OwnedBox, ...], new: tuple[OwnedBox, ...], ids: Mapping[str, str]) -> bool:
-    """True if no box was added, removed or recorded again; such a change may wait for the end of the pass."""
+    """True if the records differ only in ids that are new; such a change may be written at the end of the pass."""
     return tuple(with_id(one, ids) for one in old) == new
 
 
-def conflict_finding(queue: DeadLetterQueue, redis: bool, judged: Ownership) -> Finding:
-    """Build the BoxConflict that names the boxes in the way and the remedies this queue has."""
+def conflict_finding(queue: DeadLetterQueue, redis: bool, ownership: Ownership) -> Finding:
+    """Return the BoxConflict that names the boxes and the remedies that this queue has."""
     sentences = []
-    if judged.foreign:
+    if ownership.foreign:
         sentences.append(
-            f"{_listed(judged.foreign)}: it exists on the broker and this queue did not create it, so it is neither "
-            "configured nor deleted. Create the queue with another dead.name"
-            + (", or with dead.adopt: true to use the box as it is" if _may_adopt(queue, judged) else "")
+            f"{_join(ownership.foreign)}: it exists on the broker and this queue did not create it, so it is neither "
+            "configured nor deleted. Create the queue with another spec.dead.name"
+            + (", or with spec.dead.adopt: true to use the box as it is" if _may_adopt(queue, ownership) else "")
             + "."
         )
-    if judged.replaced:
+    if ownership.replaced:
         sentences.append(
-            f"{_listed(judged.replaced)}: it was deleted and created again by others since this queue recorded it, so "
+            f"{_join(ownership.replaced)}: it was deleted and created again by others since this queue recorded it, so "
             "it is neither configured nor deleted. Delete the new one to have the queue create its own."
         )
-    sentences.append(
-        f"To give what exists to this queue: {annotate_command(queue, TAKE_OVER_ANNOTATION, queue.boxes(redis).dead)}"
-    )
+    command = annotate_command(queue, TAKE_OVER_ANNOTATION, queue.boxes(redis).dead)
+    sentences.append(f"To give the existing boxes to this queue: {command}")
     return Finding(Reason.BoxConflict, " ".join(sentences), False, BOXES_READY)
 
 
-def _may_adopt(queue: DeadLetterQueue, judged: Ownership) -> bool:
-    """A queue with a source never adopts, and only a dead box can be adopted."""
-    return queue.shape == "Plain" and queue.spec.dead.name in judged.foreign
+def _may_adopt(queue: DeadLetterQueue, ownership: Ownership) -> bool:
+    """True if dead.adopt is a remedy: only a dead box can be adopted, and only by a queue without a source."""
+    return queue.shape == "Plain" and queue.spec.dead.name in ownership.foreign
 
 
 def annotate_command(queue: DeadLetterQueue, key: str, value: str) -> str:
-    """The command that sets an annotation."""
+    """Return the kubectl command that sets an annotation of the queue."""
     return f"kubectl -n {queue.namespace} annotate dlq/{queue.name} '{key}={value}'"
 
 
-def _listed(names: tuple[str, ...]) -> str:
+def _join(names: tuple[str, ...]) -> str:
     return ", ".join(names)
 
 
-def boxes_to_delete(queue: DeadLetterQueue, judged: Ownership, ids: Mapping[str, str]) -> tuple[str, ...] | Finding:
-    """The boxes that `deletionPolicy: Delete` deletes, or why a confirmation is needed first."""
-    found = tuple(one.name for one in judged.records if one.found and one.name in ids)
+def boxes_to_delete(queue: DeadLetterQueue, ownership: Ownership, ids: Mapping[str, str]) -> tuple[str, ...] | Finding:
+    """Return the boxes that `deletionPolicy: Delete` deletes, or the finding that a confirmation is needed first."""
+    found = tuple(one.name for one in ownership.records if one.found and one.name in ids)
     if found and queue.metadata.annotations.get(CONFIRM_DELETE_ANNOTATION) != "true":
-        sentence = (
-            f"{_listed(found)}: deletionPolicy is Delete, but it is not recorded that the operator created it. "
+        message = (
+            f"{_join(found)}: spec.deletionPolicy is Delete, but there is no record that the operator created it. "
             f"To delete it with all its letters: {annotate_command(queue, CONFIRM_DELETE_ANNOTATION, 'true')}"
         )
-        return Finding(Reason.DeletionBlocked, sentence, True, BOXES_READY)
-    return tuple(one.name for one in judged.records)
+        return Finding(Reason.DeletionBlocked, message, True, BOXES_READY)
+    return tuple(one.name for one in ownership.records)

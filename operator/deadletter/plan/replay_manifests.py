@@ -11,6 +11,7 @@ from deadletter.core import names
 from deadletter.plan import pod_template
 from deadletter.plan.facts import ReplayFacts
 from deadletter.plan.pod_template import Manifest
+from deadletter.plan.replay_result import job_name
 from deadletter.plan.worker_manifests import WorkerSettings, worker_secret_names
 
 # Exit codes 3 (failed) and 5 (needs a decision): another pod would end in the same way. A fenced pod (4) is replaced,
@@ -27,7 +28,7 @@ def plan_replay(replay: Replay, facts: ReplayFacts, workers: WorkerSettings, sus
     queue, connection = facts.queue, facts.connection
     if queue is None or connection is None:
         return []
-    name, labels = names.child_name(replay.name, "replay"), replay_labels(replay)
+    name, labels = job_name(replay), replay_labels(replay)
     # The assignment is fixed when the Replay starts: later changes of its preview or its target have no effect.
     assignment = facts.assignment or pod_template.to_json(build_assignment(replay, facts, queue, connection, workers))
     live = LiveConfig(rate=replay.spec.rate, redaction=queue.spec.redaction)
@@ -124,7 +125,7 @@ def backoff_limit(facts: ReplayFacts) -> int:
 def _job(
     replay: Replay, facts: ReplayFacts, secrets: tuple[str, ...], workers: WorkerSettings, suspend: bool
 ) -> Manifest:
-    name, labels = names.child_name(replay.name, "replay"), replay_labels(replay)
+    name, labels = job_name(replay), replay_labels(replay)
     pod = pod_template.pod_spec("replay", name, name, secrets, workers.image) | {"restartPolicy": "Never"}
     spec: dict[str, Any] = {
         "parallelism": 1,

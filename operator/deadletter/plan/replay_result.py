@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from deadletter.api.replays import Replay
-from deadletter.core import times
+from deadletter.core import names, times
 from deadletter.core.reasons import Reason
 from deadletter.plan.facts import ReplayFacts
 
@@ -18,7 +18,7 @@ MAX_MESSAGE_CHARACTERS = 1024
 MAX_JSON_INTEGER = 1 << 53
 # Three sweeps. A broker that is gone must not keep a Replay from ending for longer.
 PROGRESS_READ_TIMEOUT_MS = 30_000
-NOT_SENT_NOTE = "Letters that were sent are settled; the other letters are still in the dead box."
+DEADLINE_NOTE = "Letters that were sent are settled. Create another Replay for those that are still in the dead box."
 RETRY_NOTE = "Correct the cause, then create another Replay for the letters that are left."
 LEFT_OPEN = {
     Reason.NoOrigin: "name no origin that exists (set spec.dead.origin of the queue, or spec.to)",
@@ -45,7 +45,7 @@ def replay_result(replay: Replay, facts: ReplayFacts) -> ReplayResult | None:
     if "Failed" in phases:
         failed = next(partition for partition in facts.progress if partition.phase == "Failed")
         reason = _reason(failed.reason, Reason.DeliveryFailed)
-        return ReplayResult(False, reason, _failure_message(reason, failed.message, _last_message(facts)))
+        return ReplayResult(False, reason, _failure_message(replay, reason, failed.message, _last_message(facts)))
     if phases == {"Finished"}:
         return _result_of_progress(replay, facts)
     return _result_of_job(replay, facts)
@@ -89,18 +89,31 @@ def _result_of_job(replay: Replay, facts: ReplayFacts) -> ReplayResult | None:
         return None
     counts = _counts_beyond_progress(reported, facts)
     if failed.get("reason") == "DeadlineExceeded":
-        message = f"The Replay took longer than spec.activeDeadline, {replay.spec.active_deadline}. {NOT_SENT_NOTE}"
+        message = f"The Replay took longer than spec.activeDeadline, {replay.spec.active_deadline}. {DEADLINE_NOTE}"
         return ReplayResult(False, Reason.DeadlineExceeded, message, counts)
     reason = _reason(str(reported.get("reason", "")), Reason.NoProgress)
     message = str(failed.get("message", ""))
     if reason is Reason.NoProgress and facts.failed_pods:
-        message = f"{facts.failed_pods} pods failed in a row without progress, the last one: {exit_summary(facts)}"
-    return ReplayResult(False, reason, _failure_message(reason, _last_message(facts), message), counts)
+        return ReplayResult(False, reason, _no_progress_message(replay, facts), counts)
+    return ReplayResult(False, reason, _failure_message(replay, reason, _last_message(facts), message), counts)
 
 
-def _failure_message(reason: Reason, *reported: str) -> str:
+def job_name(replay: Replay) -> str:
+    """Return the name of the Replay's Job."""
+    return names.child_name(replay.name, "replay")
+
+
+def _failure_message(replay: Replay, reason: Reason, *reported: str) -> str:
     """Return the first message that is not empty; without one, the meaning of the reason and what to do."""
-    return next((one for one in reported if one.strip()), f"{reason.meaning} {RETRY_NOTE}")
+    unreported = f"{reason.meaning} See the logs of Job {job_name(replay)}. {RETRY_NOTE}"
+    return next((one for one in reported if one.strip()), unreported)
+
+
+def _no_progress_message(replay: Replay, facts: ReplayFacts) -> str:
+    return (
+        f"{facts.failed_pods} pods of Job {job_name(replay)} failed in a row without progress, the last one: "
+        f"{exit_summary(facts).removesuffix('.')}. {RETRY_NOTE}"
+    )
 
 
 def _job_condition(facts: ReplayFacts, kind: str) -> Mapping[str, Any] | None:
