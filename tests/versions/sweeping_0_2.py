@@ -17,7 +17,7 @@ async def sweep(kind: str, address: str, dead: str, ledger: str, retry: str) -> 
     where = {"kafka": {"bootstrapServers": [address]}} if kind == "kafka" else {"redis": {"url": address}}
     spec = BrokerConnectionSpec.model_validate(where)
     async with open_broker(spec, lambda *_: b"", ("127.0.0.0/8", "10.0.0.0/8")) as broker:
-        registers = broker.monitor()
+        registers = broker.registers()
         try:
             while True:
                 found = (await registers.sweep([Watched(dead, ledger, retry)], time.time_ns() // 1_000_000))[dead]
