@@ -20,7 +20,7 @@ from tests.bed import kafka as kafka_bed
 from tests.brokers import kills
 from tests.brokers.opening import LOOPBACK, fresh_name, kafka_at, no_secrets
 from tests.brokers.staging import Boxes, contents, lay, make_boxes, numbered, republish, tally_of, values
-from tests.workers.services import until
+from tests.workers.http_service import until
 
 PART = beds.Part("frail-kafka", 2, kafka_bed.start)
 

@@ -35,7 +35,7 @@ from tests.brokers.secured import (
 )
 from tests.brokers.servers import HERE, own_redis, url_of
 from tests.brokers.staging import PATIENCE
-from tests.workers.broker_queue import Wire
+from tests.workers.broker_queue import BrokerQueue
 from tests.workers.couriers import LOOPBACK, message, no_secret
 from tests.workers.http_service import Received, serving, until
 from tests.workers.replay_scene import Scene, letter
@@ -129,12 +129,12 @@ def respond(one: Received) -> web.Response:
     return web.Response(status=503 if late else 200)
 
 
-async def run_queue(sender: Wire, wire: Wire, parked: Callable[[], Awaitable[bool]]) -> None:
+async def run_queue(sender: BrokerQueue, queue: BrokerQueue, parked: Callable[[], Awaitable[bool]]) -> None:
     """Deliver, bury and retry until `parked` accepts the state of the retry box; then a sweep counts the letters."""
-    dead, retry = f"{wire.prefix}dead", f"{wire.prefix}retry"
+    dead, retry = f"{queue.prefix}dead", f"{queue.prefix}retry"
     async with serving(respond) as service:
-        assignment = wire.assignment(service.url, policy=POLICY, delivery={"inlineLimit": "0s"})
-        async with wire.courier(assignment) as courier:
+        assignment = queue.assignment(service.url, policy=POLICY, delivery={"inlineLimit": "0s"})
+        async with queue.courier(assignment) as courier:
             await sender.send(*(message(f"{kind}{n}", f"k{n}") for n in range(9) for kind in ("good", "bad", "late")))
             await until(lambda: len(service.received) == 9 + 9 + 27)
             await sender.until_buried(9)
@@ -143,7 +143,7 @@ async def run_queue(sender: Wire, wire: Wire, parked: Callable[[], Awaitable[boo
                     await sender.send(message("late", "k"))
                     await asyncio.sleep(0.2)
             assert courier.gate.pause_reason(now_ms()) == ("", "")
-    registers = wire.broker.monitor()
+    registers = queue.broker.monitor()
     async with asyncio.timeout(PATIENCE):
         reading = None
         while not isinstance(reading, BoxStats) or not reading.caught_up:
@@ -170,7 +170,9 @@ async def test_the_rights_of_the_docs_are_enough_for_a_queue_with_delivery(
     async def trimmed() -> bool:
         return any(span.start for span in await own.window(f"{name}retry"))
 
-    await run_queue(Wire(admin, kafka_at(guest.secured.plain), name), Wire(own, guest.spec, name), trimmed)
+    await run_queue(
+        BrokerQueue(admin, kafka_at(guest.secured.plain), name), BrokerQueue(own, guest.spec, name), trimmed
+    )
 
 
 async def test_the_user_of_the_docs_is_enough_on_redis(tmp_path: Path) -> None:
@@ -187,14 +189,14 @@ async def test_the_user_of_the_docs_is_enough_on_redis(tmp_path: Path) -> None:
             admin = await stack.enter_async_context(open_broker(redis_at(url_of(port)), no_secret, LOOPBACK))
             own = await stack.enter_async_context(open_broker(mine, lambda _, key: given[key], LOOPBACK))
             assert (await own.server_info()).kind == "Redis"
-            sender, wire = Wire(admin, redis_at(url_of(port)), name), Wire(own, mine, name)
+            sender, queue = BrokerQueue(admin, redis_at(url_of(port)), name), BrokerQueue(own, mine, name)
             await sender.make()
-            await wire.make()
+            await queue.make()
 
             async def content() -> bool:
                 return True
 
-            await run_queue(sender, wire, content)
+            await run_queue(sender, queue, content)
             scene = Scene(own, f"{name}orders", mine.to_wire())
             await scene.build()
             await scene.bury(*(letter(number, scene.name) for number in range(12)))

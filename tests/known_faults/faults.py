@@ -1,4 +1,4 @@
-"""The marker of a known fault, and waiting that ends in an assertion instead of a timeout."""
+"""The marker of a known fault, and waits that return False instead of raising a timeout."""
 
 import asyncio
 import time
@@ -17,13 +17,13 @@ def known_fault(identifier: str, missing: str) -> pytest.MarkDecorator:
     return pytest.mark.xfail(strict=True, raises=AssertionError, reason=f"R-17 {identifier}: {missing}")
 
 
-async def waited(condition: Callable[[], bool], seconds: float) -> bool:
-    """True as soon as the condition holds; False if it does not within so many seconds."""
-    return await waited_for(_asynchronous(condition), seconds)
+async def wait_until(condition: Callable[[], bool], seconds: float) -> bool:
+    """Wait until the condition holds and return True; return False if it does not within this time."""
+    return await wait_until_async(_asynchronous(condition), seconds)
 
 
-async def waited_for(condition: Callable[[], Awaitable[Any]], seconds: float) -> bool:
-    """The same for a condition that must be awaited."""
+async def wait_until_async(condition: Callable[[], Awaitable[Any]], seconds: float) -> bool:
+    """Do the same for a condition that must be awaited."""
     deadline = time.monotonic() + seconds
     while not await condition():
         if time.monotonic() > deadline:

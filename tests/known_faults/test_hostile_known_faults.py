@@ -38,9 +38,9 @@ from tests.controller.operators import Place as Namespace
 from tests.known_faults.faults import known_fault, waited, waited_for
 from tests.known_faults.liars import listening, lying_kafka, rebind
 from tests.known_faults.measures import measured
+from tests.workers.broker_queue import BrokerQueue
 from tests.workers.couriers import no_secret
 from tests.workers.replay_scene import Scene
-from tests.workers.wires import Wire
 
 VICTIM = "payments.commands"
 SPRING = (
@@ -73,17 +73,17 @@ async def test_a_forged_first_header_of_a_dialect_does_not_choose_where_a_letter
 
 
 @known_fault("P-ORIGIN-LEDGER", "a forged header sends a letter into the queue's own ledger and settles all others")
-async def test_a_forged_header_cannot_write_to_the_ledger(kafka: str, wire: Wire) -> None:
-    scene = await Scene(wire.broker, f"{wire.prefix}orders", {"kafka": {"bootstrapServers": [kafka]}}).build()
+async def test_a_forged_header_cannot_write_to_the_ledger(kafka: str, queue: BrokerQueue) -> None:
+    scene = await Scene(queue.broker, f"{queue.prefix}orders", {"kafka": {"bootstrapServers": [kafka]}}).build()
     dead, ledger = scene.boxes.dead, scene.boxes.ledger
     key = settled_key(dead, 0, SettledAs.Discarded, 0)
     to_ledger = ("kafka_dlt-original-topic", ledger.encode())
     honest = [Message(b"key-%d" % n, b"{}", SPRING, 0) for n in range(5)]
     forged = Message(key, encode_chunk(key, BitMap(range(65_536))), (to_ledger, *SPRING), 0)
-    await lay(wire.broker, dead, [*honest, forged])
-    told = scene.assignment(select={"ids": ["0-5"]}).model_copy(update={"dialect": "spring-dlt"})
-    await scene.run(told)
-    registers = wire.broker.monitor()
+    await lay(queue.broker, dead, [*honest, forged])
+    assignment = scene.assignment(select={"ids": ["0-5"]}).model_copy(update={"dialect": "spring-dlt"})
+    await scene.run(assignment)
+    registers = queue.broker.monitor()
     watched = MonitoredBox(dead, ledger, scene.boxes.retry, "spring-dlt", False, None)
     reading = (await registers.sweep([watched], int(time.time() * 1000)))[dead]
     await registers.close()

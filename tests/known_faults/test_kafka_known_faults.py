@@ -41,11 +41,11 @@ from tests.bed import beds
 from tests.bed.kafka_cluster import KafkaCluster
 from tests.brokers.opening import LOOPBACK as OPEN_TO
 from tests.known_faults.faults import known_fault, waited, waited_for
-from tests.workers.couriers import QUICK, Bench, assignment, message, no_secret, running
-from tests.workers.pods import Pod
+from tests.workers.broker_queue import BrokerQueue
+from tests.workers.couriers import QUICK, MemoryQueue, courier_assignment, message, no_secret, running
+from tests.workers.http_service import Received, Service, ok, serving, until
 from tests.workers.replay_scene import Scene, letter
-from tests.workers.services import Received, Service, ok, serving, until
-from tests.workers.wires import Wire
+from tests.workers.worker_processes import Pod
 
 PATIENCE_S = 10.0  # how long a service waits for messages that nothing holds up
 PARKING = {**QUICK, "backoff": {"strategy": "Fixed", "initial": "300ms", "max": "300ms"}}
@@ -56,10 +56,10 @@ CHUNK = 65_536  # offsets of one settlement record
 
 
 @asynccontextmanager
-async def producing(wire: Wire) -> AsyncIterator[AIOKafkaProducer]:
+async def producing(queue: BrokerQueue) -> AsyncIterator[AIOKafkaProducer]:
     """A producer of the application's own."""
-    assert wire.spec.kafka is not None
-    producer = AIOKafkaProducer(bootstrap_servers=wire.spec.kafka.bootstrap_servers, max_request_size=5 << 20)
+    assert queue.spec.kafka is not None
+    producer = AIOKafkaProducer(bootstrap_servers=queue.spec.kafka.bootstrap_servers, max_request_size=5 << 20)
     await producer.start()
     try:
         yield producer
@@ -67,13 +67,13 @@ async def producing(wire: Wire) -> AsyncIterator[AIOKafkaProducer]:
         await producer.stop()
 
 
-async def delete_records(wire: Wire, box: str, below: int) -> None:
+async def delete_records(queue: BrokerQueue, box: str, below: int) -> None:
     """Delete the start of partition 0 of a topic, as retention does."""
-    assert wire.spec.kafka is not None
-    admin = AIOKafkaAdminClient(bootstrap_servers=wire.spec.kafka.bootstrap_servers)
+    assert queue.spec.kafka is not None
+    admin = AIOKafkaAdminClient(bootstrap_servers=queue.spec.kafka.bootstrap_servers)
     await admin.start()
     try:
-        await admin.delete_records({TopicPartition(wire.prefix + box, 0): RecordsToDelete(below)})
+        await admin.delete_records({TopicPartition(queue.prefix + box, 0): RecordsToDelete(below)})
     finally:
         await admin.close()
 
@@ -84,8 +84,8 @@ async def is_paused(courier: Courier) -> bool:
 
 
 @known_fault("E17", "letters parked in a recreated retry topic are taken for delivered")
-async def test_letters_parked_in_a_recreated_retry_topic_are_delivered(wire: Wire) -> None:
-    await wire.make(1)
+async def test_letters_parked_in_a_recreated_retry_topic_are_delivered(queue: BrokerQueue) -> None:
+    await queue.make(1)
     attempts: Counter[bytes] = Counter()
 
     def answer(request: Received) -> web.Response:
@@ -96,23 +96,23 @@ async def test_letters_parked_in_a_recreated_retry_topic_are_delivered(wire: Wir
         return sum(attempts[f"{prefix}{n}".encode()] > 1 for n in range(5))
 
     async with serving(answer) as service:
-        told = wire.assignment(service.url, policy={**PARKING, "maxAttempts": 3}, delivery=PARK_AT_ONCE)
-        await wire.send(*(message(f"old{n}", f"k{n}") for n in range(5)))
-        async with wire.courier(told):
+        assignment = queue.assignment(service.url, policy={**PARKING, "maxAttempts": 3}, delivery=PARK_AT_ONCE)
+        await queue.send(*(message(f"old{n}", f"k{n}") for n in range(5)))
+        async with queue.courier(assignment):
             await until(lambda: delivered("old") == 5)
-        await wire.broker.delete([wire.prefix + "retry"])
-        await wire.broker.ensure(BoxSpec(wire.prefix + "retry", 1, 1, retention_ms=-1, is_retry_box=True))
-        await wire.send(*(message(f"new{n}", f"k{n}") for n in range(5)))
-        async with wire.courier(told):
+        await queue.broker.delete([queue.prefix + "retry"])
+        await queue.broker.ensure(BoxSpec(queue.prefix + "retry", 1, 1, retention_ms=-1, is_retry_box=True))
+        await queue.send(*(message(f"new{n}", f"k{n}") for n in range(5)))
+        async with queue.courier(assignment):
             await until(lambda: all(attempts[f"new{n}".encode()] for n in range(5)))
             await waited(lambda: delivered("new") == 5, PATIENCE_S)
     assert delivered("new") == 5
 
 
 @known_fault("E10-SWEEP", "a recreated dead topic that outgrew the old mark is swept as if it were the old one")
-async def test_a_sweep_reports_a_recreated_dead_topic_that_outgrew_its_mark(kafka: str, wire: Wire) -> None:
-    scene = await recreated_scene(kafka, wire)
-    registers = wire.broker.monitor()
+async def test_a_sweep_reports_a_recreated_dead_topic_that_outgrew_its_mark(kafka: str, queue: BrokerQueue) -> None:
+    scene = await recreated_scene(kafka, queue)
+    registers = queue.broker.monitor()
     watched = MonitoredBox(scene.boxes.dead, scene.boxes.ledger, scene.boxes.retry)
     reading = (await registers.sweep([watched], int(time.time() * 1000)))[scene.boxes.dead]
     await registers.close()
@@ -120,64 +120,64 @@ async def test_a_sweep_reports_a_recreated_dead_topic_that_outgrew_its_mark(kafk
 
 
 @known_fault("E10-REPLAY", "a Replay of a recreated dead topic that outgrew the old mark skips letters and succeeds")
-async def test_a_replay_refuses_a_recreated_dead_topic_that_outgrew_its_mark(kafka: str, wire: Wire) -> None:
-    scene = await recreated_scene(kafka, wire)
+async def test_a_replay_refuses_a_recreated_dead_topic_that_outgrew_its_mark(kafka: str, queue: BrokerQueue) -> None:
+    scene = await recreated_scene(kafka, queue)
     ending = await scene.replay("second")
     assert ending.reason == "BoxRecreated"
 
 
-async def recreated_scene(kafka: str, wire: Wire) -> Scene:
+async def recreated_scene(kafka: str, queue: BrokerQueue) -> Scene:
     """A dead topic of 15 letters whose ledger has settled 10 letters of a deleted topic of the same name."""
-    scene = Scene(wire.broker, f"{wire.prefix}e10", {"kafka": {"bootstrapServers": [kafka]}})
+    scene = Scene(queue.broker, f"{queue.prefix}e10", {"kafka": {"bootstrapServers": [kafka]}})
     await scene.build()
     await scene.bury(*(letter(n, scene.name) for n in range(10)))
     ending = await scene.replay("first")
     assert (ending.code, ending.reason) == (exit_status.FINISHED, "AllReplayed"), ending
-    await wire.broker.delete([scene.boxes.dead])
-    await wire.broker.ensure(BoxSpec(scene.boxes.dead, 1, 1, retention_ms=-1))
+    await queue.broker.delete([scene.boxes.dead])
+    await queue.broker.ensure(BoxSpec(scene.boxes.dead, 1, 1, retention_ms=-1))
     await scene.bury(*(letter(n, scene.name) for n in range(100, 115)))
     return scene
 
 
 @known_fault("E10B", "a marker of a transaction at the old mark's offset hides that the dead topic was recreated")
 async def test_a_recreated_dead_topic_is_noticed_where_a_marker_has_the_offset_of_the_mark(
-    kafka: str, wire: Wire
+    kafka: str, queue: BrokerQueue
 ) -> None:
     appended = {"message.timestamp.type": "LogAppendTime"}
-    dead = BoxSpec(wire.prefix + "dead", 1, 1, retention_ms=-1, config=appended)
-    await wire.broker.ensure(dead)
-    await wire.make(1)
-    scene = Scene(wire.broker, wire.prefix, {"kafka": {"bootstrapServers": [kafka]}})
+    dead = BoxSpec(queue.prefix + "dead", 1, 1, retention_ms=-1, config=appended)
+    await queue.broker.ensure(dead)
+    await queue.make(1)
+    scene = Scene(queue.broker, queue.prefix, {"kafka": {"bootstrapServers": [kafka]}})
 
     async def discard(uid: str) -> exit_status.ExitStatus:
-        told = scene.assignment(uid, action="Discard")
-        names = {name: wire.prefix + name for name in ("dead", "retry")}
-        named = told.boxes.model_copy(
-            update={**names, "source": f"{wire.prefix}orders", "ledger": f"{dead.name}.ledger"}
+        assignment = scene.assignment(uid, action="Discard")
+        names = {name: queue.prefix + name for name in ("dead", "retry")}
+        named = assignment.boxes.model_copy(
+            update={**names, "source": f"{queue.prefix}orders", "ledger": f"{dead.name}.ledger"}
         )
-        return await scene.run(told.model_copy(update={"boxes": named}))
+        return await scene.run(assignment.model_copy(update={"boxes": named}))
 
     async def bury_each(*names: str) -> None:
         """Each letter in a transaction of its own, so that a marker follows it."""
         for name in names:
-            count = len(await wire.buried())
-            await wire.send(message(name, name))
-            await wire.until_buried(count + 1)
+            count = len(await queue.buried())
+            await queue.send(message(name, name))
+            await queue.until_buried(count + 1)
 
     async with serving(lambda _: web.Response(status=422)) as service:
-        told = wire.assignment(service.url)
-        async with wire.courier(told):
+        assignment = queue.assignment(service.url)
+        async with queue.courier(assignment):
             await bury_each(*(f"old{n}" for n in range(6)))
-        mark = (await wire.buried())[-1].place.offset
+        mark = (await queue.buried())[-1].place.offset
         ending = await discard("first")
         assert (ending.code, ending.counts.get("discarded")) == (exit_status.FINISHED, 6), ending
-        await wire.broker.delete([dead.name])
-        await wire.broker.ensure(dead)
-        async with producing(wire) as producer:  # one record without a marker: from here on markers have even offsets
+        await queue.broker.delete([dead.name])
+        await queue.broker.ensure(dead)
+        async with producing(queue) as producer:  # one record without a marker: from here on markers have even offsets
             await producer.send_and_wait(dead.name, b"first", partition=0)
-        async with wire.courier(told):
+        async with queue.courier(assignment):
             await bury_each(*(f"new{n}" for n in range(7)))
-    offsets = [taken.place.offset for taken in await wire.buried()]
+    offsets = [taken.place.offset for taken in await queue.buried()]
     assert_set_up(mark not in offsets and offsets[-1] > mark)
     assert (await discard("second")).reason == "BoxRecreated"
 
@@ -189,48 +189,48 @@ def assert_set_up(is_as_planned: bool) -> None:
 
 
 @known_fault("E4", "one message that the dead topic refuses for its size pauses every partition")
-async def test_a_letter_too_large_for_its_dead_topic_does_not_hold_up_other_messages(wire: Wire) -> None:
-    await wire.make(2)
-    async with producing(wire) as producer:  # as large as the topic takes; the envelope makes the letter larger
-        await producer.send_and_wait(wire.prefix + "orders", b"x" * 1_048_300, key=b"big", partition=0)
+async def test_a_letter_too_large_for_its_dead_topic_does_not_hold_up_other_messages(queue: BrokerQueue) -> None:
+    await queue.make(2)
+    async with producing(queue) as producer:  # as large as the topic takes; the envelope makes the letter larger
+        await producer.send_and_wait(queue.prefix + "orders", b"x" * 1_048_300, key=b"big", partition=0)
     async with (
         serving(lambda one: web.Response(status=422 if len(one.body) > 1_000 else 200)) as service,
-        wire.courier(wire.assignment(service.url)) as courier,
+        queue.courier(queue.assignment(service.url)) as courier,
     ):
         await until(lambda: bool(service.received))
         await is_paused(courier)
-        await wire.send(*(message(f"late{n}", f"k{n}") for n in range(10)))
+        await queue.send(*(message(f"late{n}", f"k{n}") for n in range(10)))
         late = {f"late{n}".encode() for n in range(10)}
         await waited(lambda: late <= set(service.bodies), PATIENCE_S)
         assert late <= set(service.bodies)
 
 
 @known_fault("E5", "one message with a time far ahead cannot be parked and pauses every partition")
-async def test_a_message_with_a_time_far_ahead_does_not_hold_up_other_messages(wire: Wire) -> None:
+async def test_a_message_with_a_time_far_ahead_does_not_hold_up_other_messages(queue: BrokerQueue) -> None:
     far = {"message.timestamp.after.max.ms": str(2**63 - 1)}
-    await wire.broker.ensure(BoxSpec(wire.prefix + "orders", 2, 1, config=far))
-    await wire.make(2)
+    await queue.broker.ensure(BoxSpec(queue.prefix + "orders", 2, 1, config=far))
+    await queue.make(2)
     ahead = int(time.time() * 1000) + FAR_AHEAD_MS
-    async with producing(wire) as producer:
-        await producer.send_and_wait(wire.prefix + "orders", b"future", key=b"f", partition=0, timestamp_ms=ahead)
+    async with producing(queue) as producer:
+        await producer.send_and_wait(queue.prefix + "orders", b"future", key=b"f", partition=0, timestamp_ms=ahead)
     async with serving(lambda one: web.Response(status=500 if one.body == b"future" else 200)) as service:
-        told = wire.assignment(service.url, policy={**PARKING, "maxAttempts": 5}, delivery=PARK_AT_ONCE)
-        async with wire.courier(told) as courier:
+        assignment = queue.assignment(service.url, policy={**PARKING, "maxAttempts": 5}, delivery=PARK_AT_ONCE)
+        async with queue.courier(assignment) as courier:
             await until(lambda: bool(service.received))
             await is_paused(courier)
-            await wire.send(*(message(f"late{n}", f"k{n}") for n in range(10)))
+            await queue.send(*(message(f"late{n}", f"k{n}") for n in range(10)))
             late = {f"late{n}".encode() for n in range(10)}
             await waited(lambda: late <= set(service.bodies), PATIENCE_S)
             assert late <= set(service.bodies)
 
 
 @known_fault("E9", "every heartbeat of a courier has a producer id of its own, which the broker keeps for a day")
-async def test_the_heartbeats_of_a_courier_share_one_producer(wire: Wire, bed: beds.Bed) -> None:
-    await wire.make(1)
-    async with wire.broker.subscribe(subscription_spec(wire.assignment("http://127.0.0.1:1/"), "pod-0")) as desk:
+async def test_the_heartbeats_of_a_courier_share_one_producer(queue: BrokerQueue, bed: beds.Bed) -> None:
+    await queue.make(1)
+    async with queue.broker.subscribe(subscription_spec(queue.assignment("http://127.0.0.1:1/"), "pod-0")) as desk:
         for n in range(5):
             await desk.report_status(WorkerStatus("pod-0", at=n))
-    (log,) = (bed.directory / "kafka" / "log").glob(f"{wire.prefix}dead.ledger-0/*.log")
+    (log,) = (bed.directory / "kafka" / "log").glob(f"{queue.prefix}dead.ledger-0/*.log")
     ids = producer_ids(log.read_bytes())
     assert_set_up(bool(ids))
     assert len(ids - {-1}) <= 1
@@ -248,18 +248,18 @@ def producer_ids(log: bytes) -> set[int]:
 @known_fault("E8", "a wall clock stepped back by an hour keeps the circuit open for an hour")
 async def test_a_clock_stepped_back_does_not_keep_the_circuit_open() -> None:
     step, is_up = 0, False
-    bench = Bench()
-    bench.send(*(message(f"{n}", f"k{n}") for n in range(30)))
+    queue = MemoryQueue()
+    queue.send(*(message(f"{n}", f"k{n}") for n in range(30)))
     policy = {
         "maxAttempts": 1_000,
         "backoff": {"strategy": "Fixed", "initial": "50ms"},
         "circuitBreaker": {"openFor": "500ms", "window": 10},
     }
     async with serving(lambda _: web.Response(status=200 if is_up else 503)) as service:
-        told = assignment(service.url, policy=policy, delivery={"inlineLimit": "1h"})
-        delivery, stop = delivery_for(told, no_secret), asyncio.Event()
-        async with bench.broker.subscribe(subscription_spec(told, "pod-0")) as desk:
-            courier = Courier(told, desk, delivery, clock=lambda: now_ms() + step)
+        assignment = courier_assignment(service.url, policy=policy, delivery={"inlineLimit": "1h"})
+        delivery, stop = delivery_for(assignment, no_secret), asyncio.Event()
+        async with queue.broker.subscribe(subscription_spec(assignment, "pod-0")) as desk:
+            courier = Courier(assignment, desk, delivery, clock=lambda: now_ms() + step)
             run = asyncio.ensure_future(courier.run(stop))
             await until(lambda: courier.gate.breaker.state == "Open")
             step = -3_600_000
@@ -274,14 +274,16 @@ async def test_a_clock_stepped_back_does_not_keep_the_circuit_open() -> None:
 
 
 @known_fault("E12", "a courier with a low soft limit of open files serves only some of its partitions")
-async def test_a_courier_serves_all_partitions_under_a_low_soft_limit_of_open_files(wire: Wire, tmp_path: Path) -> None:
+async def test_a_courier_serves_all_partitions_under_a_low_soft_limit_of_open_files(
+    queue: BrokerQueue, tmp_path: Path
+) -> None:
     partitions = 40
-    await wire.make(partitions)
-    box = wire.prefix + "orders"
+    await queue.make(partitions)
+    box = queue.prefix + "orders"
     sent = [Publication(box, message(f"{p}", f"k{p}"), Place("test", 0, p), p) for p in range(partitions)]
-    await wire.broker.publish(sent)
+    await queue.broker.publish(sent)
     async with serving(ok) as service:
-        pod = Pod(tmp_path / "pod", wire.assignment(service.url))
+        pod = Pod(tmp_path / "pod", queue.assignment(service.url))
         with soft_limit_of_files(64):
             await pod.start()
         try:
@@ -314,19 +316,19 @@ def soft_limit_of_files(count: int) -> Iterator[None]:
 
 @known_fault("E19", "settlements of letters that were trimmed from the retry topic stay in the ledger for ever")
 async def test_settlements_of_a_trimmed_retry_topic_leave_the_ledger(
-    wire: Wire, monkeypatch: pytest.MonkeyPatch
+    queue: BrokerQueue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(retry_partition, "TRIM_AFTER", 0.0)
-    await wire.make(1)
-    ledger, retry = f"{wire.prefix}dead.ledger", f"{wire.prefix}retry"
+    await queue.make(1)
+    ledger, retry = f"{queue.prefix}dead.ledger", f"{queue.prefix}retry"
     key = settled_key(retry, 0, SettledAs.Delivered, 0)
-    line = wire.broker._line
-    async with wire.broker.subscribe(subscription_spec(wire.assignment("http://127.0.0.1:1/"), "pod-0")) as desk:
+    line = queue.broker._line
+    async with queue.broker.subscribe(subscription_spec(queue.assignment("http://127.0.0.1:1/"), "pod-0")) as desk:
         await desk.report_status(WorkerStatus("pod-0", at=1))  # which makes the ledger
     await ledgers.write_without_transaction(line, ledger, {0: [(key, encode_chunk(key, BitMap(range(CHUNK))))]})
-    async with producing(wire) as producer:
+    async with producing(queue) as producer:
         await fill(producer, retry, CHUNK)
-    await delete_records(wire, "retry", CHUNK)
+    await delete_records(queue, "retry", CHUNK)
     attempts: Counter[bytes] = Counter()
 
     def answer(request: Received) -> web.Response:
@@ -337,9 +339,9 @@ async def test_settlements_of_a_trimmed_retry_topic_leave_the_ledger(
         return key not in await ledgers.read_ledger(line, ledger, lambda one: one.kind == "settled")
 
     async with serving(answer) as service:
-        told = wire.assignment(service.url, policy={**PARKING, "maxAttempts": 3}, delivery=PARK_AT_ONCE)
-        async with wire.courier(told):
-            await wire.send(message("parked"))
+        assignment = queue.assignment(service.url, policy={**PARKING, "maxAttempts": 3}, delivery=PARK_AT_ONCE)
+        async with queue.courier(assignment):
+            await queue.send(message("parked"))
             await until(lambda: attempts[b"parked"] == 2)
             await waited_for(is_forgotten, 5)
     assert await is_forgotten()
@@ -356,12 +358,12 @@ async def fill(producer: AIOKafkaProducer, topic: str, count: int) -> None:
 
 @known_fault("E25-LOG", "messages that retention deleted before they were read are skipped without a log line")
 async def test_messages_deleted_before_they_were_read_are_counted_in_the_log(
-    wire: Wire, monkeypatch: pytest.MonkeyPatch
+    queue: BrokerQueue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(kafka_desk, "LOOK_EVERY", 0.5)
     with capture_logs() as logs:
-        async with trimmed_while_suspended(wire) as (_, service):
-            await wire.send(message("last"))
+        async with trimmed_while_suspended(queue) as (_, service):
+            await queue.send(message("last"))
             await until(lambda: b"last" in service.bodies)
     lost = SENT + 2 - len(service.received)
     assert_set_up(lost > 0)
@@ -369,30 +371,32 @@ async def test_messages_deleted_before_they_were_read_are_counted_in_the_log(
 
 
 @known_fault("E25-LAG", "messages that retention deleted count as lag although nothing is left to read")
-async def test_messages_deleted_before_they_were_read_are_not_lag(wire: Wire, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_messages_deleted_before_they_were_read_are_not_lag(
+    queue: BrokerQueue, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(kafka_desk, "LOOK_EVERY", 0.5)
-    async with trimmed_while_suspended(wire) as (courier, service):
+    async with trimmed_while_suspended(queue) as (courier, service):
         await waited(lambda: courier._desk.lag == 0, 5)
         assert_set_up(len(service.received) <= SENT)
         assert courier._desk.lag == 0
 
 
 @asynccontextmanager
-async def trimmed_while_suspended(wire: Wire) -> AsyncIterator[tuple[Courier, Service]]:
+async def trimmed_while_suspended(queue: BrokerQueue) -> AsyncIterator[tuple[Courier, Service]]:
     """A courier that was suspended while messages came and were deleted, and works again."""
-    await wire.make(1)
+    await queue.make(1)
     paused = ""
     async with (
         serving(ok) as service,
-        running(wire.broker, wire.assignment(service.url), paused=lambda: paused) as courier,
+        running(queue.broker, queue.assignment(service.url), paused=lambda: paused) as courier,
     ):
-        await wire.send(message("first"))
+        await queue.send(message("first"))
         await until(lambda: service.bodies == [b"first"])
         paused = "Suspended"
         await is_paused(courier)
-        await wire.send(*(message("x" * 20_000, f"k{n}") for n in range(SENT)))  # more than is fetched ahead
+        await queue.send(*(message("x" * 20_000, f"k{n}") for n in range(SENT)))  # more than is fetched ahead
         await until(lambda: courier._desk.lag > SENT // 2)  # it has seen that the source grew
-        await delete_records(wire, "orders", SENT + 1)
+        await delete_records(queue, "orders", SENT + 1)
         paused = ""
         yield courier, service
 

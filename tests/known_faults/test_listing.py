@@ -1,4 +1,4 @@
-"""The table of README.md names the faults that the tests of this folder mark."""
+"""The table in README.md lists exactly the faults that tests of this folder mark."""
 
 import ast
 import re
@@ -8,7 +8,7 @@ HERE = Path(__file__).parent
 
 
 def listed() -> list[tuple[str, str]]:
-    """Id and file of each line of the table."""
+    """Return id and file of each line of the table."""
     rows = re.findall(
         r"^\| ([A-Z][A-Z0-9-]+) \| .+ \| ([a-z]+) \| .+ \|$", (HERE / "README.md").read_text(), re.MULTILINE
     )
@@ -16,7 +16,7 @@ def listed() -> list[tuple[str, str]]:
 
 
 def marked() -> list[tuple[str, str]]:
-    """Id and file of each marker."""
+    """Return id and file of each marker."""
     found = []
     for file in HERE.glob("test_*_known_faults.py"):
         kind = file.name.removeprefix("test_").removesuffix("_known_faults.py")

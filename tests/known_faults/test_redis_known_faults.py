@@ -19,9 +19,9 @@ from tests.brokers.failovers import failing_over
 from tests.brokers.opening import LOOPBACK, no_secrets, redis_at
 from tests.brokers.staging import contents, lay, make_boxes, numbered, republish, tally_of
 from tests.known_faults.faults import known_fault, waited, waited_for
+from tests.workers.broker_queue import BrokerQueue
 from tests.workers.couriers import message, no_secret
-from tests.workers.services import Received, ok, serving, until
-from tests.workers.wires import Wire
+from tests.workers.http_service import Received, ok, serving, until
 
 HOUR_S = 3_600.0
 
@@ -69,11 +69,11 @@ async def test_a_courier_goes_on_after_a_failover_that_leaves_its_connections_op
     async with failing_over(tmp_path) as failover:
         spec = redis_at(failover.url)
         async with open_broker(spec, no_secret, LOOPBACK) as broker, serving(answer) as service:
-            wire = Wire(broker, spec, fresh_prefix())
-            await wire.make()
-            await wire.send(*(message(f"{n}", f"k{n % 97}") for n in range(800)))
+            queue = BrokerQueue(broker, spec, fresh_prefix())
+            await queue.make()
+            await queue.send(*(message(f"{n}", f"k{n % 97}") for n in range(800)))
             await failover.until_replicated()
-            async with wire.courier(wire.assignment(service.url, delivery={"concurrency": 8})):
+            async with queue.courier(queue.assignment(service.url, delivery={"concurrency": 8})):
                 await until(lambda: len(service.received) >= 200)
                 await failover.demote_master()
                 await waited(lambda: len(set(service.bodies)) == 800, 15)
@@ -86,13 +86,13 @@ async def test_the_liveness_probe_fails_where_redis_refuses_every_write(tmp_path
     async with failing_over(tmp_path) as failover:
         spec = redis_at(failover.url)
         async with open_broker(spec, no_secret, LOOPBACK) as broker, serving(ok) as service:
-            wire = Wire(broker, spec, fresh_prefix())
-            await wire.make()
+            queue = BrokerQueue(broker, spec, fresh_prefix())
+            await queue.make()
             station = WorkerEnvironment(tmp_path, tmp_path, 0, "pod-0", tmp_path / "termination")
-            shift = CourierProcess(wire.assignment(service.url), station, clock=lambda: time.monotonic() + later)
+            shift = CourierProcess(queue.assignment(service.url), station, clock=lambda: time.monotonic() + later)
             stop = asyncio.Event()
-            work = asyncio.ensure_future(shift.work(stop))
-            await wire.send(message("first"))
+            work = asyncio.ensure_future(shift.run(stop))
+            await queue.send(message("first"))
             await until(lambda: bool(service.received))
             shift.health.not_live()
             await failover.make_read_only()
@@ -113,17 +113,17 @@ async def test_consumers_of_departed_pods_leave_the_group(redis: str) -> None:
         serving(ok) as service,
         Redis.from_url(redis) as client,
     ):
-        wire = Wire(broker, spec, fresh_prefix())
-        await wire.make()
-        told = wire.assignment(service.url)
-        async with wire.courier(told, "stays"):
+        queue = BrokerQueue(broker, spec, fresh_prefix())
+        await queue.make()
+        assignment = queue.assignment(service.url)
+        async with queue.courier(assignment, "stays"):
             for n in range(3):
-                async with wire.courier(told, f"departs-{n}"):
-                    await wire.send(message(f"{n}", "k"))
+                async with queue.courier(assignment, f"departs-{n}"):
+                    await queue.send(message(f"{n}", "k"))
                     await until(lambda n=n: len(service.received) > n)
 
             async def departed() -> list[bytes]:
-                consumers = await client.xinfo_consumers(wire.prefix + "orders", told.group)
+                consumers = await client.xinfo_consumers(queue.prefix + "orders", assignment.group)
                 return [one["name"] for one in consumers if one["name"].startswith(b"departs")]
 
             async def is_clean() -> bool:
@@ -141,14 +141,14 @@ async def test_a_lag_that_redis_does_not_know_is_not_shown_as_zero(redis: str) -
         serving(ok) as service,
         Redis.from_url(redis) as client,
     ):
-        wire = Wire(broker, spec, fresh_prefix())
-        await wire.make()
-        told = wire.assignment(service.url)
-        await wire.send(message("first"))
-        async with wire.courier(told):
+        queue = BrokerQueue(broker, spec, fresh_prefix())
+        await queue.make()
+        assignment = queue.assignment(service.url)
+        await queue.send(message("first"))
+        async with queue.courier(assignment):
             await until(lambda: bool(service.received))
-        await wire.send(*(message(f"{n}", "k") for n in range(20)))
-        entries = await client.xrange(wire.prefix + "orders")
-        await client.xdel(wire.prefix + "orders", entries[-10][0])  # a gap, so that Redis cannot count
-        async with broker.subscribe(subscription_spec(told, "pod-0")) as desk:
+        await queue.send(*(message(f"{n}", "k") for n in range(20)))
+        entries = await client.xrange(queue.prefix + "orders")
+        await client.xdel(queue.prefix + "orders", entries[-10][0])  # a gap, so that Redis cannot count
+        async with broker.subscribe(subscription_spec(assignment, "pod-0")) as desk:
             assert desk.lag != 0

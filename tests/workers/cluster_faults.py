@@ -7,8 +7,8 @@ from pathlib import Path
 
 from tests.bed.kafka_cluster import GROUPS, IDS, TRANSACTIONS, KafkaCluster
 from tests.workers import holdpoints
-from tests.workers.cluster_work import PATIENCE, Account, Size, Work
-from tests.workers.services import until
+from tests.workers.cluster_work import TIMEOUT_S, Account, Size, Work
+from tests.workers.http_service import until
 
 Fault = Callable[[Work], Awaitable[None]]
 
@@ -19,7 +19,7 @@ async def rolling_kill(work: Work) -> None:
 
 
 async def rolling_restart(work: Work) -> None:
-    """Each broker is asked to end and started again, one after the other."""
+    """Each broker is stopped and started again, one after the other."""
     await _roll(work, signal.SIGTERM)
 
 
@@ -32,7 +32,7 @@ async def _roll(work: Work, sign: signal.Signals) -> None:
 
 
 async def two_of_three(work: Work) -> None:
-    """Two brokers are killed at once: nothing can be written until one of them is back."""
+    """Two brokers are killed at once: no write succeeds until one of them is back."""
     async for turn in work.rounds():
         victims = [id_ for id_ in IDS if id_ != IDS[turn % len(IDS)]]
         for id_ in victims:
@@ -43,7 +43,7 @@ async def two_of_three(work: Work) -> None:
 
 
 async def emptied_disk(work: Work) -> None:
-    """A broker is killed and comes back with an empty disk, which the others fill again."""
+    """A broker is killed and comes back with an empty disk, to which the others replicate again."""
     async for turn in work.rounds():
         id_ = IDS[turn % len(IDS)]
         await asyncio.to_thread(work.cluster.kill, id_)
@@ -53,14 +53,14 @@ async def emptied_disk(work: Work) -> None:
 
 
 async def removed_coordinator(work: Work) -> None:
-    """The broker that coordinates the Replay's transactions is away until the Replay goes on without it."""
+    """The coordinator of the Replay's transactions is down until the Replay continues without it."""
     async for _ in work.rounds():
         name = f"dlq.{work.scene.boxes.dead}.0"
         assert work.replay.process is not None
         assert work.replay.process.returncode is None, "the Replay ended before its coordinator was removed"
         id_ = await asyncio.to_thread(work.cluster.transaction_coordinator, name)
         await asyncio.to_thread(work.cluster.kill, id_)
-        await until(lambda id_=id_: id_ not in work.cluster.living(), PATIENCE)
+        await until(lambda id_=id_: id_ not in work.cluster.living(), TIMEOUT_S)
         before = await work.replayed()
         await work.until_replayed(before + 50)
         assert await asyncio.to_thread(work.cluster.transaction_coordinator, name) != id_
@@ -69,7 +69,7 @@ async def removed_coordinator(work: Work) -> None:
 
 
 async def moved_leaders(work: Work) -> None:
-    """Other brokers lead all partitions, and coordinate, while a courier and the replayer have a transaction open."""
+    """All partitions and coordinators move to other brokers while courier and replay worker have open transactions."""
     topics = (*work.topics, TRANSACTIONS, GROUPS)
     async for turn in work.rounds():
         holding = [work.pods[turn % len(work.pods)].folder, work.replay.folder]
@@ -83,7 +83,7 @@ async def moved_leaders(work: Work) -> None:
 
 
 async def stopped_courier(work: Work) -> None:
-    """A courier is stopped until its group goes on without it; when it wakes up, others have its partitions."""
+    """A courier is suspended until its group continues without it; resumed, it finds its partitions taken."""
     async for turn in work.rounds():
         await _until_members(work, len(work.pods))
         process = work.pods[turn % len(work.pods)].process
@@ -92,13 +92,13 @@ async def stopped_courier(work: Work) -> None:
         try:
             await _until_members(work, len(work.pods) - 1)
             before = work.shop.book.look()
-            await until(lambda before=before: work.shop.book.look() > before + 50, PATIENCE)
+            await until(lambda before=before: work.shop.book.look() > before + 50, TIMEOUT_S)
         finally:
             process.send_signal(signal.SIGCONT)
 
 
 async def _until_members(work: Work, count: int) -> None:
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(TIMEOUT_S):
         while await work.members() != count:
             await asyncio.sleep(0.2)
 
@@ -115,7 +115,7 @@ FAULTS: dict[str, Fault] = {
 
 
 async def run(name: str, cluster: KafkaCluster, folder: Path, size: Size) -> Account:
-    """Let a fault happen under work of this size, and account for the work."""
+    """Run work of this size, cause the fault, and return the account of the work."""
     work = Work(cluster, folder, size, more_pods=1 if FAULTS[name] is stopped_courier else 0)
     try:
         await work.prepare()

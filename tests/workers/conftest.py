@@ -10,20 +10,20 @@ import pytest
 from deadletter.api.broker_connections import BrokerConnectionSpec
 from deadletter.brokers.connect import open_broker
 from deadletter.brokers.memory import MemoryBroker, MemoryServer
+from tests.workers.broker_queue import BrokerQueue
 from tests.workers.couriers import LOOPBACK, no_secret
 from tests.workers.replay_scene import Scene
-from tests.workers.wires import Wire
 
 
 @pytest.fixture(params=["kafka", "redis"])
-async def wire(request: pytest.FixtureRequest) -> AsyncIterator[Wire]:
+async def queue(request: pytest.FixtureRequest) -> AsyncIterator[BrokerQueue]:
     address = request.getfixturevalue(request.param)
-    told = {"kafka": {"bootstrapServers": [address]}} if request.param == "kafka" else {"redis": {"url": address}}
-    spec = BrokerConnectionSpec.model_validate(told)
+    assignment = {"kafka": {"bootstrapServers": [address]}} if request.param == "kafka" else {"redis": {"url": address}}
+    spec = BrokerConnectionSpec.model_validate(assignment)
     tag = f"courier-{uuid.uuid4().hex[:10]}"
     prefix = f"{{{tag}}}." if spec.is_redis else f"{tag}."
     async with open_broker(spec, no_secret, allow=LOOPBACK) as broker:
-        made = Wire(broker, spec, prefix)
+        made = BrokerQueue(broker, spec, prefix)
         await made.make()
         yield made
 

@@ -20,7 +20,7 @@ from deadletter.workers.courier.status import StatusReporter
 from deadletter.workers.delivery.http.resolver import Resolver, resolve_host
 from deadletter.workers.process import cancel_and_wait
 from tests.helpers.headers import read_own_envelope
-from tests.workers.services import serving, until
+from tests.workers.http_service import serving, until
 
 LOOPBACK = ("127.0.0.0/8",)
 QUICK = {"backoff": {"strategy": "Fixed", "initial": "10ms", "max": "10ms"}, "circuitBreaker": {"enabled": False}}
@@ -30,12 +30,12 @@ def no_secret(name: str, key: str) -> bytes:
     raise KeyError(f"{name}/{key}")
 
 
-def assignment(url: str, prefix: str = "", **more: Any) -> CourierAssignment:
+def courier_assignment(url: str, prefix: str = "", **more: Any) -> CourierAssignment:
     """An assignment; `policy`, `http` and `delivery` are as a user writes them."""
     policy = more.pop("policy", QUICK)
     delivery = {"http": {"url": url, **more.pop("http", {})}, **more.pop("delivery", {})}
     boxes = {"source": f"{prefix}orders", "dead": f"{prefix}dead", "retry": f"{prefix}retry"}
-    told = {
+    assignment = {
         "namespace": "test",
         "queue": "orders",
         "uid": "uid-1",
@@ -50,10 +50,10 @@ def assignment(url: str, prefix: str = "", **more: Any) -> CourierAssignment:
         "allow": LOOPBACK,
         **more,
     }
-    return CourierAssignment.model_validate(told)
+    return CourierAssignment.model_validate(assignment)
 
 
-class Bench:
+class MemoryQueue:
     """A memory broker with the boxes of one queue, and couriers on it."""
 
     def __init__(self, partitions: int = 1) -> None:
@@ -85,13 +85,13 @@ class Bench:
         return taken and not group.holders and not group.released and not self.parked
 
     @property
-    def words(self) -> list[str]:
+    def pause_reasons(self) -> list[str]:
         return [word.paused for word in self.server.ledgers["dead.ledger"].worker_statuses.values()]
 
     @asynccontextmanager
     async def courier(
         self,
-        told: CourierAssignment,
+        assignment: CourierAssignment,
         pod: str = "pod-0",
         paused: Any = str,
         resolver: Resolver = resolve_host,
@@ -99,14 +99,14 @@ class Bench:
     ) -> AsyncIterator[Courier]:
         """A courier at work while the block runs."""
         with patch.object(memory_desk, "CLAIM_TIMEOUT_S", 0.05):  # so that stopping takes no second
-            async with running(self.broker, told, pod, paused, resolver, secrets) as courier:
+            async with running(self.broker, assignment, pod, paused, resolver, secrets) as courier:
                 yield courier
 
 
 @asynccontextmanager
 async def running(
     broker: Broker,
-    told: CourierAssignment,
+    assignment: CourierAssignment,
     pod: str = "pod-0",
     paused: Any = str,
     resolver: Resolver = resolve_host,
@@ -114,10 +114,10 @@ async def running(
 ) -> AsyncIterator[Courier]:
     """Run a courier on any broker while the block runs."""
     stop = asyncio.Event()
-    delivery = delivery_for(told, secrets, resolver)
-    async with broker.subscribe(subscription_spec(told, pod)) as subscription:
-        courier = Courier(told, subscription, delivery, paused)
-        reporter = StatusReporter(courier, subscription, pod, (told.namespace, told.queue), now_ms, 30)
+    delivery = delivery_for(assignment, secrets, resolver)
+    async with broker.subscribe(subscription_spec(assignment, pod)) as subscription:
+        courier = Courier(assignment, subscription, delivery, paused)
+        reporter = StatusReporter(courier, subscription, pod, (assignment.namespace, assignment.queue), now_ms, 30)
         working, reporting = asyncio.ensure_future(courier.run(stop)), asyncio.ensure_future(reporter.run())
         try:
             yield courier
@@ -132,12 +132,12 @@ def message(text: str = "body", key: str | None = "key", *headers: tuple[str, by
     return Message(key.encode() if key is not None else None, text.encode(), tuple(headers), 1_700_000_000_000)
 
 
-async def buried_with(answer, policy=None, **more) -> Bench:
+async def buried_with(answer, policy=None, **more) -> MemoryQueue:
     """One message to a service that answers like this, until it is settled."""
-    bench = Bench()
-    bench.send(message())
+    queue = MemoryQueue()
+    queue.send(message())
     async with serving(answer) as service:
-        told = assignment(service.url, policy=policy or QUICK, **more)
-        async with bench.courier(told):
-            await until(lambda: bench.is_settled)
-    return bench
+        assignment = courier_assignment(service.url, policy=policy or QUICK, **more)
+        async with queue.courier(assignment):
+            await until(lambda: queue.is_settled)
+    return queue

@@ -8,27 +8,27 @@ from aiohttp import web
 
 from deadletter.core.headers import REPLAYS
 from deadletter.core.letters import Message
-from tests.workers.couriers import Bench, assignment, buried_with, message
-from tests.workers.services import Received, serving, status, until
+from tests.workers.couriers import MemoryQueue, buried_with, courier_assignment, message
+from tests.workers.http_service import Received, serving, status, until
 
 
 async def test_every_message_is_delivered_once():
-    bench = Bench(partitions=3)
-    bench.send(*(message(f"m{n}", f"k{n % 7}") for n in range(300)))
-    async with serving() as service, bench.courier(assignment(service.url)):
-        await until(lambda: bench.is_settled)
+    queue = MemoryQueue(partitions=3)
+    queue.send(*(message(f"m{n}", f"k{n % 7}") for n in range(300)))
+    async with serving() as service, queue.courier(courier_assignment(service.url)):
+        await until(lambda: queue.is_settled)
     assert sorted(service.bodies) == sorted(f"m{n}".encode() for n in range(300))
     assert len({one.id for one in service.received}) == 300
-    assert not bench.buried()
+    assert not queue.buried()
 
 
 async def test_a_request_tells_where_its_message_came_from():
-    bench = Bench()
-    bench.send(message("hello", "key-1", ("traceparent", b"00-1-2-01"), ("x-team", b"pay"), ("secret", b"no")))
+    queue = MemoryQueue()
+    queue.send(message("hello", "key-1", ("traceparent", b"00-1-2-01"), ("x-team", b"pay"), ("secret", b"no")))
     async with serving() as service:
         http = {"forwardHeaders": ["x-*"], "headers": [{"name": "X-Fixed", "value": "yes"}]}
-        async with bench.courier(assignment(service.url, http=http)):
-            await until(lambda: bench.is_settled)
+        async with queue.courier(courier_assignment(service.url, http=http)):
+            await until(lambda: queue.is_settled)
     headers = service.received[0].headers
     assert headers["Dlq-Topic"] == "orders"
     assert headers["Dlq-Partition"] == headers["Dlq-Offset"] == "0"
@@ -45,11 +45,11 @@ async def test_a_request_tells_where_its_message_came_from():
 
 
 async def test_a_cloud_event_goes_out_in_binary_mode():
-    bench = Bench()
+    queue = MemoryQueue()
     event = (("ce_specversion", b"1.0"), ("ce_subject", "größe 1".encode()), ("content-type", b"application/json"))
-    bench.send(message("{}", "k", *event))
-    async with serving() as service, bench.courier(assignment(service.url)):
-        await until(lambda: bench.is_settled)
+    queue.send(message("{}", "k", *event))
+    async with serving() as service, queue.courier(courier_assignment(service.url)):
+        await until(lambda: queue.is_settled)
     headers = service.received[0].headers
     assert headers["ce-specversion"] == "1.0"
     assert headers["ce-subject"] == "gr%C3%B6%C3%9Fe%201"
@@ -63,10 +63,13 @@ async def test_poison_inputs_arrive_whole_and_do_not_break_the_request():
         Message(b"k" * 10_000, bytes(3 << 20), tuple((f"h{n}", b"\xff" * 50) for n in range(500)), 3),
         Message(b"k", b"v", (("content-length", b"999"), ("host", b"evil"), ("dlq-id", b"forged")), -1),
     )
-    bench = Bench()
-    bench.send(*poison)
-    async with serving() as service, bench.courier(assignment(service.url, http={"forwardHeaders": ["*"]})):
-        await until(lambda: bench.is_settled)
+    queue = MemoryQueue()
+    queue.send(*poison)
+    async with (
+        serving() as service,
+        queue.courier(courier_assignment(service.url, http={"forwardHeaders": ["*"]})),
+    ):
+        await until(lambda: queue.is_settled)
     seen = {one.headers["Dlq-Offset"]: one for one in service.received}
     assert [seen[str(n)].body for n in range(4)] == [one.value or b"" for one in poison]
     assert seen["0"].headers["Dlq-Null"] == "true"
@@ -77,37 +80,37 @@ async def test_poison_inputs_arrive_whole_and_do_not_break_the_request():
 
 
 async def test_a_poison_message_is_buried_with_its_bytes_unchanged_and_forged_headers_moved():
-    bench = Bench()
+    queue = MemoryQueue()
     poison = Message(b"\x00", b"\xff\xfe", (("dlq-attempts", b"99"), ("x", b"\x80"), (REPLAYS, b"2")), 5)
-    bench.send(poison)
-    async with serving(status(400)) as service, bench.courier(assignment(service.url)):
-        await until(lambda: bench.is_settled)
-    (letter,) = bench.buried()
+    queue.send(poison)
+    async with serving(status(400)) as service, queue.courier(courier_assignment(service.url)):
+        await until(lambda: queue.is_settled)
+    (letter,) = queue.buried()
     assert (letter.key, letter.value) == (poison.key, poison.value)
     assert dict(letter.headers)["x-orig-dlq-attempts"] == b"99"
     assert dict(letter.headers)["x"] == b"\x80"
-    (envelope,) = bench.envelopes()
+    (envelope,) = queue.envelopes()
     assert (envelope.attempts, envelope.replays, envelope.reason) == (1, 2, "Refused")
 
 
 async def test_a_letter_without_a_timestamp_of_its_own_is_delivered():
-    bench = Bench()
-    bench.send(replace(message(), timestamp=10**18))
-    async with serving() as service, bench.courier(assignment(service.url)):
-        await until(lambda: bench.is_settled)
+    queue = MemoryQueue()
+    queue.send(replace(message(), timestamp=10**18))
+    async with serving() as service, queue.courier(courier_assignment(service.url)):
+        await until(lambda: queue.is_settled)
     assert service.received[0].headers["Dlq-Timestamp"].startswith("9999-12-31")
 
 
 async def test_success_may_be_other_statuses():
-    bench = await buried_with(status(409), http={"success": ["200-299", 409]})
-    assert not bench.buried()
+    queue = await buried_with(status(409), http={"success": ["200-299", 409]})
+    assert not queue.buried()
     (envelope,) = (await buried_with(status(202), http={"success": ["200-201"]})).envelopes()
     assert (envelope.failure.status, envelope.attempts) == (202, 1)
 
 
 async def test_compat_headers_are_written_beside_ours():
-    bench = await buried_with(status(400), compat_headers=["KafkaConnect"])
-    assert any(name.startswith("__connect.errors.") for name, _ in bench.buried()[0].headers)
+    queue = await buried_with(status(400), compat_headers=["KafkaConnect"])
+    assert any(name.startswith("__connect.errors.") for name, _ in queue.buried()[0].headers)
 
 
 async def test_memory_is_bounded_while_a_service_hangs():
@@ -117,40 +120,40 @@ async def test_memory_is_bounded_while_a_service_hangs():
         await gate.wait()
         return web.Response()
 
-    bench = Bench()
-    bench.send(*(message(f"{n}", f"k{n}") for n in range(500)))
+    queue = MemoryQueue()
+    queue.send(*(message(f"{n}", f"k{n}") for n in range(500)))
     async with (
         serving(hanging) as service,
-        bench.courier(assignment(service.url, delivery={"concurrency": 10})) as courier,
+        queue.courier(courier_assignment(service.url, delivery={"concurrency": 10})) as courier,
     ):
         await until(lambda: len(service.received) == 10)
         assert courier.in_flight.held <= 20
         assert len(service.received) == 10
         gate.set()
-        await until(lambda: bench.is_settled)
+        await until(lambda: queue.is_settled)
     assert len(service.received) == 500
 
 
 async def test_a_letter_too_large_gets_a_smaller_envelope():
-    bench = Bench()
-    bench.send(message())
-    bench.server.boxes["dead"].max_message_bytes = 900
+    queue = MemoryQueue()
+    queue.send(message())
+    queue.server.boxes["dead"].max_message_bytes = 900
     long = lambda _: web.Response(status=400, text="x" * 2000)  # noqa: E731
-    async with serving(long) as service, bench.courier(assignment(service.url)):
-        await until(lambda: bench.is_settled)
-    (envelope,) = bench.envelopes()
+    async with serving(long) as service, queue.courier(courier_assignment(service.url)):
+        await until(lambda: queue.is_settled)
+    (envelope,) = queue.envelopes()
     assert (envelope.failure.status, envelope.failure.message, envelope.id) == (400, "", "orders/0/0")
 
 
 async def test_a_route_takes_the_letters_that_match():
-    bench = Bench()
-    bench.send(message("bad", "a"), message("odd", "b"))
+    queue = MemoryQueue()
+    queue.send(message("bad", "a"), message("odd", "b"))
 
     def answer(one: Received) -> web.Response:
         return web.Response(status=422 if one.body == b"bad" else 410)
 
     routes = [{"match": 'error.category == "Validation"', "box": "other"}]
-    async with serving(answer) as service, bench.courier(assignment(service.url, routes=routes)):
-        await until(lambda: bench.is_settled)
-    assert [one.value for one in bench.buried("other")] == [b"bad"]
-    assert [one.value for one in bench.buried("dead")] == [b"odd"]
+    async with serving(answer) as service, queue.courier(courier_assignment(service.url, routes=routes)):
+        await until(lambda: queue.is_settled)
+    assert [one.value for one in queue.buried("other")] == [b"bad"]
+    assert [one.value for one in queue.buried("dead")] == [b"odd"]

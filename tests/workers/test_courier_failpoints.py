@@ -10,11 +10,11 @@ import pytest
 from redis.asyncio import Redis
 
 from deadletter.workers.process import cancel_and_wait
+from tests.workers.broker_queue import BrokerQueue
 from tests.workers.couriers import QUICK, message
 from tests.workers.failpoints import STEPS
-from tests.workers.pods import Pod
-from tests.workers.services import Received, Service, serving, status, until
-from tests.workers.wires import Wire
+from tests.workers.http_service import Received, Service, serving, status, until
+from tests.workers.worker_processes import Pod
 
 COUNT = 30
 TIMES = "2"  # every step is taken at least so often: few are in flight at once, so settlements come in several batches
@@ -29,15 +29,15 @@ def answer(one: Received):
     return PUT_OFF(one) if number % 3 == 1 and one.headers["Dlq-Attempt"] != "3" else status(200)(one)
 
 
-async def walk(wire: Wire, service: Service, folder: Path, kind: str, step: str) -> None:
+async def walk(queue: BrokerQueue, service: Service, folder: Path, kind: str, step: str) -> None:
     """One queue of its own, a courier that dies at this step, and one that goes on."""
-    own = Wire(wire.broker, wire.spec, wire.prefix.replace(".", f"-{step}."))
+    own = BrokerQueue(queue.broker, queue.spec, queue.prefix.replace(".", f"-{step}."))
     await own.make()
     await own.send(*(message(f"{step} {number}", f"k{number}") for number in range(COUNT)))
     routes = [{"match": "error.status == 409", "box": f"{own.prefix}other"}]
     slowly = {"inlineLimit": "0s", "concurrency": 4}
-    told = own.assignment(service.url, policy=POLICY, delivery=slowly, routes=routes)
-    dying = Pod(folder / f"{step}-dying", told, "tests.workers.failpoints", kind, step, TIMES)
+    assignment = own.assignment(service.url, policy=POLICY, delivery=slowly, routes=routes)
+    dying = Pod(folder / f"{step}-dying", assignment, "tests.workers.failpoints", kind, step, TIMES)
     await dying.start()
     assert dying.process is not None
     sending = asyncio.ensure_future(send_more(own, step))
@@ -45,7 +45,7 @@ async def walk(wire: Wire, service: Service, folder: Path, kind: str, step: str)
         assert await asyncio.wait_for(dying.process.wait(), 180) == -signal.SIGKILL, dying.log
     finally:
         await cancel_and_wait(sending)
-    pod = Pod(folder / step, told)
+    pod = Pod(folder / step, assignment)
     await pod.start()
     try:
         await own.until_buried(COUNT // 6)
@@ -58,7 +58,7 @@ async def walk(wire: Wire, service: Service, folder: Path, kind: str, step: str)
         assert letters == Counter(f"{step} {number}".encode() for number in range(first, COUNT, 6)), step
 
 
-async def send_more(own: Wire, step: str) -> None:
+async def send_more(own: BrokerQueue, step: str) -> None:
     """Send good messages one by one: a plain commit is sure only where no letter is settled at the same time."""
     for number in itertools.count(COUNT + 2, 3):
         await asyncio.sleep(0.5)
@@ -73,10 +73,10 @@ def done(service: Service, step: str) -> set[int]:
 
 
 @pytest.mark.timeout(600)
-async def test_killed_at_every_step(wire: Wire, tmp_path: Path):
-    kind = "redis" if wire.spec.is_redis else "kafka"
+async def test_killed_at_every_step(queue: BrokerQueue, tmp_path: Path):
+    kind = "redis" if queue.spec.is_redis else "kafka"
     async with serving(answer) as service:
-        await asyncio.gather(*(walk(wire, service, tmp_path, kind, step) for step in STEPS[kind]))
+        await asyncio.gather(*(walk(queue, service, tmp_path, kind, step) for step in STEPS[kind]))
     names: dict[bytes, set[str]] = defaultdict(set)
     for one in service.received:
         names[one.body].add(one.id)
@@ -85,37 +85,37 @@ async def test_killed_at_every_step(wire: Wire, tmp_path: Path):
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("wire", ["redis"], indirect=True)
+@pytest.mark.parametrize("queue", ["redis"], indirect=True)
 @pytest.mark.parametrize(("first", "then"), [(503, 200), (503, 422), (422, 200), (422, 409), (422, 503)])
 async def test_a_letter_written_before_a_kill_is_the_only_one_although_the_service_answers_otherwise(
-    wire: Wire, redis: str, tmp_path: Path, first: int, then: int
+    queue: BrokerQueue, redis: str, tmp_path: Path, first: int, then: int
 ):
-    await wire.send(*(message(f"order {number}") for number in range(COUNT)))
-    routes = [{"match": "error.status == 409", "box": f"{wire.prefix}other"}]
+    await queue.send(*(message(f"order {number}") for number in range(COUNT)))
+    routes = [{"match": "error.status == 409", "box": f"{queue.prefix}other"}]
     async with serving(status(first)) as service, Redis.from_url(redis) as client:
-        told = wire.assignment(service.url, policy=POLICY, delivery={"inlineLimit": "0s"}, routes=routes)
-        dying = Pod(tmp_path / "dying", told, "tests.workers.failpoints", "redis", "letter-written", TIMES)
+        assignment = queue.assignment(service.url, policy=POLICY, delivery={"inlineLimit": "0s"}, routes=routes)
+        dying = Pod(tmp_path / "dying", assignment, "tests.workers.failpoints", "redis", "letter-written", TIMES)
         await dying.start()
         assert dying.process is not None
         assert await asyncio.wait_for(dying.process.wait(), 180) == -signal.SIGKILL, dying.log
         service.answer, answered = status(then), len(service.received)
-        pod = Pod(tmp_path / "going-on", told)
+        pod = Pod(tmp_path / "going-on", assignment)
         await pod.start()
         try:
-            await until_settled(client, wire)
+            await until_settled(client, queue)
         finally:
             await pod.end(signal.SIGKILL)
     taken = service.bodies[answered:] if then == 200 else []
-    letters = [letter.message.value for box in ("dead", "other") for letter in await wire.buried(box)]
+    letters = [letter.message.value for box in ("dead", "other") for letter in await queue.buried(box)]
     assert Counter([*taken, *letters]) == Counter(f"order {number}".encode() for number in range(COUNT))
 
 
-async def until_settled(client: Redis, wire: Wire) -> None:
+async def until_settled(client: Redis, queue: BrokerQueue) -> None:
     """Everything was claimed, and nothing is held or parked any more."""
     async with asyncio.timeout(120):
         while True:
-            (group,) = await client.xinfo_groups(f"{wire.prefix}orders")
-            waiting = await client.hlen(f"{wire.prefix}retry") - 1  # its first field counts
+            (group,) = await client.xinfo_groups(f"{queue.prefix}orders")
+            waiting = await client.hlen(f"{queue.prefix}retry") - 1  # its first field counts
             if not group["lag"] and not group["pending"] and not waiting:
                 return
             await asyncio.sleep(0.1)

@@ -17,11 +17,11 @@ from deadletter.brokers.connect import open_broker
 from tests.bed import beds, processes
 from tests.bed import kafka as kafka_bed
 from tests.bed import redis as redis_bed
-from tests.workers import shop
+from tests.workers import recording_service
+from tests.workers.broker_queue import BrokerQueue
 from tests.workers.couriers import LOOPBACK, message, no_secret
-from tests.workers.pods import Book, Pod, Shop
-from tests.workers.services import until
-from tests.workers.wires import Wire
+from tests.workers.http_service import until
+from tests.workers.worker_processes import DeliveryLog, Pod, RecordingService
 
 POLICY = {
     "maxAttempts": 20,
@@ -42,12 +42,12 @@ class Server:
     @property
     def spec(self) -> BrokerConnectionSpec:
         where = f"{self._said['address']}:{self._said['ports'][0]}"
-        told = (
+        assignment = (
             {"kafka": {"bootstrapServers": [where]}}
             if self._kind == "kafka"
             else {"redis": {"url": f"redis://{where}"}}
         )
-        return BrokerConnectionSpec.model_validate(told)
+        return BrokerConnectionSpec.model_validate(assignment)
 
     async def kill(self) -> None:
         """End it at once and start it again."""
@@ -59,10 +59,10 @@ class Server:
         processes.kill(processes.of_bed(self._bed.directory, self._part.name))
 
     @asynccontextmanager
-    async def wire(self, prefix: str) -> AsyncIterator[Wire]:
+    async def queue(self, prefix: str) -> AsyncIterator[BrokerQueue]:
         """A fresh connection: the last one may have died with the broker."""
         async with open_broker(self.spec, no_secret, allow=LOOPBACK) as broker:
-            yield Wire(broker, self.spec, prefix)
+            yield BrokerQueue(broker, self.spec, prefix)
 
 
 @pytest.fixture(params=["kafka", "redis"])
@@ -77,43 +77,43 @@ async def server(request: pytest.FixtureRequest, bed: beds.Bed) -> AsyncIterator
 async def walk(server: Server, folder: Path, count: int, kills: Counter[str]) -> None:
     """`count` messages, some never delivered, some put off and some flaky, with so many kills between."""
     prefix = f"{{{uuid.uuid4().hex[:8]}}}." if server.spec.is_redis else f"{uuid.uuid4().hex[:8]}."
-    async with server.wire(prefix) as wire:
-        await wire.make()
+    async with server.wire(prefix) as queue:
+        await queue.make()
         for first in range(0, count, 2000):
             numbers = range(first, min(first + 2000, count))
-            await wire.send(*(message(f"{number}", f"k{number % 97}") for number in numbers))
-    service = Shop(folder / "shop")
-    pod = Pod(folder / "pod", wire.assignment(service.url, policy=POLICY, delivery={"inlineLimit": "5s"}))
+            await queue.send(*(message(f"{number}", f"k{number % 97}") for number in numbers))
+    service = RecordingService(folder / "shop")
+    pod = Pod(folder / "pod", queue.assignment(service.url, policy=POLICY, delivery={"inlineLimit": "5s"}))
     await service.start()
     await pod.start()
     try:
         await _kill_on(
-            service.book, count, kills, {"courier": pod.kill, "service": service.kill, "broker": server.kill}
+            service.deliveries, count, kills, {"courier": pod.kill, "service": service.kill, "broker": server.kill}
         )
-        bad = [number for number in range(count) if shop.is_bad(number)]
-        await until(lambda: service.book.look() == count - len(bad), 300)
-        async with server.wire(prefix) as wire:
-            await wire.until_buried(len(bad))
+        bad = [number for number in range(count) if recording_service.is_bad(number)]
+        await until(lambda: service.deliveries.refresh() == count - len(bad), 300)
+        async with server.wire(prefix) as queue:
+            await queue.until_buried(len(bad))
         code = await pod.end(signal.SIGTERM)
         assert code == 0, pod.log
-        async with server.wire(prefix) as wire:
-            letters = Counter(int(taken.message.value or b"") for taken in await wire.buried())
+        async with server.wire(prefix) as queue:
+            letters = Counter(int(taken.message.value or b"") for taken in await queue.buried())
     finally:
         await service.end()
         await pod.end(signal.SIGKILL)
     assert letters == Counter(bad)
-    service.book.check_order()
-    print(f"{count} messages, {dict(kills)}: {len(service.book.entries)} requests, {len(bad)} letters")
+    service.deliveries.check_order()
+    print(f"{count} messages, {dict(kills)}: {len(service.deliveries.entries)} requests, {len(bad)} letters")
 
 
 async def _kill_on(
-    book: Book, count: int, kills: Counter[str], victims: dict[str, Callable[[], Coroutine[Any, Any, None]]]
+    book: DeliveryLog, count: int, kills: Counter[str], victims: dict[str, Callable[[], Coroutine[Any, Any, None]]]
 ) -> None:
     order = list(kills.elements())
     random.shuffle(order)
     for turn, victim in enumerate(order):
         want = count * (turn + 1) // (len(order) + 2)
-        await until(lambda want=want: book.look() >= want, 300)
+        await until(lambda want=want: book.refresh() >= want, 300)
         await asyncio.sleep(random.random() * 0.1)  # anywhere between two steps
         await victims[victim]()
 

@@ -8,8 +8,8 @@ from prometheus_client import REGISTRY
 
 from deadletter.brokers.errors import BoxRefused, NotAuthorised
 from deadletter.brokers.memory.subscription import MemorySubscription
-from tests.workers.couriers import QUICK, Bench, assignment, message
-from tests.workers.services import Received, serving, status, until
+from tests.workers.couriers import QUICK, MemoryQueue, courier_assignment, message
+from tests.workers.http_service import Received, serving, status, until
 
 QUEUE = {"namespace": "test", "queue": "orders"}
 
@@ -33,89 +33,89 @@ async def test_an_outage_pauses_and_buries_nothing():
             taken.add(one.id)
         return web.Response()
 
-    bench = Bench()
-    bench.send(*(message(f"{n}", f"k{n}") for n in range(100)))
+    queue = MemoryQueue()
+    queue.send(*(message(f"{n}", f"k{n}") for n in range(100)))
     async with serving(answer) as service:
-        told = assignment(service.url, policy=policy, delivery={"concurrency": 2})
-        async with bench.courier(told) as courier:
-            await until(lambda: bench.words == ["CircuitOpen"])
+        assignment = courier_assignment(service.url, policy=policy, delivery={"concurrency": 2})
+        async with queue.courier(assignment) as courier:
+            await until(lambda: queue.pause_reasons == ["CircuitOpen"])
             for _ in range(3):  # a few probes
                 before = courier.gate.breaker.open_until
                 await until(lambda before=before: courier.gate.breaker.open_until > before)
-            assert not bench.buried()
+            assert not queue.buried()
             assert (circuit(), paused("CircuitOpen")) == (1, 1)
             is_down = False
-            await until(lambda: bench.is_settled)
-            await until(lambda: bench.words == [""])
+            await until(lambda: queue.is_settled)
+            await until(lambda: queue.pause_reasons == [""])
             assert (circuit(), paused("CircuitOpen")) == (0, 0)
     assert len(taken) == 100
-    assert not bench.buried()
+    assert not queue.buried()
 
 
 async def test_the_gate_of_the_operator_pauses_and_opens_again():
     paused = "CapacityReached"
-    bench = Bench()
-    async with serving() as service, bench.courier(assignment(service.url), paused=lambda: paused):
-        await until(lambda: bench.words == ["CapacityReached"])
-        bench.send(message())
+    queue = MemoryQueue()
+    async with serving() as service, queue.courier(courier_assignment(service.url), paused=lambda: paused):
+        await until(lambda: queue.pause_reasons == ["CapacityReached"])
+        queue.send(message())
         await asyncio.sleep(0.5)
         assert not service.received
         paused = ""
-        await until(lambda: bench.is_settled)
+        await until(lambda: queue.is_settled)
     assert len(service.received) == 1
 
 
 async def test_a_spent_error_budget_pauses_and_goes_on_when_time_has_passed():
-    bench = Bench()
-    bench.send(*(message(f"{n}", f"k{n}") for n in range(20)))
+    queue = MemoryQueue()
+    queue.send(*(message(f"{n}", f"k{n}") for n in range(20)))
     policy = {**QUICK, "errorBudget": {"letters": 5, "per": "2s"}}
-    async with serving(status(400)) as service, bench.courier(assignment(service.url, policy=policy)):
-        await until(lambda: bench.words == ["ErrorBudgetSpent"])
-        await until(lambda: bench.is_settled)
-    assert len(bench.buried()) == 20
+    async with serving(status(400)) as service, queue.courier(courier_assignment(service.url, policy=policy)):
+        await until(lambda: queue.pause_reasons == ["ErrorBudgetSpent"])
+        await until(lambda: queue.is_settled)
+    assert len(queue.buried()) == 20
 
 
 async def test_a_dead_box_that_refuses_loses_nothing_and_heals():
-    bench = Bench()
-    bench.server.refuse["dead"] = BoxRefused("the disk is full")
-    bench.send(message())
-    async with serving(status(400)) as service, bench.courier(assignment(service.url)):
-        await until(lambda: bench.words == ["BoxRefused"])
-        bench.send(message("later"))
-        assert not bench.is_settled
-        del bench.server.refuse["dead"]
-        await until(lambda: bench.is_settled)
-    assert [one.value for one in bench.buried()] == [b"body", b"later"]
+    queue = MemoryQueue()
+    queue.server.refuse["dead"] = BoxRefused("the disk is full")
+    queue.send(message())
+    async with serving(status(400)) as service, queue.courier(courier_assignment(service.url)):
+        await until(lambda: queue.pause_reasons == ["BoxRefused"])
+        queue.send(message("later"))
+        assert not queue.is_settled
+        del queue.server.refuse["dead"]
+        await until(lambda: queue.is_settled)
+    assert [one.value for one in queue.buried()] == [b"body", b"later"]
 
 
 async def test_a_partition_that_stands_still_is_said_while_the_others_are_delivered(monkeypatch):
-    bench, gate = Bench(), ""
+    queue, gate = MemoryQueue(), ""
     monkeypatch.setattr(MemorySubscription, "blocked_by", NotAuthorised("no right to read"), raising=False)
-    async with serving() as service, bench.courier(assignment(service.url), paused=lambda: gate):
-        await until(lambda: bench.words == ["NotAuthorised"])
+    async with serving() as service, queue.courier(courier_assignment(service.url), paused=lambda: gate):
+        await until(lambda: queue.pause_reasons == ["NotAuthorised"])
         assert paused("NotAuthorised") == 1
-        bench.send(message())
-        await until(lambda: bench.is_settled)
+        queue.send(message())
+        await until(lambda: queue.is_settled)
         gate = "Suspended"
-        await until(lambda: bench.words == ["Suspended"])
+        await until(lambda: queue.pause_reasons == ["Suspended"])
         gate = ""
-        await until(lambda: bench.words == ["NotAuthorised"])
+        await until(lambda: queue.pause_reasons == ["NotAuthorised"])
         monkeypatch.setattr(MemorySubscription, "blocked_by", None)
-        await until(lambda: bench.words == [""])
+        await until(lambda: queue.pause_reasons == [""])
         assert paused("NotAuthorised") == 0
     assert len(service.received) == 1
 
 
 async def test_a_letter_that_fits_nowhere_is_held_and_said():
-    bench = Bench()
-    bench.send(message("x" * 2000))
-    bench.server.boxes["dead"].max_message_bytes = 1000
-    async with serving(status(400)) as service, bench.courier(assignment(service.url)):
-        await until(lambda: bench.words == ["TooLarge"])
-        assert not bench.is_settled
-        bench.server.boxes["dead"].max_message_bytes = None
-        await until(lambda: bench.is_settled)
-    assert len(bench.buried()) == 1
+    queue = MemoryQueue()
+    queue.send(message("x" * 2000))
+    queue.server.boxes["dead"].max_message_bytes = 1000
+    async with serving(status(400)) as service, queue.courier(courier_assignment(service.url)):
+        await until(lambda: queue.pause_reasons == ["TooLarge"])
+        assert not queue.is_settled
+        queue.server.boxes["dead"].max_message_bytes = None
+        await until(lambda: queue.is_settled)
+    assert len(queue.buried()) == 1
 
 
 OPENS_SOON = {"window": 4, "openFor": "50ms"}
@@ -123,8 +123,8 @@ OPENS_SOON = {"window": 4, "openFor": "50ms"}
 
 async def test_a_head_of_poison_is_buried_in_the_end_although_it_keeps_the_circuit_open():
     policy = {**QUICK, "maxAttempts": 2, "circuitBreaker": OPENS_SOON}
-    bench, good = Bench(), {f"good-{n}".encode() for n in range(10)}
-    bench.send(*(message(f"poison-{n}", f"p{n}") for n in range(12)), *(message(one.decode(), "k") for one in good))
+    queue, good = MemoryQueue(), {f"good-{n}".encode() for n in range(10)}
+    queue.send(*(message(f"poison-{n}", f"p{n}") for n in range(12)), *(message(one.decode(), "k") for one in good))
     opened = False
 
     def answer(one: Received) -> web.Response:
@@ -133,75 +133,78 @@ async def test_a_head_of_poison_is_buried_in_the_end_although_it_keeps_the_circu
         return web.Response(status=500 if one.body.startswith(b"poison") else 200)
 
     async with serving(answer) as service:
-        told = assignment(service.url, policy=policy, delivery={"concurrency": 2})
-        async with bench.courier(told) as courier:
-            await until(lambda: bench.is_settled)
+        assignment = courier_assignment(service.url, policy=policy, delivery={"concurrency": 2})
+        async with queue.courier(assignment) as courier:
+            await until(lambda: queue.is_settled)
     assert opened
-    assert {one.value for one in bench.buried()} == {f"poison-{n}".encode() for n in range(12)}
-    assert {envelope.attempts for envelope in bench.envelopes()} == {2}
+    assert {one.value for one in queue.buried()} == {f"poison-{n}".encode() for n in range(12)}
+    assert {envelope.attempts for envelope in queue.envelopes()} == {2}
     assert good <= set(service.bodies)
 
 
 @pytest.mark.parametrize("code", [429, 503])
 async def test_a_service_that_says_it_is_down_costs_no_attempt_however_often_it_is_probed(code: int):
     policy = {**QUICK, "maxAttempts": 3, "circuitBreaker": OPENS_SOON}
-    is_down, bench = True, Bench()
-    bench.send(*(message(f"{n}", f"k{n}") for n in range(5)))
+    is_down, queue = True, MemoryQueue()
+    queue.send(*(message(f"{n}", f"k{n}") for n in range(5)))
 
     def answer(_: Received) -> web.Response:
         return web.Response(status=code if is_down else 200)
 
     async with serving(answer) as service:
-        told = assignment(service.url, policy=policy, delivery={"concurrency": 2})
-        async with bench.courier(told):
+        assignment = courier_assignment(service.url, policy=policy, delivery={"concurrency": 2})
+        async with queue.courier(assignment):
             await until(lambda: len(service.received) >= 20)  # more than all attempts of all messages
             assert len({one.id for one in service.received}) >= 4  # probes take one after the other
             is_down = False
-            await until(lambda: bench.is_settled)
-    assert not bench.buried()
+            await until(lambda: queue.is_settled)
+    assert not queue.buried()
 
 
 async def test_a_message_that_breaks_the_connection_is_buried_when_the_service_has_answered_another():
     policy = {**QUICK, "maxAttempts": 3, "circuitBreaker": {"openFor": "100ms"}}
-    bench = Bench()
-    bench.send(message("poison", "p"))
+    queue = MemoryQueue()
+    queue.send(message("poison", "p"))
 
     def answer(one: Received) -> web.Response:
         if one.body == b"poison":
             one.hang_up()
         return web.Response()
 
-    async with serving(answer) as service, bench.courier(assignment(service.url, policy=policy)):
+    async with serving(answer) as service, queue.courier(courier_assignment(service.url, policy=policy)):
         await until(lambda: len(service.received) >= 6)  # it may be an outage: it is tried again, and not buried
-        assert not bench.buried()
-        bench.send(message("good", "g"))
-        await until(lambda: bench.is_settled)
-    (envelope,) = bench.envelopes()
+        assert not queue.buried()
+        queue.send(message("good", "g"))
+        await until(lambda: queue.is_settled)
+    (envelope,) = queue.envelopes()
     assert (envelope.attempts, envelope.reason) == (3, "AttemptsExhausted")
     assert service.bodies[-1] == b"poison"  # once more after the answer
 
 
 async def test_a_policy_of_one_attempt_buries_what_did_not_reach_the_service():
-    bench = Bench()
-    bench.send(message())
+    queue = MemoryQueue()
+    queue.send(message())
     policy = {**QUICK, "maxAttempts": 1, "circuitBreaker": {}}
-    async with serving(status(503)) as service, bench.courier(assignment(service.url, policy=policy)):
-        await until(lambda: bench.is_settled)
-    assert (len(bench.buried()), len(service.received)) == (1, 1)
+    async with serving(status(503)) as service, queue.courier(courier_assignment(service.url, policy=policy)):
+        await until(lambda: queue.is_settled)
+    assert (len(queue.buried()), len(service.received)) == (1, 1)
 
 
 async def test_fresh_messages_go_out_while_an_open_circuit_holds_back_retries():
     """Also those that must wait for a retry of their key: none of them waits for the 30 s that the circuit is open."""
     policy = {"backoff": {"strategy": "Immediate"}, "maxAttempts": 40, "circuitBreaker": {"window": 8}}
-    bench, opened = Bench(partitions=3), 0
+    queue, opened = MemoryQueue(partitions=3), 0
     answer = lambda one: web.Response(status=200 if one.body.startswith(b"good") else 500)  # noqa: E731
-    async with serving(answer) as service, bench.courier(assignment(service.url, policy=policy)) as courier:
+    async with (
+        serving(answer) as service,
+        queue.courier(courier_assignment(service.url, policy=policy)) as courier,
+    ):
         for n in range(4):
-            bench.send(*(message(f"good-{n}-{some}", f"{n}-{some}") for some in range(4)))
-            bench.send(*(message(f"bad-{n}-{some}", f"{n}-{some}") for some in range(2)))
+            queue.send(*(message(f"good-{n}-{some}", f"{n}-{some}") for some in range(4)))
+            queue.send(*(message(f"bad-{n}-{some}", f"{n}-{some}") for some in range(2)))
             await until(lambda opened=opened: courier.gate.breaker.times_opened > opened)
             opened = courier.gate.breaker.times_opened
-            bench.send(*(message(f"good-{n}-behind-{some}", f"{n}-{some}") for some in range(2)))
+            queue.send(*(message(f"good-{n}-behind-{some}", f"{n}-{some}") for some in range(2)))
             await until(
                 lambda n=n: {f"good-{n}-behind-{some}".encode() for some in range(2)} <= set(service.bodies), 25
             )

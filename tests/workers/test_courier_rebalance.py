@@ -7,13 +7,13 @@ from contextlib import AsyncExitStack
 
 from aiohttp import web
 
+from tests.workers.broker_queue import BrokerQueue
 from tests.workers.couriers import QUICK, message
-from tests.workers.services import Received, serving, until
-from tests.workers.wires import Wire
+from tests.workers.http_service import Received, serving, until
 
 
-async def test_couriers_that_join_and_leave_over_and_over_lose_nothing(wire: Wire):
-    await wire.make(4)
+async def test_couriers_that_join_and_leave_over_and_over_lose_nothing(queue: BrokerQueue):
+    await queue.make(4)
     delivered: set[bytes] = set()
 
     def answer(one: Received) -> web.Response:
@@ -30,23 +30,23 @@ async def test_couriers_that_join_and_leave_over_and_over_lose_nothing(wire: Wir
     async def flow() -> None:
         nonlocal sent
         while not ended.is_set():
-            await wire.send(*(message(f"{n}", f"k{n % 50}") for n in range(sent, sent + 20)))
+            await queue.send(*(message(f"{n}", f"k{n % 50}") for n in range(sent, sent + 20)))
             sent += 20
             await asyncio.sleep(0.05)
 
     policy = {**QUICK, "backoff": {"strategy": "Fixed", "initial": "300ms"}}
     async with serving(answer) as service:
-        told = wire.assignment(service.url, policy=policy, delivery={"inlineLimit": "100ms"})
+        assignment = queue.assignment(service.url, policy=policy, delivery={"inlineLimit": "100ms"})
         flowing = asyncio.ensure_future(flow())
-        async with wire.courier(told, "pod-0"):
+        async with queue.courier(assignment, "pod-0"):
             for turn in range(4):
                 async with AsyncExitStack() as others:
                     for pod in range(1, 3):
-                        await others.enter_async_context(wire.courier(told, f"pod-{turn}-{pod}"))
+                        await others.enter_async_context(queue.courier(assignment, f"pod-{turn}-{pod}"))
                     await asyncio.sleep(random.random())
             ended.set()
             await flowing
             bad = {f"{n}".encode() for n in range(3, sent, 10)}
             await until(lambda: len(delivered) == sent - len(bad), 120)
-            await wire.until_buried(len(bad))
-    assert Counter(taken.message.value for taken in await wire.buried()) == Counter(bad)
+            await queue.until_buried(len(bad))
+    assert Counter(taken.message.value for taken in await queue.buried()) == Counter(bad)

@@ -8,34 +8,34 @@ from deadletter.core.letters import Message
 from tests.bed import beds
 from tests.brokers.spoiling import SPOILERS, Change, spoil
 from tests.helpers.headers import read_own_envelope
+from tests.workers.broker_queue import BrokerQueue
 from tests.workers.couriers import message
-from tests.workers.services import serving, until
-from tests.workers.wires import Wire
+from tests.workers.http_service import serving, until
 
 
-@pytest.mark.parametrize("wire", ["kafka"], indirect=True)
+@pytest.mark.parametrize("queue", ["kafka"], indirect=True)
 @pytest.mark.parametrize("change", SPOILERS, ids=lambda change: change.__name__)
 async def test_a_batch_that_cannot_be_decoded_is_buried_as_it_is_and_the_others_pass(
-    wire: Wire, bed: beds.Bed, change: Change
+    queue: BrokerQueue, bed: beds.Bed, change: Change
 ):
     poison = Message(b"same", b"poison", (("header-name", b"v"),), 1_700_000_000_000)
-    await wire.send(*(message(f"before-{n}", "same") for n in range(3)))
-    await wire.send(poison, message("lost with it", "same"))
-    await wire.send(*(message(f"after-{n}", "same") for n in range(3)), *(message(f"k{n}", f"k{n}") for n in range(9)))
-    logs = (bed.directory / "kafka" / "log").glob(f"{wire.prefix}orders-*/*.log")
+    await queue.send(*(message(f"before-{n}", "same") for n in range(3)))
+    await queue.send(poison, message("lost with it", "same"))
+    await queue.send(*(message(f"after-{n}", "same") for n in range(3)), *(message(f"k{n}", f"k{n}") for n in range(9)))
+    logs = (bed.directory / "kafka" / "log").glob(f"{queue.prefix}orders-*/*.log")
     (log,) = (one for one in logs if b"poison" in one.read_bytes())
     spoiled = spoil(log, change)
     healthy = [f"{when}-{n}" for when in ("before", "after") for n in range(3)] + [f"k{n}" for n in range(9)]
     async with serving() as service:
-        told = wire.assignment(service.url)
-        async with wire.courier(told):
-            (letter,) = await wire.until_buried(1)
+        assignment = queue.assignment(service.url)
+        async with queue.courier(assignment):
+            (letter,) = await queue.until_buried(1)
             await until(lambda: len(service.received) >= len(healthy))
-        async with wire.courier(told, "pod-1"):  # all of it is settled: nothing comes again
-            await wire.send(message("last", "same"))
+        async with queue.courier(assignment, "pod-1"):  # all of it is settled: nothing comes again
+            await queue.send(message("last", "same"))
             await until(lambda: b"last" in service.bodies)
     assert Counter(service.bodies) == Counter(one.encode() for one in (*healthy, "last"))
-    assert [one.message for one in await wire.buried()] == [letter.message]
+    assert [one.message for one in await queue.buried()] == [letter.message]
     assert letter.message.value == spoiled
     envelope = read_own_envelope(letter.message)
     assert envelope is not None

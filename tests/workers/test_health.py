@@ -8,8 +8,8 @@ from prometheus_client import CollectorRegistry, Gauge
 
 from deadletter.workers.courier.status import StatusReporter
 from deadletter.workers.health import MAX_REQUEST_BYTES, ProbeHandlers, serve_probes
-from tests.workers.couriers import Bench, assignment
-from tests.workers.services import serving
+from tests.workers.couriers import MemoryQueue, courier_assignment
+from tests.workers.http_service import serving
 
 
 async def ask(port: int, path: str, method: str = "GET") -> tuple[int, str, str]:
@@ -70,8 +70,11 @@ class _IdleSubscription:
 
 
 async def test_the_watchdog_barks_only_when_lag_grows_and_nothing_moves_and_nothing_pauses():
-    bench, subscription, now, paused = Bench(), _IdleSubscription(), 0, ""
-    async with serving() as service, bench.courier(assignment(service.url), paused=lambda: paused) as courier:
+    queue, subscription, now, paused = MemoryQueue(), _IdleSubscription(), 0, ""
+    async with (
+        serving() as service,
+        queue.courier(courier_assignment(service.url), paused=lambda: paused) as courier,
+    ):
         reporter = StatusReporter(courier, subscription, "pod", ("a", "b"), lambda: 0, 1)  # type: ignore[arg-type]
         handlers = ProbeHandlers(lambda: reporter.stuck_reason(now))
 

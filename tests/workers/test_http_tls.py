@@ -8,7 +8,7 @@ import uvloop
 
 from deadletter.net.tls import UnreadableCertificate, client_context
 from deadletter.workers.delivery.http.errors import CertificateRejected, TlsError
-from tests.workers.rawservers import OK, ask_tls, refusing_server, saying, server, server_tls
+from tests.workers.raw_servers import OK, ask_tls, refusing_server, saying, server, server_tls
 
 
 async def test_tls_with_an_authority_and_a_client_certificate(certificates: Path):

@@ -10,7 +10,6 @@ from deadletter.brokers.memory.partition_writer import MemoryPartitionWriter
 from deadletter.core.headers import read_headers
 from deadletter.core.replay_progress import SettledAs
 from deadletter.workers import exit_status
-from deadletter.workers.replay import partition
 from tests.workers.replay_scene import Scene, adds_up, letter
 
 
@@ -172,7 +171,7 @@ async def test_fewer_letters_in_flight_than_partitions_at_once(server):
 
 
 async def test_letters_are_archived_in_batches_of_bounded_size(scene, monkeypatch):
-    monkeypatch.setattr(partition, "MAX_BATCH_BYTES", 1_000)
+    monkeypatch.setattr("deadletter.workers.replay.partition.MAX_BATCH_BYTES", 1_000)
     batches, commit = [], MemoryPartitionWriter.commit
 
     async def record(writer, batch):

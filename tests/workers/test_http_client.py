@@ -16,7 +16,7 @@ from deadletter.workers.delivery.http.errors import (
 )
 from deadletter.workers.delivery.http.resolver import GuardedResolver
 from deadletter.workers.delivery.http.url import Url
-from tests.workers.rawservers import HEAD, LOOPBACK, OK, ask, nobody, read_request, saying, server
+from tests.workers.raw_servers import HEAD, LOOPBACK, OK, ask, nobody, read_request, saying, server
 
 CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
 

@@ -1,4 +1,4 @@
-"""What a worker is told: its assignment, its live file, and the last word it leaves."""
+"""What a worker is assignment: its assignment, its live file, and the last word it leaves."""
 
 import json
 from pathlib import Path
@@ -10,8 +10,8 @@ from deadletter.api.assignments import CourierAssignment
 from deadletter.workers import live_config
 from deadletter.workers.environment import MAX_TERMINATION_MESSAGE_BYTES, AssignmentError, WorkerEnvironment
 from deadletter.workers.live_config import LiveConfigFile
-from tests.workers.couriers import assignment
-from tests.workers.services import until
+from tests.workers.couriers import courier_assignment
+from tests.workers.http_service import until
 
 
 def station(folder: Path) -> WorkerEnvironment:
@@ -21,9 +21,9 @@ def station(folder: Path) -> WorkerEnvironment:
 
 
 def test_an_assignment_is_read_as_it_was_written(tmp_path: Path):
-    told = assignment("http://shop.test/")
-    (tmp_path / "assignment.json").write_text(told.model_dump_json(by_alias=True, exclude_none=True))
-    assert station(tmp_path).read_assignment(CourierAssignment) == told
+    assignment = courier_assignment("http://shop.test/")
+    (tmp_path / "assignment.json").write_text(assignment.model_dump_json(by_alias=True, exclude_none=True))
+    assert station(tmp_path).read_assignment(CourierAssignment) == assignment
     assert station(tmp_path).pod == "pod-7"
 
 
@@ -41,9 +41,9 @@ def test_what_is_no_assignment_is_refused_without_a_value_in_the_text(tmp_path: 
 
 
 def test_a_field_that_is_wrong_is_named_and_its_value_is_not(tmp_path: Path):
-    told = json.loads(assignment("http://shop.test/").model_dump_json(by_alias=True, exclude_none=True))
-    told["delivery"]["concurrency"] = "canary-4711"
-    (tmp_path / "assignment.json").write_text(json.dumps(told))
+    assignment = json.loads(courier_assignment("http://shop.test/").model_dump_json(by_alias=True, exclude_none=True))
+    assignment["delivery"]["concurrency"] = "canary-4711"
+    (tmp_path / "assignment.json").write_text(json.dumps(assignment))
     with pytest.raises(AssignmentError, match="concurrency") as caught:
         station(tmp_path).read_assignment(CourierAssignment)
     assert "canary" not in str(caught.value)

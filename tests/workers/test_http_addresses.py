@@ -8,7 +8,7 @@ from deadletter.workers.delivery.http.client import HttpClient
 from deadletter.workers.delivery.http.errors import TargetForbidden, TargetUnresolvable
 from deadletter.workers.delivery.http.resolver import GuardedResolver, Resolver
 from deadletter.workers.delivery.http.url import Url
-from tests.workers.rawservers import HEAD, OK, saying, server
+from tests.workers.raw_servers import HEAD, OK, saying, server
 
 
 @pytest.mark.parametrize(

@@ -17,10 +17,21 @@ from aiohttp import web
 
 from deadletter.api.broker_connections import BrokerConnectionSpec
 from deadletter.brokers.connect import open_broker
+from tests.workers.broker_queue import BrokerQueue
 from tests.workers.couriers import LOOPBACK, no_secret
-from tests.workers.healthy import InMemory, OnWire, Outage, Received, Run, Source, Traffic, message, mixed, run
-from tests.workers.services import serving, until
-from tests.workers.wires import Wire
+from tests.workers.http_service import serving, until
+from tests.workers.traffic import (
+    BrokerSource,
+    MemorySource,
+    Outage,
+    Received,
+    Run,
+    Source,
+    Traffic,
+    message,
+    mixed,
+    run,
+)
 
 QUICK_BACKOFF = {"initial": "50ms", "max": "200ms"}
 A_MINUTE_IS_A_SECOND = {  # the defaults, sixty times as fast
@@ -107,9 +118,9 @@ def in_memory() -> dict[str, tuple[Scenario, Run, Run]]:
     """All scenarios on the memory broker at once: they spend their time waiting."""
 
     async def all_of_them() -> dict[str, tuple[Scenario, Run, Run]]:
-        told = scenarios()
-        runs = await asyncio.gather(*(judge(InMemory(), InMemory(), one) for one in told.values()))
-        return {name: (told[name], *pair) for name, pair in zip(told, runs, strict=True)}
+        assignment = scenarios()
+        runs = await asyncio.gather(*(judge(MemorySource(), MemorySource(), one) for one in assignment.values()))
+        return {name: (assignment[name], *pair) for name, pair in zip(assignment, runs, strict=True)}
 
     return asyncio.run(all_of_them())
 
@@ -124,22 +135,22 @@ async def on_kafka(address: str) -> AsyncIterator[Source]:
     """A queue of three partitions on a real Kafka."""
     spec = BrokerConnectionSpec.model_validate({"kafka": {"bootstrapServers": [address]}})
     async with open_broker(spec, no_secret, allow=LOOPBACK) as broker:
-        wire = Wire(broker, spec, f"health-{uuid.uuid4().hex[:10]}.")
-        await wire.make(3)
-        yield OnWire(wire)
+        queue = BrokerQueue(broker, spec, f"health-{uuid.uuid4().hex[:10]}.")
+        await queue.make(3)
+        yield BrokerSource(queue)
 
 
 ON_KAFKA = ("one in five fails, default policy", "two in five fail, failureShare 80", "503 to all")
 
 
 async def test_good_messages_arrive_in_time_on_kafka(kafka: str):
-    told = {name: scenario for name, scenario in scenarios().items() if name in ON_KAFKA}
+    assignment = {name: scenario for name, scenario in scenarios().items() if name in ON_KAFKA}
     async with AsyncExitStack() as stack:
-        sources = [await stack.enter_async_context(on_kafka(kafka)) for _ in range(2 * len(told))]
-        pairs = zip(sources[::2], sources[1::2], told.values(), strict=True)
+        sources = [await stack.enter_async_context(on_kafka(kafka)) for _ in range(2 * len(assignment))]
+        pairs = zip(sources[::2], sources[1::2], assignment.values(), strict=True)
         runs = await asyncio.gather(*(judge(source, beside, one) for source, beside, one in pairs))
-    for name, pair in zip(told, runs, strict=True):
-        check(name, told[name], *pair)
+    for name, pair in zip(assignment, runs, strict=True):
+        check(name, assignment[name], *pair)
 
 
 async def _one_partition_is_bad(source: Source) -> None:
@@ -163,7 +174,7 @@ async def _one_partition_is_bad(source: Source) -> None:
 
 
 async def test_a_partition_full_of_bad_messages_does_not_hold_up_the_others():
-    await _one_partition_is_bad(InMemory())
+    await _one_partition_is_bad(MemorySource())
 
 
 async def test_a_partition_full_of_bad_messages_does_not_hold_up_the_others_on_kafka(kafka: str):

@@ -6,8 +6,8 @@ import pytest
 from aiohttp import web
 
 from deadletter.core.headers import REPLAY, REPLAYS, add_replay_headers
-from tests.workers.couriers import QUICK, Bench, assignment, buried_with, message
-from tests.workers.services import Received, serving, status, until
+from tests.workers.couriers import QUICK, MemoryQueue, buried_with, courier_assignment, message
+from tests.workers.http_service import Received, serving, status, until
 
 
 async def test_a_flaky_service_gets_its_retries():
@@ -17,18 +17,18 @@ async def test_a_flaky_service_gets_its_retries():
         seen[one.id] += 1
         return web.Response(status=200 if seen[one.id] == 3 else 503)
 
-    bench = Bench()
-    bench.send(*(message(f"m{n}", f"k{n}") for n in range(10)))
-    async with serving(flaky) as service, bench.courier(assignment(service.url)):
-        await until(lambda: bench.is_settled)
+    queue = MemoryQueue()
+    queue.send(*(message(f"m{n}", f"k{n}") for n in range(10)))
+    async with serving(flaky) as service, queue.courier(courier_assignment(service.url)):
+        await until(lambda: queue.is_settled)
     assert set(seen.values()) == {3}
     assert sorted({one.headers["Dlq-Attempt"] for one in service.received}) == ["1", "2", "3"]
-    assert not bench.buried()
+    assert not queue.buried()
 
 
 async def test_attempts_run_out_and_the_letter_says_why():
-    bench = await buried_with(status(503), {**QUICK, "maxAttempts": 3})
-    (envelope,) = bench.envelopes()
+    queue = await buried_with(status(503), {**QUICK, "maxAttempts": 3})
+    (envelope,) = queue.envelopes()
     assert envelope.reason == "AttemptsExhausted"
     assert envelope.attempts == 3
     assert (envelope.failure.type, envelope.failure.status, envelope.failure.message) == ("Http503", 503, "no")
@@ -38,16 +38,16 @@ async def test_attempts_run_out_and_the_letter_says_why():
 
 
 async def test_the_retention_of_a_dead_box_counts_from_the_failure_not_from_when_the_message_was_sent():
-    bench = await buried_with(status(422))
-    (letter,), (envelope,) = bench.buried(), bench.envelopes()
+    queue = await buried_with(status(422))
+    (letter,), (envelope,) = queue.buried(), queue.envelopes()
     assert letter.timestamp == envelope.failed_at
     assert envelope.origin.timestamp == message().timestamp < letter.timestamp
 
 
 @pytest.mark.parametrize("code", [301, 302, 307, 400, 401, 404, 422])
 async def test_what_time_does_not_heal_is_buried_at_once(code: int):
-    bench = await buried_with(status(code, Location="http://127.0.0.1:1/"))
-    (envelope,) = bench.envelopes()
+    queue = await buried_with(status(code, Location="http://127.0.0.1:1/"))
+    (envelope,) = queue.envelopes()
     assert (envelope.attempts, envelope.failure.status, envelope.reason) == (1, code, "Refused")
 
 
@@ -72,17 +72,17 @@ async def test_rules_override_the_status():
 
 
 async def test_a_long_retry_after_parks_the_letter_and_frees_its_key():
-    bench = Bench()
-    bench.send(message("first", "k"), message("second", "k"))
+    queue = MemoryQueue()
+    queue.send(message("first", "k"), message("second", "k"))
 
     def answer(one: Received) -> web.Response:
         return web.Response(status=429, headers={"Retry-After": "120"}) if one.body == b"first" else web.Response()
 
-    async with serving(answer) as service, bench.courier(assignment(service.url)):
-        await until(lambda: len(bench.parked) == 1 and b"second" in service.bodies)
-        (waiting,) = bench.server.boxes["retry"].waiting.values()
-        assert waiting.due_at - bench.server.clock() > 60_000
-    assert not bench.buried()
+    async with serving(answer) as service, queue.courier(courier_assignment(service.url)):
+        await until(lambda: len(queue.parked) == 1 and b"second" in service.bodies)
+        (waiting,) = queue.server.boxes["retry"].waiting.values()
+        assert waiting.due_at - queue.server.clock() > 60_000
+    assert not queue.buried()
 
 
 async def test_a_parked_letter_keeps_its_name_attempts_and_origin():
@@ -91,49 +91,49 @@ async def test_a_parked_letter_keeps_its_name_attempts_and_origin():
         "backoff": {"strategy": "Fixed", "initial": "100ms"},
         "circuitBreaker": {"enabled": False},
     }
-    bench = Bench()
-    bench.send(message())
+    queue = MemoryQueue()
+    queue.send(message())
     async with (
         serving(status(503)) as service,
-        bench.courier(assignment(service.url, policy=policy, delivery={"inlineLimit": "0s"})),
+        queue.courier(courier_assignment(service.url, policy=policy, delivery={"inlineLimit": "0s"})),
     ):
-        await until(lambda: bench.is_settled)
+        await until(lambda: queue.is_settled)
     assert [one.headers["Dlq-Attempt"] for one in service.received] == ["1", "2", "3"]
     assert {one.id for one in service.received} == {"orders/0/0"}
     assert {one.headers["Dlq-Topic"] for one in service.received} == {"orders"}
-    (envelope,) = bench.envelopes()
+    (envelope,) = queue.envelopes()
     assert (envelope.attempts, envelope.origin.topic, envelope.due_at) == (3, "orders", None)
 
 
 async def test_a_replayed_letter_starts_again_at_no_attempts_and_keeps_its_replay():
-    bench = Bench()
+    queue = MemoryQueue()
     sent = add_replay_headers(message(), "name", "replay-uid", 1)
-    bench.server.boxes["retry"].park(sent, 0)
-    async with serving(status(503)) as service, bench.courier(assignment(service.url)):
-        await until(lambda: bench.is_settled)
+    queue.server.boxes["retry"].park(sent, 0)
+    async with serving(status(503)) as service, queue.courier(courier_assignment(service.url)):
+        await until(lambda: queue.is_settled)
     assert [one.headers["Dlq-Attempt"] for one in service.received] == ["1", "2", "3", "4", "5"]
     assert len({one.id for one in service.received}) == 1
-    (letter,) = bench.buried()
+    (letter,) = queue.buried()
     assert dict(letter.headers)[REPLAY] == b"replay-uid"
     assert dict(letter.headers)[REPLAYS] == b"1"
 
 
 async def test_when_half_of_the_slots_wait_the_longest_is_parked():
     policy = {"backoff": {"strategy": "Fixed", "initial": "20s"}, "circuitBreaker": {"enabled": False}}
-    bench = Bench()
-    bench.send(*(message(f"{n}", f"k{n}") for n in range(12)))
+    queue = MemoryQueue()
+    queue.send(*(message(f"{n}", f"k{n}") for n in range(12)))
     async with (
         serving(status(503)) as service,
-        bench.courier(assignment(service.url, policy=policy, delivery={"concurrency": 4})),
+        queue.courier(courier_assignment(service.url, policy=policy, delivery={"concurrency": 4})),
     ):
-        await until(lambda: len(bench.parked) == 10)
-    assert not bench.buried()
+        await until(lambda: len(queue.parked) == 10)
+    assert not queue.buried()
 
 
 async def test_discarded_messages_leave_no_letter():
     policy = {**QUICK, "maxAttempts": 2, "onExhausted": "Discard"}
-    bench = await buried_with(status(500), policy)
-    assert not bench.buried()
+    queue = await buried_with(status(500), policy)
+    assert not queue.buried()
 
 
 async def test_a_letter_too_old_is_expired():

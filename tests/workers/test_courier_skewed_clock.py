@@ -9,17 +9,17 @@ from aiohttp import web
 
 from tests.clocks import off
 from tests.helpers.headers import read_own_envelope
+from tests.workers.broker_queue import BrokerQueue
 from tests.workers.couriers import message
-from tests.workers.pods import Pod
-from tests.workers.services import Received, serving, until
-from tests.workers.wires import Wire
+from tests.workers.http_service import Received, serving, until
+from tests.workers.worker_processes import Pod
 
 WAIT_S = 3
 POLICY = {"maxAttempts": 3, "backoff": {"strategy": "Fixed", "initial": "10ms"}}
 
 
 @pytest.mark.parametrize("minutes", [-5, 5])
-async def test_a_clock_that_is_off_shortens_no_wait_and_loses_nothing(wire: Wire, tmp_path: Path, minutes: int):
+async def test_a_clock_that_is_off_shortens_no_wait_and_loses_nothing(queue: BrokerQueue, tmp_path: Path, minutes: int):
     seen: dict[str, list[float]] = {}
 
     def answer(request: Received) -> web.Response:
@@ -31,13 +31,13 @@ async def test_a_clock_that_is_off_shortens_no_wait_and_loses_nothing(wire: Wire
         return web.Response(status=200) if len(times) > 1 else web.Response(status=429, headers=later)
 
     async with serving(answer) as service:
-        told = wire.assignment(service.url, policy=POLICY, delivery={"inlineLimit": "100ms"})
-        pod = Pod(tmp_path / "pod", told, **off(minutes))
+        assignment = queue.assignment(service.url, policy=POLICY, delivery={"inlineLimit": "100ms"})
+        pod = Pod(tmp_path / "pod", assignment, **off(minutes))
         await pod.start()
         try:
-            await wire.send(*(message(f"{number}", f"k{number}") for number in range(10)), message("bad", "k"))
+            await queue.send(*(message(f"{number}", f"k{number}") for number in range(10)), message("bad", "k"))
             await until(lambda: len(seen) == 11 and all(len(times) == 2 for key, times in seen.items() if key != "bad"))
-            (letter,) = await wire.until_buried(1)
+            (letter,) = await queue.until_buried(1)
             code = await pod.end(signal.SIGTERM)
             assert code == 0, pod.log
         finally:

@@ -37,9 +37,9 @@ from tests.brokers.secured import (
 )
 from tests.brokers.servers import HERE, own_redis, url_of
 from tests.brokers.staging import PATIENCE
+from tests.workers.broker_queue import BrokerQueue
 from tests.workers.couriers import LOOPBACK, message, no_secret
-from tests.workers.services import Received, Service, serving, until
-from tests.workers.wires import Wire
+from tests.workers.http_service import Received, Service, serving, until
 
 Step = Callable[[], Awaitable[None]]
 COUNT = 12
@@ -47,10 +47,10 @@ COUNT = 12
 
 @dataclass
 class Stage:
-    """A queue seen with every right (`wire`) and as its courier sees it (`own`), and how its dead box is shut."""
+    """A queue seen with every right (`queue`) and as its courier sees it (`own`), and how its dead box is shut."""
 
-    wire: Wire
-    own: Wire
+    queue: BrokerQueue
+    own: BrokerQueue
     reason: str
     shut: Step
     open: Step
@@ -59,16 +59,16 @@ class Stage:
 @asynccontextmanager
 async def wires(
     everything: BrokerConnectionSpec, mine: BrokerConnectionSpec, secrets: Callable[[str, str], bytes]
-) -> AsyncIterator[tuple[Wire, Wire]]:
+) -> AsyncIterator[tuple[BrokerQueue, BrokerQueue]]:
     tag = uuid.uuid4().hex[:10]
     prefix = f"{{{tag}}}." if everything.is_redis else f"refusing-{tag}."
     async with (
         open_broker(everything, no_secret, allow=LOOPBACK) as broker,
         open_broker(mine, secrets, allow=LOOPBACK) as own,
     ):
-        wire = Wire(broker, everything, prefix)
-        await wire.make()
-        yield wire, Wire(own, mine, prefix)
+        queue = BrokerQueue(broker, everything, prefix)
+        await queue.make()
+        yield queue, BrokerQueue(own, mine, prefix)
 
 
 async def until_allowed(broker: Broker, box: str) -> None:
@@ -92,14 +92,14 @@ async def read_only_topic(bed: beds.Bed, _: Path) -> AsyncIterator[Stage]:
     tls = {"caSecretRef": {"name": "ca", "key": "ca.crt"}}
     mine = {"kafka": {"bootstrapServers": [secured.login], "tls": tls, "sasl": sasl}}
     spec = BrokerConnectionSpec.model_validate(mine)
-    async with wires(kafka_at(secured.plain), spec, lambda _, key: given[key]) as (wire, own):
-        name = wire.prefix
+    async with wires(kafka_at(secured.plain), spec, lambda _, key: given[key]) as (queue, own):
+        name = queue.prefix
         everywhere = (GROUP, name.strip(".")), (TRANSACTIONAL_ID, f"dlq.{name}"), (TOPIC, name)
         await rights(secured, ALLOW, EVERYTHING, *everywhere)
         await until_allowed(own.broker, f"{name}dead")
         dead = (TOPIC, f"{name}dead")
         yield Stage(
-            wire,
+            queue,
             own,
             "NotAuthorised",
             lambda: rights(secured, DENY, WRITE, dead),
@@ -119,9 +119,9 @@ async def read_only_stream(_: beds.Bed, folder: Path) -> AsyncIterator[Stage]:
         await allow("~*")
         mine = BrokerConnectionSpec.model_validate({"redis": {"url": url_of(port), "secretRef": {"name": "user"}}})
         given = {"username": b"courier", "password": b"secret"}
-        async with wires(redis_at(url_of(port)), mine, lambda _, key: given[key]) as (wire, own):
+        async with wires(redis_at(url_of(port)), mine, lambda _, key: given[key]) as (queue, own):
             boxes = ("~*orders*", "~*retry*", "~*ledger*")
-            yield Stage(wire, own, "NotAuthorised", lambda: allow(*boxes), lambda: allow("~*"))
+            yield Stage(queue, own, "NotAuthorised", lambda: allow(*boxes), lambda: allow("~*"))
         await admin.aclose()
 
 
@@ -135,8 +135,8 @@ async def full_redis(_: beds.Bed, folder: Path) -> AsyncIterator[Stage]:
             await admin.config_set("maxmemory", most)
 
         spec = redis_at(url_of(port))
-        async with wires(spec, spec, no_secret) as (wire, own):
-            yield Stage(wire, own, "BoxRefused", lambda: limit("1"), lambda: limit("0"))
+        async with wires(spec, spec, no_secret) as (queue, own):
+            yield Stage(queue, own, "BoxRefused", lambda: limit("1"), lambda: limit("0"))
         await admin.aclose()
 
 
@@ -182,31 +182,31 @@ async def shut_in_the_middle(stage: Stage, service: Service, courier: Courier) -
     assert len(await stage.wire.buried()) == 1
 
 
-async def buried(wire: Wire) -> "Counter[bytes | None]":
-    return Counter(taken.message.value for taken in await wire.buried())
+async def buried(queue: BrokerQueue) -> "Counter[bytes | None]":
+    return Counter(taken.message.value for taken in await queue.buried())
 
 
 async def test_a_dead_box_that_refuses_pauses_with_its_reason_and_heals_by_itself(stage: Stage):
-    wire, own = stage.wire, stage.own
+    queue, own = stage.wire, stage.own
     async with serving(Refusing()) as service, own.courier(own.assignment(service.url)) as courier:
         await shut_in_the_middle(stage, service, courier)
         await stage.open()
-        await wire.until_buried(COUNT + 1)
+        await queue.until_buried(COUNT + 1)
         await until(lambda: not pause_of(courier))
-        await wire.send(message("last", "k"))
-        await wire.until_buried(COUNT + 2)
-    assert await buried(wire) == Counter([b"first", b"last", *(f"m{n}".encode() for n in range(COUNT))])
+        await queue.send(message("last", "k"))
+        await queue.until_buried(COUNT + 2)
+    assert await buried(queue) == Counter([b"first", b"last", *(f"m{n}".encode() for n in range(COUNT))])
     assert len(service.received) == COUNT + 2  # what waited for its box was not delivered again
 
 
 async def test_what_a_dead_box_refused_was_not_settled_and_the_next_pod_has_it_again(stage: Stage):
-    wire, own = stage.wire, stage.own
+    queue, own = stage.wire, stage.own
     async with serving(Refusing()) as service:
-        told = own.assignment(service.url)
-        async with own.courier(told) as courier:
+        assignment = own.assignment(service.url)
+        async with own.courier(assignment) as courier:
             await shut_in_the_middle(stage, service, courier)
         await stage.open()
-        async with own.courier(told, "pod-1"):
-            await wire.until_buried(COUNT + 1)
-    assert await buried(wire) == Counter([b"first", *(f"m{n}".encode() for n in range(COUNT))])
+        async with own.courier(assignment, "pod-1"):
+            await queue.until_buried(COUNT + 1)
+    assert await buried(queue) == Counter([b"first", *(f"m{n}".encode() for n in range(COUNT))])
     assert all(service.bodies.count(f"m{n}".encode()) == 2 for n in range(COUNT))

@@ -1,6 +1,6 @@
 """A service as a process of its own, so that it can be killed: it writes down what it answers before it answers.
 
-    python -m tests.workers.shop PORT FILE [MILLISECONDS UNTIL IT ANSWERS]
+    python -m tests.workers.recording_service PORT FILE [MILLISECONDS UNTIL IT ANSWERS]
 
 The body of a request is a number, and its last two digits say what becomes of it: 03 is refused for ever, 05 asks for
 patience at its first attempt, x7 fails at its first attempt. A line of the file: number, attempt, key, status.

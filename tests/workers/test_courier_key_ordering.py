@@ -8,8 +8,8 @@ from aiohttp import web
 
 from deadletter.brokers.memory.subscription import MemorySubscription
 from deadletter.brokers.types import Buried, Claim, Settlement
-from tests.workers.couriers import Bench, assignment, message
-from tests.workers.services import Received, serving, status, until
+from tests.workers.couriers import MemoryQueue, courier_assignment, message
+from tests.workers.http_service import Received, serving, status, until
 
 
 async def test_order_per_key_is_kept_through_inline_retries():
@@ -19,10 +19,10 @@ async def test_order_per_key_is_kept_through_inline_retries():
         failures[one.body] += 1
         return web.Response(status=503 if failures[one.body] < 3 and one.body.endswith(b"0") else 200)
 
-    bench = Bench()
-    bench.send(*(message(f"{n:03d}", f"k{n % 4}") for n in range(100)))
-    async with serving(flaky) as service, bench.courier(assignment(service.url)):
-        await until(lambda: bench.is_settled)
+    queue = MemoryQueue()
+    queue.send(*(message(f"{n:03d}", f"k{n % 4}") for n in range(100)))
+    async with serving(flaky) as service, queue.courier(courier_assignment(service.url)):
+        await until(lambda: queue.is_settled)
     for key in range(4):
         ofkey = [one.body for one in service.received if one.headers["Dlq-Key"] == f"k{key}"]
         first = list(dict.fromkeys(ofkey))
@@ -43,13 +43,13 @@ async def test_one_in_flight_per_key_and_many_without_order():
             running -= 1
             return web.Response()
 
-        bench = Bench()
-        bench.send(*(message(f"{n}", "same") for n in range(12)))
+        queue = MemoryQueue()
+        queue.send(*(message(f"{n}", "same") for n in range(12)))
         async with (
             serving(slow) as service,
-            bench.courier(assignment(service.url, delivery={"ordering": ordering})),
+            queue.courier(courier_assignment(service.url, delivery={"ordering": ordering})),
         ):
-            await until(lambda bench=bench: bench.is_settled)
+            await until(lambda queue=queue: queue.is_settled)
     assert together["Key"] == 1
     assert together["None"] > 1
 
@@ -62,15 +62,15 @@ async def test_a_stopped_courier_finishes_what_is_on_its_way():
         await gate.wait()
         return web.Response()
 
-    bench = Bench()
-    bench.send(message("one", "k"), message("two", "k"))
+    queue = MemoryQueue()
+    queue.send(message("one", "k"), message("two", "k"))
     async with serving(slow) as service:
-        async with bench.courier(assignment(service.url)):
+        async with queue.courier(courier_assignment(service.url)):
             await started.wait()
             asyncio.get_running_loop().call_later(0.3, gate.set)
         assert service.bodies == [b"one"]
-        async with bench.courier(assignment(service.url)):
-            await until(lambda: bench.is_settled)
+        async with queue.courier(courier_assignment(service.url)):
+            await until(lambda: queue.is_settled)
     assert service.bodies == [b"one", b"two"]
 
 
@@ -80,20 +80,20 @@ async def test_attempts_go_on_counting_after_a_restart():
         "backoff": {"strategy": "Fixed", "initial": "20s"},
         "circuitBreaker": {"enabled": False},
     }
-    bench = Bench()
-    bench.send(message())
+    queue = MemoryQueue()
+    queue.send(message())
     async with serving(status(503)) as service:
-        told = assignment(service.url, policy=policy)
+        assignment = courier_assignment(service.url, policy=policy)
         for attempt in (1, 2, 3):
-            async with bench.courier(told):
-                await until(lambda attempt=attempt: len(service.received) == attempt and bool(_noted(bench, attempt)))
+            async with queue.courier(assignment):
+                await until(lambda attempt=attempt: len(service.received) == attempt and bool(_noted(queue, attempt)))
     assert [one.headers["Dlq-Attempt"] for one in service.received] == ["1", "2", "3"]
-    assert bench.envelopes()[0].attempts == 3
+    assert queue.envelopes()[0].attempts == 3
 
 
-def _noted(bench: Bench, attempt: int) -> bool:
-    notes = bench.server.groups["orders", "billing"].attempts
-    return len(bench.buried()) == 1 if attempt == 3 else [one[0] for one in notes.values()] == [attempt]
+def _noted(queue: MemoryQueue, attempt: int) -> bool:
+    notes = queue.server.groups["orders", "billing"].attempts
+    return len(queue.buried()) == 1 if attempt == 3 else [one[0] for one in notes.values()] == [attempt]
 
 
 async def test_what_a_rebalance_took_away_is_dropped():
@@ -104,14 +104,14 @@ async def test_what_a_rebalance_took_away_is_dropped():
         await gate.wait()
         return web.Response(status=400)
 
-    bench = Bench()
-    bench.send(*(message(f"{n}", "k") for n in range(3)))
-    async with serving(slow) as service, bench.courier(assignment(service.url)):
+    queue = MemoryQueue()
+    queue.send(*(message(f"{n}", "k") for n in range(3)))
+    async with serving(slow) as service, queue.courier(courier_assignment(service.url)):
         await started.wait()
-        bench.server.release_claims("orders", "billing", "pod-0")
+        queue.server.release_claims("orders", "billing", "pod-0")
         gate.set()
-        await until(lambda: bench.is_settled)
-    assert sorted(one.value or b"" for one in bench.buried()) == [b"0", b"1", b"2"]
+        await until(lambda: queue.is_settled)
+    assert sorted(one.value or b"" for one in queue.buried()) == [b"0", b"1", b"2"]
 
 
 async def test_a_letter_that_waits_to_be_written_keeps_neither_its_slot_nor_its_key():
@@ -122,13 +122,16 @@ async def test_a_letter_that_waits_to_be_written_keeps_neither_its_slot_nor_its_
             await written.wait()
         await settle(self, claim, how)
 
-    bench = Bench()
-    bench.send(*(message(f"bad-{n}", "one-key") for n in range(20)), message("good", "one-key"))
+    queue = MemoryQueue()
+    queue.send(*(message(f"bad-{n}", "one-key") for n in range(20)), message("good", "one-key"))
     answer = lambda one: web.Response(status=200 if one.body == b"good" else 422)  # noqa: E731
     with patch.object(MemorySubscription, "settle", slowly):
-        async with serving(answer) as service, bench.courier(assignment(service.url, delivery={"concurrency": 2})):
+        async with (
+            serving(answer) as service,
+            queue.courier(courier_assignment(service.url, delivery={"concurrency": 2})),
+        ):
             await until(lambda: b"good" in service.bodies)
-            assert not bench.buried()
+            assert not queue.buried()
             written.set()
-            await until(lambda: bench.is_settled)
-    assert [one.value for one in bench.buried()] == [f"bad-{n}".encode() for n in range(20)]
+            await until(lambda: queue.is_settled)
+    assert [one.value for one in queue.buried()] == [f"bad-{n}".encode() for n in range(20)]

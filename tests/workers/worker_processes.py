@@ -11,8 +11,8 @@ from pathlib import Path
 
 from deadletter.api.assignments import CourierAssignment, ReplayAssignment
 from tests.bed import ports
-from tests.workers import shop
-from tests.workers.services import until
+from tests.workers import recording_service
+from tests.workers.http_service import until
 
 REPOSITORY = Path(__file__).parents[2]
 HERE = "127.0.0.1"
@@ -89,7 +89,7 @@ class Entry:
 
 
 @dataclass
-class Book:
+class DeliveryLog:
     """What the shop wrote down, read as it grows."""
 
     file: Path
@@ -112,27 +112,29 @@ class Book:
                     self.delivered.add(int(number))
         return len(self.delivered)
 
-    def check_order(self, is_parked: Callable[[int], bool] = shop.is_put_off) -> None:
+    def check_order(self, is_parked: Callable[[int], bool] = recording_service.is_put_off) -> None:
         """Of each key, what was never parked was taken in the order it was sent; a parked letter lets others pass."""
         taken: dict[str, dict[int, None]] = {}
         for one in self.entries:
-            is_inline = one.attempt == (2 if shop.is_flaky(one.number) else 1)
+            is_inline = one.attempt == (2 if recording_service.is_flaky(one.number) else 1)
             if one.status == 200 and is_inline and not is_parked(one.number):
                 taken.setdefault(one.key, {}).setdefault(one.number)
         for key, numbers in taken.items():
             assert list(numbers) == sorted(numbers), f"{key} out of order"
 
 
-class Shop(Program):
-    """The service of `tests.workers.shop`, always at the same port."""
+class RecordingService(Program):
+    """The service of `tests.workers.recording_service`, always at the same port."""
 
     def __init__(self, folder: Path, delay_ms: int = 0) -> None:
         self._kept = socket.socket()  # bound and deaf: nobody else takes the port between an end and a start
         self._kept.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         self._kept.bind((HERE, 0))
         self.port = self._kept.getsockname()[1]
-        self.book = Book(folder / "book")
-        super().__init__(folder, "tests.workers.shop", str(self.port), str(self.book.file), str(delay_ms))
+        self.deliveries = DeliveryLog(folder / "book")
+        super().__init__(
+            folder, "tests.workers.recording_service", str(self.port), str(self.deliveries.file), str(delay_ms)
+        )
 
     @property
     def url(self) -> str:

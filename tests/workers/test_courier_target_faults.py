@@ -17,9 +17,9 @@ from deadletter.workers.delivery import outcome
 from deadletter.workers.delivery.http import delivery
 from deadletter.workers.delivery.http.outcomes import parse_retry_after
 from tests.pems import FUTURE, PAST, Authority
-from tests.workers.couriers import QUICK, Bench, assignment, message
-from tests.workers.rawservers import OK, refusing_server, saying, server, server_tls
-from tests.workers.services import Received, serving, until
+from tests.workers.couriers import QUICK, MemoryQueue, courier_assignment, message
+from tests.workers.http_service import Received, serving, until
+from tests.workers.raw_servers import OK, refusing_server, saying, server, server_tls
 
 FRESH = KeyOrderedQueue()
 FRESH.add(Claim(Place("orders", 0, 0), message()))
@@ -27,26 +27,26 @@ FEW = {**QUICK, "maxAttempts": 1}
 
 
 async def test_a_forbidden_address_pauses_and_buries_nothing():
-    bench = Bench()
-    bench.send(*(message(f"{n}", f"k{n}") for n in range(20)))
+    queue = MemoryQueue()
+    queue.send(*(message(f"{n}", f"k{n}") for n in range(20)))
     async with serving() as service:
-        async with bench.courier(assignment(service.url, policy=FEW, allow=[])):
-            await until(lambda: bench.words == ["TargetForbidden"])
+        async with queue.courier(courier_assignment(service.url, policy=FEW, allow=[])):
+            await until(lambda: queue.pause_reasons == ["TargetForbidden"])
         assert not service.received
-        assert not bench.buried()
-        async with bench.courier(assignment(service.url, policy=FEW)):
-            await until(lambda: bench.is_settled)
+        assert not queue.buried()
+        async with queue.courier(courier_assignment(service.url, policy=FEW)):
+            await until(lambda: queue.is_settled)
     assert len(service.received) == 20
 
 
 @pytest.mark.parametrize("url", ["file:///etc/passwd", "http://169.254.169.254/latest", "http://[::1]/"])
 async def test_urls_that_must_not_be_called(url: str):
-    bench = Bench()
-    bench.send(message())
-    told = assignment("http://placeholder.test/", policy=FEW, allow=[]).model_copy(update={"url": url})
-    async with bench.courier(told):
-        await until(lambda: bench.words == ["TargetForbidden"])
-    assert not bench.buried()
+    queue = MemoryQueue()
+    queue.send(message())
+    assignment = courier_assignment("http://placeholder.test/", policy=FEW, allow=[]).model_copy(update={"url": url})
+    async with queue.courier(assignment):
+        await until(lambda: queue.pause_reasons == ["TargetForbidden"])
+    assert not queue.buried()
 
 
 async def test_a_name_that_rebinds_is_refused_and_the_queue_heals_by_itself():
@@ -55,25 +55,25 @@ async def test_a_name_that_rebinds_is_refused_and_the_queue_heals_by_itself():
     async def rebinding(_: str, __: int) -> list[str]:
         return list(answers)
 
-    bench = Bench()
-    bench.send(message())
+    queue = MemoryQueue()
+    queue.send(message())
     async with serving() as service:
-        told = assignment(f"http://rebinding.test:{service.port}/", policy=FEW)
-        async with bench.courier(told, resolver=rebinding):
-            await until(lambda: bench.words == ["TargetForbidden"])
+        assignment = courier_assignment(f"http://rebinding.test:{service.port}/", policy=FEW)
+        async with queue.courier(assignment, resolver=rebinding):
+            await until(lambda: queue.pause_reasons == ["TargetForbidden"])
             assert not service.received
             answers[:] = ["127.0.0.1"]
-            await until(lambda: bench.is_settled)
-            await until(lambda: bench.words == [""])
+            await until(lambda: queue.is_settled)
+            await until(lambda: queue.pause_reasons == [""])
     assert service.received[0].headers["Dlq-Attempt"] == "1"
 
 
 async def test_a_name_without_address_pauses():
-    bench = Bench()
-    bench.send(message())
-    async with bench.courier(assignment("http://no-such-host.invalid/", policy=FEW)):
-        await until(lambda: bench.words == ["TargetUnresolvable"])
-    assert not bench.buried()
+    queue = MemoryQueue()
+    queue.send(message())
+    async with queue.courier(courier_assignment("http://no-such-host.invalid/", policy=FEW)):
+        await until(lambda: queue.pause_reasons == ["TargetUnresolvable"])
+    assert not queue.buried()
 
 
 @pytest.mark.parametrize("wrong", [PAST, FUTURE])
@@ -82,21 +82,21 @@ async def test_a_certificate_that_does_not_hold_pauses_and_heals_when_it_is_rene
 ):
     authority = Authority.made(tmp_path)
     tls = server_tls(authority.sign("service", wrong))
-    bench = Bench()
-    bench.send(message())
+    queue = MemoryQueue()
+    queue.send(message())
     http = {"tls": {"caSecretRef": {"name": "ca", "key": "ca.crt"}}}
     async with server(saying(OK), tls) as port:
-        told = assignment(f"https://127.0.0.1:{port}/", policy=FEW, http=http)
-        async with bench.courier(told, secrets=lambda _, key: (tmp_path / key).read_bytes()):
-            await until(lambda: bench.words == ["CertificateRefused"])
-            (word,) = bench.server.ledgers["dead.ledger"].worker_statuses.values()
+        assignment = courier_assignment(f"https://127.0.0.1:{port}/", policy=FEW, http=http)
+        async with queue.courier(assignment, secrets=lambda _, key: (tmp_path / key).read_bytes()):
+            await until(lambda: queue.pause_reasons == ["CertificateRefused"])
+            (word,) = queue.server.ledgers["dead.ledger"].worker_statuses.values()
             assert re.search("has expired: renew it|not valid yet: check the clocks", word.message)
-            assert not bench.is_settled
+            assert not queue.is_settled
             renewed = authority.sign("service")
             tls.load_cert_chain(renewed / "tls.crt", renewed / "tls.key")
-            await until(lambda: bench.is_settled)
-            await until(lambda: bench.words == [""])
-    assert not bench.buried()
+            await until(lambda: queue.is_settled)
+            await until(lambda: queue.pause_reasons == [""])
+    assert not queue.buried()
 
 
 async def test_our_expired_certificate_pauses_and_a_renewed_one_is_taken_up(tmp_path: Path, monkeypatch):
@@ -105,31 +105,31 @@ async def test_our_expired_certificate_pauses_and_a_renewed_one_is_taken_up(tmp_
     mine = authority.sign("mine", PAST)
     service = authority.sign("service")
     (service / "ca.crt").write_bytes(authority.certificate.read_bytes())
-    bench = Bench()
-    bench.send(message())
+    queue = MemoryQueue()
+    queue.send(message())
     http = {"tls": {"caSecretRef": {"name": "ca", "key": "ca.crt"}, "clientSecretRef": {"name": "mine"}}}
     with refusing_server(server_tls(service, wants_client=True)) as port:
-        told = assignment(f"https://127.0.0.1:{port}/", policy=FEW, http=http)
+        assignment = courier_assignment(f"https://127.0.0.1:{port}/", policy=FEW, http=http)
         read = {"ca": tmp_path, "mine": mine}
-        async with bench.courier(told, secrets=lambda name, key: (read[name] / key).read_bytes()):
-            await until(lambda: bench.words == ["CertificateRefused"])
+        async with queue.courier(assignment, secrets=lambda name, key: (read[name] / key).read_bytes()):
+            await until(lambda: queue.pause_reasons == ["CertificateRefused"])
             authority.sign("mine")
-            await until(lambda: bench.is_settled)
-    assert not bench.buried()
+            await until(lambda: queue.is_settled)
+    assert not queue.buried()
 
 
 async def test_a_rotated_header_is_taken_up_while_the_courier_runs(monkeypatch):
     monkeypatch.setattr(delivery, "SECRET_REFRESH_INTERVAL_S", 0.0)
     token = [b"old"]
     header = {"name": "Authorization", "valueFrom": {"secretKeyRef": {"name": "token", "key": "bearer"}}}
-    bench = Bench()
+    queue = MemoryQueue()
     async with serving() as service:
-        told = assignment(service.url, policy=FEW, http={"headers": [header]})
-        async with bench.courier(told, secrets=lambda _, __: token[0]):
-            bench.send(message("1"))
-            await until(lambda: bench.is_settled)
+        assignment = courier_assignment(service.url, policy=FEW, http={"headers": [header]})
+        async with queue.courier(assignment, secrets=lambda _, __: token[0]):
+            queue.send(message("1"))
+            await until(lambda: queue.is_settled)
             token[0] = b"new"
-            bench.send(message("2"))
+            queue.send(message("2"))
             await until(lambda: len(service.received) == 2)
     assert [one.headers["Authorization"] for one in service.received] == ["old", "new"]
 
@@ -144,42 +144,42 @@ async def test_what_is_under_way_when_a_secret_is_rotated_ends_as_it_began(monke
             await answered.wait()
         return web.Response()
 
-    bench = Bench()
+    queue = MemoryQueue()
     async with serving(slow) as service:
-        told = assignment(service.url, policy=FEW, http={"headers": [header]})
-        async with bench.courier(told, secrets=lambda _, __: token[0]):
-            bench.send(message("slow", "1"))
+        assignment = courier_assignment(service.url, policy=FEW, http={"headers": [header]})
+        async with queue.courier(assignment, secrets=lambda _, __: token[0]):
+            queue.send(message("slow", "1"))
             await until(lambda: len(service.received) == 1)
             token[0] = b"new"
-            bench.send(message("quick", "2"))
+            queue.send(message("quick", "2"))
             await until(lambda: len(service.received) == 2)
             answered.set()
-            await until(lambda: bench.is_settled)
+            await until(lambda: queue.is_settled)
             old, new = (one.transport for one in service.received)
             await until(lambda: old.is_closing())
             assert not new.is_closing()
     assert [one.headers["Authorization"] for one in service.received] == ["old", "new"]  # neither of them twice
-    assert not bench.buried()
+    assert not queue.buried()
 
 
 async def test_a_missing_certificate_pauses():
-    bench = Bench()
-    bench.send(message())
+    queue = MemoryQueue()
+    queue.send(message())
     http = {"tls": {"caSecretRef": {"name": "ca", "key": "ca.crt"}}}
-    async with bench.courier(assignment("https://localhost:1/", policy=FEW, http=http)):
-        await until(lambda: bench.words == ["TargetUnresolvable"])
-    assert not bench.buried()
+    async with queue.courier(courier_assignment("https://localhost:1/", policy=FEW, http=http)):
+        await until(lambda: queue.pause_reasons == ["TargetUnresolvable"])
+    assert not queue.buried()
 
 
 async def test_a_server_that_resets_or_never_ends_is_an_attempt_like_any_other():
     for parts, forever in (([b""], False), ([b"HTTP/1.1 200 OK\r\n", b"X: y\r\n"], True)):
-        bench = Bench()
-        bench.send(message("body", "k"))
+        queue = MemoryQueue()
+        queue.send(message("body", "k"))
         async with server(saying(*parts, forever=forever)) as port:
-            told = assignment(f"http://127.0.0.1:{port}/", policy={**QUICK, "maxAttempts": 2})
-            async with bench.courier(told):
-                await until(lambda bench=bench: bench.is_settled)
-        (envelope,) = bench.envelopes()
+            assignment = courier_assignment(f"http://127.0.0.1:{port}/", policy={**QUICK, "maxAttempts": 2})
+            async with queue.courier(assignment):
+                await until(lambda queue=queue: queue.is_settled)
+        (envelope,) = queue.envelopes()
         assert (envelope.attempts, envelope.failure.category, envelope.reason) == (2, "Network", "AttemptsExhausted")
 
 
@@ -187,14 +187,14 @@ async def test_a_slow_service_is_a_timeout_and_a_timeout_is_an_attempt():
     async def slow(_):
         await asyncio.sleep(3600)
 
-    bench = Bench()
-    bench.send(message())
+    queue = MemoryQueue()
+    queue.send(message())
     async with (
         serving(slow) as service,
-        bench.courier(assignment(service.url, policy={**QUICK, "maxAttempts": 2, "timeout": "200ms"})),
+        queue.courier(courier_assignment(service.url, policy={**QUICK, "maxAttempts": 2, "timeout": "200ms"})),
     ):
-        await until(lambda: bench.is_settled)
-    (envelope,) = bench.envelopes()
+        await until(lambda: queue.is_settled)
+    (envelope,) = queue.envelopes()
     assert (envelope.failure.type, envelope.attempts) == ("Timeout", 2)
 
 

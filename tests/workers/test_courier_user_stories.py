@@ -10,8 +10,8 @@ from aiohttp import web
 from deadletter.brokers.errors import BoxRefused
 from deadletter.core.dialects.reader import read_letter
 from deadletter.core.letters import Message, Place
-from tests.workers.couriers import Bench, assignment, message
-from tests.workers.services import Received, serving, until
+from tests.workers.couriers import MemoryQueue, courier_assignment, message
+from tests.workers.http_service import Received, serving, until
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
@@ -26,28 +26,35 @@ def policy(name: str, **changes: Any) -> dict[str, Any]:
 SHORT = {"strategy": "Fixed", "initial": "10ms"}
 
 
-async def settled(answer, told_policy: dict[str, Any], *messages: Message, **more: Any) -> tuple[Bench, list[Received]]:
-    bench = Bench()
-    bench.send(*(messages or (message(),)))
-    async with serving(answer) as service, bench.courier(assignment(service.url, policy=told_policy, **more)):
-        await until(lambda: bench.is_settled)
-    return bench, service.received
+async def settled(
+    answer, told_policy: dict[str, Any], *messages: Message, **more: Any
+) -> tuple[MemoryQueue, list[Received]]:
+    queue = MemoryQueue()
+    queue.send(*(messages or (message(),)))
+    async with (
+        serving(answer) as service,
+        queue.courier(courier_assignment(service.url, policy=told_policy, **more)),
+    ):
+        await until(lambda: queue.is_settled)
+    return queue, service.received
 
 
 async def test_pipestream_retries_what_infrastructure_breaks_and_buries_it_in_the_nodes_own_topic():
-    told = {"boxes": {"source": "orders", "retry": "retry", "dead": "other", "ledger": "other.ledger"}}
-    bench, received = await settled(lambda _: web.Response(status=503), policy("pipestream", backoff=SHORT), **told)
+    assignment = {"boxes": {"source": "orders", "retry": "retry", "dead": "other", "ledger": "other.ledger"}}
+    queue, received = await settled(
+        lambda _: web.Response(status=503), policy("pipestream", backoff=SHORT), **assignment
+    )
     assert len(received) == 3
-    (envelope,) = bench.envelopes("other")
+    (envelope,) = queue.envelopes("other")
     assert (envelope.attempts, envelope.reason) == (3, "AttemptsExhausted")
-    assert not bench.buried("dead")
+    assert not queue.buried("dead")
 
 
 async def test_pipestream_takes_a_logical_failure_for_done():
     answer = lambda _: web.json_response({"success": False, "error": "invalid PDF"})  # noqa: E731
-    bench, received = await settled(answer, policy("pipestream", backoff=SHORT))
+    queue, received = await settled(answer, policy("pipestream", backoff=SHORT))
     assert len(received) == 1
-    assert not bench.buried()
+    assert not queue.buried()
 
 
 def test_pipestreams_own_protobuf_letters_are_read():
@@ -60,57 +67,57 @@ def test_pipestreams_own_protobuf_letters_are_read():
 
 
 async def test_design_002_waits_as_configured_and_moves_the_offset_after_the_letter():
-    bench, received = await settled(lambda _: web.Response(status=500), policy("design-002"))
+    queue, received = await settled(lambda _: web.Response(status=500), policy("design-002"))
     assert [one.headers["Dlq-Attempt"] for one in received] == ["1", "2", "3"]
-    (envelope,) = bench.envelopes()
+    (envelope,) = queue.envelopes()
     assert envelope.attempts == 3
     assert (envelope.failed_at or 0) - (
         envelope.first_failed_at or 0
     ) >= 2_500  # 1 s, then 2 s, and clocks are not exact
-    (letter,) = bench.buried()
+    (letter,) = queue.buried()
     assert (letter.key, letter.value) == (b"key", b"body")
 
 
 async def test_querator_gives_up_after_its_attempts_and_moves_the_item_to_the_one_dead_queue():
     routes = [{"match": "true", "box": "other"}]
-    bench, received = await settled(
+    queue, received = await settled(
         lambda _: web.Response(status=500), policy("querator", backoff=SHORT), routes=routes
     )
     assert len(received) == 5
-    assert [one.reason for one in bench.envelopes("other")] == ["AttemptsExhausted"]
-    assert not bench.buried("dead")
+    assert [one.reason for one in queue.envelopes("other")] == ["AttemptsExhausted"]
+    assert not queue.buried("dead")
 
 
 async def test_querator_moves_an_item_past_its_deadline_whatever_its_attempts():
-    told = policy("querator", maxAge="20ms", maxAttempts=1000, backoff={"strategy": "Fixed", "initial": "100ms"})
-    bench, received = await settled(lambda _: web.Response(status=500), told)
+    assignment = policy("querator", maxAge="20ms", maxAttempts=1000, backoff={"strategy": "Fixed", "initial": "100ms"})
+    queue, received = await settled(lambda _: web.Response(status=500), assignment)
     assert len(received) == 2
-    assert [one.reason for one in bench.envelopes()] == ["Expired"]
+    assert [one.reason for one in queue.envelopes()] == ["Expired"]
 
 
 async def test_querator_without_a_dead_queue_deletes_with_a_warning(capsys: pytest.CaptureFixture[str]):
-    told = policy("querator", backoff=SHORT, onExhausted="Discard")
-    bench, received = await settled(lambda _: web.Response(status=500), told)
+    assignment = policy("querator", backoff=SHORT, onExhausted="Discard")
+    queue, received = await settled(lambda _: web.Response(status=500), assignment)
     assert len(received) == 5
-    assert not bench.buried()
+    assert not queue.buried()
     (line,) = (line for line in capsys.readouterr().out.splitlines() if "message discarded" in line)
     assert "orders/0/0" in line
     assert "AttemptsExhausted" in line
 
 
 async def test_querator_deletes_the_item_only_after_the_letter_is_written():
-    bench = Bench()
-    bench.send(message())
-    bench.server.refuse["dead"] = BoxRefused("read-only")
-    told = policy("querator", maxAttempts=1)
+    queue = MemoryQueue()
+    queue.send(message())
+    queue.server.refuse["dead"] = BoxRefused("read-only")
+    assignment = policy("querator", maxAttempts=1)
     async with serving(lambda _: web.Response(status=500)) as service:
-        async with bench.courier(assignment(service.url, policy=told)):
-            await until(lambda: bench.words == ["BoxRefused"])
-        assert not bench.is_settled
-        del bench.server.refuse["dead"]
-        async with bench.courier(assignment(service.url, policy=told)):
-            await until(lambda: bench.is_settled)
-    assert len(bench.buried()) == 1
+        async with queue.courier(courier_assignment(service.url, policy=assignment)):
+            await until(lambda: queue.pause_reasons == ["BoxRefused"])
+        assert not queue.is_settled
+        del queue.server.refuse["dead"]
+        async with queue.courier(courier_assignment(service.url, policy=assignment)):
+            await until(lambda: queue.is_settled)
+    assert len(queue.buried()) == 1
 
 
 async def test_weakincentives_includes_and_excludes_errors_by_their_type():
@@ -125,23 +132,23 @@ async def test_weakincentives_includes_and_excludes_errors_by_their_type():
         return web.Response(status=500 if one.body == b"plain" else 200)
 
     messages = [message(name, name) for name in ("include", "exclude", "plain")]
-    bench, _ = await settled(answer, policy("weakincentives", backoff=SHORT), *messages)
+    queue, _ = await settled(answer, policy("weakincentives", backoff=SHORT), *messages)
     assert tries == {b"include": 1, b"exclude": 9, b"plain": 5}
-    reasons = {one.value: envelope.reason for one, envelope in zip(bench.buried(), bench.envelopes(), strict=True)}
+    reasons = {one.value: envelope.reason for one, envelope in zip(queue.buried(), queue.envelopes(), strict=True)}
     assert reasons == {b"include": "RuleMatched", b"plain": "AttemptsExhausted"}
 
 
 async def test_weakincentives_stops_when_its_error_budget_is_spent():
-    bench = Bench()
-    bench.send(*(message(f"{n}", f"k{n}") for n in range(10)))
-    told = policy("weakincentives", maxAttempts=1, errorBudget={"letters": 3, "per": "10m"})
+    queue = MemoryQueue()
+    queue.send(*(message(f"{n}", f"k{n}") for n in range(10)))
+    assignment = policy("weakincentives", maxAttempts=1, errorBudget={"letters": 3, "per": "10m"})
     async with (
         serving(lambda _: web.Response(status=500)) as service,
-        bench.courier(assignment(service.url, policy=told)),
+        queue.courier(courier_assignment(service.url, policy=assignment)),
     ):
-        await until(lambda: bench.words == ["ErrorBudgetSpent"])
-        await until(lambda: len(bench.buried()) == 3)
-    assert len(bench.buried()) == 3
+        await until(lambda: queue.pause_reasons == ["ErrorBudgetSpent"])
+        await until(lambda: len(queue.buried()) == 3)
+    assert len(queue.buried()) == 3
 
 
 async def test_mahavishnu_has_a_policy_for_every_sort_of_failure():
@@ -153,16 +160,19 @@ async def test_mahavishnu_has_a_policy_for_every_sort_of_failure():
             one.hang_up()
         return web.Response(status=code or 200)
 
-    bench = Bench()
-    bench.send(*(message(name, name) for name in codes))
-    async with serving(answer) as service, bench.courier(assignment(service.url, policy=policy("mahavishnu"))):
-        await until(lambda: len(bench.parked) == 3 and len(bench.buried()) == 3)
+    queue = MemoryQueue()
+    queue.send(*(message(name, name) for name in codes))
+    async with (
+        serving(answer) as service,
+        queue.courier(courier_assignment(service.url, policy=policy("mahavishnu"))),
+    ):
+        await until(lambda: len(queue.parked) == 3 and len(queue.buried()) == 3)
         waits = {
-            (one.message.value or b"").decode(): one.due_at - bench.server.clock()
-            for one in bench.server.boxes["retry"].waiting.values()
+            (one.message.value or b"").decode(): one.due_at - queue.server.clock()
+            for one in queue.server.boxes["retry"].waiting.values()
         }
-    assert {one.value for one in bench.buried()} == {b"permission", b"validation", b"permanent"}
-    assert all(envelope.attempts == 1 for envelope in bench.envelopes())
+    assert {one.value for one in queue.buried()} == {b"permission", b"validation", b"permanent"}
+    assert all(envelope.attempts == 1 for envelope in queue.envelopes())
     assert 0 < waits["network"] <= 60_000
     assert 0 < waits["transient"] <= 60_000
     assert 60_000 < waits["resource"] <= 300_000

@@ -11,9 +11,9 @@ from deadletter.workers.courier.in_flight import MAX_BYTES
 from deadletter.workers.courier.main import delivery_for
 from deadletter.workers.delivery.base import DeliveryMetadata
 from deadletter.workers.health import ProbeHandlers, serve_probes
-from tests.workers.couriers import QUICK, Bench, assignment, message
-from tests.workers.rawservers import OK, server, server_tls
-from tests.workers.services import Received, serving, until
+from tests.workers.couriers import QUICK, MemoryQueue, courier_assignment, message
+from tests.workers.http_service import Received, serving, until
+from tests.workers.raw_servers import OK, server, server_tls
 from tests.workers.test_health import ask
 
 LARGE = 6 << 20
@@ -38,8 +38,8 @@ async def test_certificates_and_headers_come_from_secrets(certificates: Path):
         "headers": [{"name": "Authorization", "valueFrom": {"secretKeyRef": {"name": "token", "key": "header"}}}],
     }
     async with server(talk, server_tls(certificates, wants_client=True)) as port:
-        told = assignment(f"https://localhost:{port}/", http=http, allow=["127.0.0.0/8", "::1/128"])
-        delivery = delivery_for(told, lambda name, key: given[name, key])
+        assignment = courier_assignment(f"https://localhost:{port}/", http=http, allow=["127.0.0.0/8", "::1/128"])
+        delivery = delivery_for(assignment, lambda name, key: given[name, key])
         outcome = await delivery.attempt(Message(b"k", b""), DeliveryMetadata("orders/0/0", Place("orders", 0, 0), 1))
         await delivery.close()
     assert outcome.failure is None
@@ -53,17 +53,17 @@ async def test_bytes_are_bounded_as_well_as_messages():
         await gate.wait()
         return web.Response()
 
-    bench, content = Bench(), "x" * LARGE
-    bench.send(*(message(content, f"k{n}") for n in range(30)))
+    queue, content = MemoryQueue(), "x" * LARGE
+    queue.send(*(message(content, f"k{n}") for n in range(30)))
     async with (
         serving(hanging) as service,
-        bench.courier(assignment(service.url, delivery={"concurrency": 64})) as courier,
+        queue.courier(courier_assignment(service.url, delivery={"concurrency": 64})) as courier,
     ):
         await until(lambda: courier.in_flight.bytes + LARGE > MAX_BYTES)
         await until(lambda: len(service.received) == courier.in_flight.held)
         assert courier.in_flight.bytes < MAX_BYTES + LARGE  # the last one taken may reach over it
         gate.set()
-        await until(lambda: bench.is_settled)
+        await until(lambda: queue.is_settled)
     assert len(service.received) == 30
 
 
@@ -74,14 +74,14 @@ async def test_what_a_courier_did_stands_in_its_metrics():
         later = {"Retry-After": "3600"} if one.body == b"later" else {}
         return web.Response(status=429 if later else codes.get(one.body, 200), headers={**asked, **later})
 
-    bench = Bench()
-    bench.send(*(message(name, name) for name in ("good", "bad", "flaky", "gone", "unwanted", "later")))
+    queue = MemoryQueue()
+    queue.send(*(message(name, name) for name in ("good", "bad", "flaky", "gone", "unwanted", "later")))
     async with serving(answer) as service:
         policy = {**QUICK, "retryAfter": {"max": "2h"}}
-        told = assignment(service.url, policy=policy, queue="counted")
+        assignment = courier_assignment(service.url, policy=policy, queue="counted")
         with capture_logs() as logs:
-            async with bench.courier(told):
-                await until(lambda: len(bench.parked) == 1 and len(bench.buried()) == 2)
+            async with queue.courier(assignment):
+                await until(lambda: len(queue.parked) == 1 and len(queue.buried()) == 2)
                 await until(lambda: len(service.received) == 7)
     async with serve_probes(ProbeHandlers(), 0, "127.0.0.1") as port:
         _, _, text = await ask(port, "/metrics")

@@ -10,9 +10,9 @@ from redis.asyncio import Redis
 from deadletter.brokers.connect import open_broker
 from tests.brokers.opening import LOOPBACK, no_secrets, redis_at
 from tests.brokers.staging import lay, numbered
-from tests.workers.couriers import assignment, running
+from tests.workers.couriers import courier_assignment, running
+from tests.workers.http_service import serving, status
 from tests.workers.replay_scene import Scene
-from tests.workers.services import serving, status
 
 WITHOUT_BODY = [word for n in range(20_000) for word in (b"f%d" % n, b"v")]
 WITH_BODY = [b"body", b"the body", *(word for n in range(19_999) for word in (b"f%d" % n, b"\xff\x00"))]
@@ -57,8 +57,8 @@ async def test_a_wide_entry_is_buried_archived_and_replayed_to_its_origin(
     await client.execute_command("XADD", scene.name, "*", *fields)
     await lay(scene.broker, scene.name, numbered(3, 5))
     async with serving(status(422)) as service:
-        told = assignment(service.url, boxes=scene.boxes.model_dump(), broker=scene.connection)
-        async with running(scene.broker, told):
+        assignment = courier_assignment(service.url, boxes=scene.boxes.model_dump(), broker=scene.connection)
+        async with running(scene.broker, assignment):
             await until_length(client, dead, 9)
             await lay(scene.broker, scene.name, numbered(1, 8))
             await until_length(client, dead, 10)

@@ -10,9 +10,9 @@ from deadletter.core.boxes import BoxSpec
 from deadletter.core.headers import ATTEMPTS
 from deadletter.core.letters import Message
 from tests.helpers.headers import read_own_envelope
+from tests.workers.broker_queue import BrokerQueue
 from tests.workers.couriers import message
-from tests.workers.services import serving, status, until
-from tests.workers.wires import Wire
+from tests.workers.http_service import serving, status, until
 
 LARGE = 12 << 20
 
@@ -21,36 +21,38 @@ def pause_of(courier) -> str:
     return courier.gate.pause_reason(now_ms())[0]
 
 
-async def test_a_dead_box_that_is_gone_pauses_and_nothing_is_settled_until_it_is_back(wire: Wire):
-    async with serving(status(422)) as service, wire.courier(wire.assignment(service.url)) as courier:
-        await wire.broker.delete([f"{wire.prefix}dead"])
-        await wire.send(*(message(f"m{n}", f"k{n}") for n in range(10)))
+async def test_a_dead_box_that_is_gone_pauses_and_nothing_is_settled_until_it_is_back(queue: BrokerQueue):
+    async with serving(status(422)) as service, queue.courier(queue.assignment(service.url)) as courier:
+        await queue.broker.delete([f"{queue.prefix}dead"])
+        await queue.send(*(message(f"m{n}", f"k{n}") for n in range(10)))
         await until(lambda: pause_of(courier) == "BoxMissing")
-        await wire.make()
-        await wire.until_buried(10)
+        await queue.make()
+        await queue.until_buried(10)
         await until(lambda: not pause_of(courier))
-    assert Counter(taken.message.value for taken in await wire.buried()) == Counter(f"m{n}".encode() for n in range(10))
+    assert Counter(taken.message.value for taken in await queue.buried()) == Counter(
+        f"m{n}".encode() for n in range(10)
+    )
 
 
-@pytest.mark.parametrize("wire", ["kafka"], indirect=True)
-async def test_a_letter_too_large_for_its_box_is_held_and_buried_when_the_box_has_grown(wire: Wire):
-    dead = f"{wire.prefix}dead"
-    await wire.broker.ensure(BoxSpec(dead, 2, 1, config={"max.message.bytes": "3000"}))
-    await wire.send(message("x" * 1500, "fits"), message("y" * 5000, "too-large"))
+@pytest.mark.parametrize("queue", ["kafka"], indirect=True)
+async def test_a_letter_too_large_for_its_box_is_held_and_buried_when_the_box_has_grown(queue: BrokerQueue):
+    dead = f"{queue.prefix}dead"
+    await queue.broker.ensure(BoxSpec(dead, 2, 1, config={"max.message.bytes": "3000"}))
+    await queue.send(message("x" * 1500, "fits"), message("y" * 5000, "too-large"))
     long = lambda _: web.Response(status=422, text="z" * 2000)  # noqa: E731
-    async with serving(long) as service, wire.courier(wire.assignment(service.url)) as courier:
+    async with serving(long) as service, queue.courier(queue.assignment(service.url)) as courier:
         await until(lambda: pause_of(courier) == "TooLarge")
-        await wire.until_buried(1)
-        await wire.broker.ensure(BoxSpec(dead, 2, 1, config={"max.message.bytes": "100000"}))
-        await wire.until_buried(2)
-    assert sorted(len(taken.message.value or b"") for taken in await wire.buried()) == [1500, 5000]
+        await queue.until_buried(1)
+        await queue.broker.ensure(BoxSpec(dead, 2, 1, config={"max.message.bytes": "100000"}))
+        await queue.until_buried(2)
+    assert sorted(len(taken.message.value or b"") for taken in await queue.buried()) == [1500, 5000]
 
 
-async def test_poison_is_buried_with_its_bytes_unchanged_and_blocks_nobody(wire: Wire):
-    if not wire.spec.is_redis:
+async def test_poison_is_buried_with_its_bytes_unchanged_and_blocks_nobody(queue: BrokerQueue):
+    if not queue.spec.is_redis:
         for name in ("orders", "dead"):
             limit = {"max.message.bytes": str(LARGE)}
-            await wire.broker.ensure(BoxSpec(f"{wire.prefix}{name}", 2, 1, config=limit))
+            await queue.broker.ensure(BoxSpec(f"{queue.prefix}{name}", 2, 1, config=limit))
     poison = (
         Message(None, None, (), 1_700_000_000_000),
         Message(b"\x00\xff\r\nX: y", b"", (("a", b"\xff\xfe"), ("evil", b"1\r\nX-Injected: 1")), 1_700_000_000_001),
@@ -58,10 +60,10 @@ async def test_poison_is_buried_with_its_bytes_unchanged_and_blocks_nobody(wire:
         Message(b"forged", b"v", ((ATTEMPTS, b"99"), ("dlq-id", b"mine"), ("host", b"evil")), 1_700_000_000_003),
         Message(b"large", bytes(10 << 20), (), 1_700_000_000_004),
     )
-    await wire.send(*poison, message("last", "healthy"))
+    await queue.send(*poison, message("last", "healthy"))
     answer = lambda one: web.Response(status=200 if one.body == b"last" else 422)  # noqa: E731
-    async with serving(answer) as service, wire.courier(wire.assignment(service.url)):
-        dead = await wire.until_buried(len(poison))
+    async with serving(answer) as service, queue.courier(queue.assignment(service.url)):
+        dead = await queue.until_buried(len(poison))
         await until(lambda: b"last" in service.bodies)
     found = {taken.message.key: taken.message for taken in dead}
     assert len(dead) == len(found) == len(poison)

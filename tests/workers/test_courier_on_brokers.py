@@ -5,25 +5,25 @@ from collections import Counter, defaultdict
 from aiohttp import web
 
 from tests.helpers.headers import read_own_envelope
+from tests.workers.broker_queue import BrokerQueue
 from tests.workers.couriers import QUICK, message
-from tests.workers.services import Received, serving, until
-from tests.workers.wires import Wire
+from tests.workers.http_service import Received, serving, until
 
 
-async def test_messages_are_delivered_once_and_never_again(wire: Wire):
-    await wire.send(*(message(f"m{n}", f"k{n % 5}") for n in range(200)))
+async def test_messages_are_delivered_once_and_never_again(queue: BrokerQueue):
+    await queue.send(*(message(f"m{n}", f"k{n % 5}") for n in range(200)))
     async with serving() as service:
-        async with wire.courier(wire.assignment(service.url)):
+        async with queue.courier(queue.assignment(service.url)):
             await until(lambda: len(service.received) >= 200)
-        async with wire.courier(wire.assignment(service.url)):
-            await wire.send(message("last", "k"))
+        async with queue.courier(queue.assignment(service.url)):
+            await queue.send(message("last", "k"))
             await until(lambda: b"last" in service.bodies)
     expected = {b"last", *(f"m{n}".encode() for n in range(200))}
     assert set(service.bodies) == expected
     assert len({one.id for one in service.received}) == len(expected)  # a redelivery would carry the same name
 
 
-async def test_retries_burials_and_routes(wire: Wire):
+async def test_retries_burials_and_routes(queue: BrokerQueue):
     seen: dict[bytes, int] = defaultdict(int)
 
     def answer(one: Received) -> web.Response:
@@ -34,12 +34,12 @@ async def test_retries_burials_and_routes(wire: Wire):
         return web.Response(status=codes.get(one.body.split(b"-")[0], 200))
 
     names = [f"{kind}-{n}" for kind in ("flaky", "broken", "bad", "gone", "good") for n in range(5)]
-    await wire.send(*(message(name, name) for name in names))
-    routes = [{"match": 'error.category == "Validation"', "box": f"{wire.prefix}other"}]
-    async with serving(answer) as service, wire.courier(wire.assignment(service.url, routes=routes)):
-        await wire.until_buried(10)
+    await queue.send(*(message(name, name) for name in names))
+    routes = [{"match": 'error.category == "Validation"', "box": f"{queue.prefix}other"}]
+    async with serving(answer) as service, queue.courier(queue.assignment(service.url, routes=routes)):
+        await queue.until_buried(10)
         await until(lambda: sum(seen[f"flaky-{n}".encode()] for n in range(5)) >= 15)
-    dead, other = await wire.buried(), await wire.buried("other")
+    dead, other = await queue.buried(), await queue.buried("other")
     assert Counter(taken.message.value for taken in dead) == Counter(
         f"{kind}-{n}".encode() for kind in ("broken", "gone") for n in range(5)
     )
@@ -49,16 +49,16 @@ async def test_retries_burials_and_routes(wire: Wire):
         assert envelope is not None
         is_broken = (taken.message.value or b"").startswith(b"broken")
         assert (envelope.attempts, envelope.reason) == ((5, "AttemptsExhausted") if is_broken else (1, "Refused"))
-        assert envelope.origin.topic == f"{wire.prefix}orders"
+        assert envelope.origin.topic == f"{queue.prefix}orders"
 
 
-async def test_parked_letters_come_back_with_their_count(wire: Wire):
+async def test_parked_letters_come_back_with_their_count(queue: BrokerQueue):
     policy = {**QUICK, "maxAttempts": 3, "backoff": {"strategy": "Fixed", "initial": "300ms"}}
-    await wire.send(*(message(f"m{n}", f"k{n}") for n in range(10)))
+    await queue.send(*(message(f"m{n}", f"k{n}") for n in range(10)))
     async with serving(lambda _: web.Response(status=503)) as service:
-        told = wire.assignment(service.url, policy=policy, delivery={"inlineLimit": "0s"})
-        async with wire.courier(told):
-            dead = await wire.until_buried(10)
+        assignment = queue.assignment(service.url, policy=policy, delivery={"inlineLimit": "0s"})
+        async with queue.courier(assignment):
+            dead = await queue.until_buried(10)
     attempts: dict[str, set[str]] = defaultdict(set)
     for one in service.received:
         attempts[one.id].add(one.headers["Dlq-Attempt"])
@@ -67,30 +67,30 @@ async def test_parked_letters_come_back_with_their_count(wire: Wire):
     assert Counter(taken.message.value for taken in dead) == Counter(f"m{n}".encode() for n in range(10))
 
 
-async def test_order_per_key_through_inline_retries(wire: Wire):
+async def test_order_per_key_through_inline_retries(queue: BrokerQueue):
     seen: dict[bytes, int] = defaultdict(int)
 
     def flaky(one: Received) -> web.Response:
         seen[one.body] += 1
         return web.Response(status=503 if one.body.endswith(b"3") and seen[one.body] < 3 else 200)
 
-    await wire.send(*(message(f"{n:03d}", f"k{n % 4}") for n in range(100)))
-    async with serving(flaky) as service, wire.courier(wire.assignment(service.url)):
+    await queue.send(*(message(f"{n:03d}", f"k{n % 4}") for n in range(100)))
+    async with serving(flaky) as service, queue.courier(queue.assignment(service.url)):
         await until(lambda: len({one.id for one in service.received}) == 100 and len(service.received) >= 120)
     for key in range(4):
         bodies = [one.body for one in service.received if one.headers["Dlq-Key"] == f"k{key}"]
         assert bodies == sorted(bodies)  # a retry comes before its successors
 
 
-async def test_two_couriers_share_the_work_and_a_stopped_one_loses_nothing(wire: Wire):
-    await wire.send(*(message(f"a{n}", f"k{n}") for n in range(50)))
+async def test_two_couriers_share_the_work_and_a_stopped_one_loses_nothing(queue: BrokerQueue):
+    await queue.send(*(message(f"a{n}", f"k{n}") for n in range(50)))
     async with serving() as service:
-        told = wire.assignment(service.url)
-        async with wire.courier(told, "pod-0"):
+        assignment = queue.assignment(service.url)
+        async with queue.courier(assignment, "pod-0"):
             await until(lambda: len(service.received) >= 50)
-            async with wire.courier(told, "pod-1"):
-                await wire.send(*(message(f"b{n}", f"k{n}") for n in range(50)))
+            async with queue.courier(assignment, "pod-1"):
+                await queue.send(*(message(f"b{n}", f"k{n}") for n in range(50)))
                 await until(lambda: len(set(service.bodies)) == 100)
-            await wire.send(*(message(f"c{n}", f"k{n}") for n in range(50)))
+            await queue.send(*(message(f"c{n}", f"k{n}") for n in range(50)))
             await until(lambda: len(set(service.bodies)) == 150)
-    assert not await wire.buried()
+    assert not await queue.buried()

@@ -11,10 +11,10 @@ from deadletter.api.assignments import CourierAssignment
 from tests.bed import ports
 from tests.brokers.groups import delete_group
 from tests.brokers.staging import PATIENCE
+from tests.workers.broker_queue import BrokerQueue
 from tests.workers.couriers import message
-from tests.workers.pods import Pod
-from tests.workers.services import Service, serving, until
-from tests.workers.wires import Wire
+from tests.workers.http_service import Service, serving, until
+from tests.workers.worker_processes import Pod
 
 
 async def readiness(port: int) -> str:
@@ -31,35 +31,37 @@ async def readiness(port: int) -> str:
             await asyncio.sleep(0.1)
 
 
-async def send(wire: Wire, name: str, count: int = 5) -> None:
-    await wire.send(*(message(f"{name}{n}", f"k{n}") for n in range(count)))
+async def send(queue: BrokerQueue, name: str, count: int = 5) -> None:
+    await queue.send(*(message(f"{name}{n}", f"k{n}") for n in range(count)))
 
 
-async def lose_offsets(wire: Wire, service: Service, told: CourierAssignment) -> None:
+async def lose_offsets(queue: BrokerQueue, service: Service, assignment: CourierAssignment) -> None:
     """Five messages are delivered, five more wait, and the group's offsets go."""
-    async with wire.courier(told):
-        await send(wire, "a")
+    async with queue.courier(assignment):
+        await send(queue, "a")
         await until(lambda: len(service.received) == 5)
-    await send(wire, "b")
-    await delete_group(wire.broker, f"{wire.prefix}orders", told.group)
+    await send(queue, "b")
+    await delete_group(queue.broker, f"{queue.prefix}orders", assignment.group)
 
 
 @pytest.mark.parametrize("start_from", ["Latest", "Earliest"])
-async def test_a_courier_without_its_offsets_waits_for_a_decision(wire: Wire, start_from: str, tmp_path: Path) -> None:
+async def test_a_courier_without_its_offsets_waits_for_a_decision(
+    queue: BrokerQueue, start_from: str, tmp_path: Path
+) -> None:
     async with serving() as service:
-        told = wire.assignment(service.url, start_from=start_from, group_started=True)
-        await lose_offsets(wire, service, wire.assignment(service.url, start_from=start_from))
+        assignment = queue.assignment(service.url, start_from=start_from, group_started=True)
+        await lose_offsets(queue, service, queue.assignment(service.url, start_from=start_from))
         (port,) = ports.free("127.0.0.1")
-        pod = Pod(tmp_path, told, DLQ_HEALTH_PORT=str(port))
+        pod = Pod(tmp_path, assignment, DLQ_HEALTH_PORT=str(port))
         await pod.start()
         try:
             said = await readiness(port)
             assert said.startswith("GroupOffsetsLost: ")
-            assert told.group in said
+            assert assignment.group in said
             assert "deadletter.dev/resume-from" in said
             assert len(service.received) == 5
-            assert await wire.broker.is_group_lost(f"{wire.prefix}orders", told.group)
-            await wire.broker.resume_group(f"{wire.prefix}orders", told.group, "Earliest")
+            assert await queue.broker.is_group_lost(f"{queue.prefix}orders", assignment.group)
+            await queue.broker.resume_group(f"{queue.prefix}orders", assignment.group, "Earliest")
             await until(lambda: len(service.received) == 15)
             assert await readiness(port) == "ok\n"
         finally:

@@ -8,10 +8,10 @@ from deadletter.brokers.contract import Broker
 from deadletter.brokers.types import Publication, StoredMessage
 from deadletter.core.boxes import BoxSpec
 from deadletter.core.letters import Message, Place
-from tests.workers.couriers import assignment, running
+from tests.workers.couriers import courier_assignment, running
 
 
-class Wire:
+class BrokerQueue:
     """One queue's boxes on a real broker."""
 
     def __init__(self, broker: Broker, spec: BrokerConnectionSpec, prefix: str) -> None:
@@ -28,8 +28,8 @@ class Wire:
     async def send(self, *messages: Message, partition: int | None = None) -> None:
         box = self.prefix + "orders"
         places = (Place("elsewhere", 0, uuid.uuid4().int >> 70) for _ in messages)
-        told = [Publication(box, one, place, partition) for one, place in zip(messages, places, strict=True)]
-        await self.broker.publish(told)
+        assignment = [Publication(box, one, place, partition) for one, place in zip(messages, places, strict=True)]
+        await self.broker.publish(assignment)
 
     async def buried(self, box: str = "dead") -> list[StoredMessage]:
         spans = await self.broker.window(self.prefix + box)
@@ -42,7 +42,7 @@ class Wire:
         return found
 
     def assignment(self, url: str, **more):
-        return assignment(url, self.prefix, broker=self.spec.to_wire(), **more)
+        return courier_assignment(url, self.prefix, broker=self.spec.to_wire(), **more)
 
-    def courier(self, told, pod: str = "pod-0"):
-        return running(self.broker, told, pod)
+    def courier(self, assignment, pod: str = "pod-0"):
+        return running(self.broker, assignment, pod)

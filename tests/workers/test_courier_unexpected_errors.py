@@ -14,8 +14,8 @@ from deadletter.brokers.errors import BrokerUnreachable
 from deadletter.workers.courier import letters, main
 from deadletter.workers.delivery.http.request import RequestRenderer
 from deadletter.workers.environment import WorkerEnvironment
-from tests.workers.couriers import QUICK, Bench, assignment, message
-from tests.workers.services import serving, until
+from tests.workers.couriers import QUICK, MemoryQueue, courier_assignment, message
+from tests.workers.http_service import serving, until
 
 CANARY = "canary-7731"
 RENDER_HEAD = RequestRenderer.render_head
@@ -28,54 +28,54 @@ def breaking(self, one, metadata):
 
 
 async def test_a_message_over_which_the_courier_breaks_is_tried_again_then_buried_and_others_pass():
-    bench = Bench()
-    bench.send(message("poison", "a"), *(message(f"m{n}", f"k{n}") for n in range(5)))
-    told = assignment("http://placeholder.test/", policy={**QUICK, "maxAttempts": 3})
+    queue = MemoryQueue()
+    queue.send(message("poison", "a"), *(message(f"m{n}", f"k{n}") for n in range(5)))
+    assignment = courier_assignment("http://placeholder.test/", policy={**QUICK, "maxAttempts": 3})
     with patch.object(RequestRenderer, "render_head", breaking), capture_logs() as logs:
-        async with serving() as service, bench.courier(told.model_copy(update={"url": service.url})):
-            await until(lambda: bench.is_settled)
+        async with serving() as service, queue.courier(assignment.model_copy(update={"url": service.url})):
+            await until(lambda: queue.is_settled)
     assert sorted(service.bodies) == sorted(f"m{n}".encode() for n in range(5))
-    (envelope,) = bench.envelopes()
+    (envelope,) = queue.envelopes()
     assert (envelope.failure.type, envelope.attempts, envelope.reason) == ("CourierError", 3, "AttemptsExhausted")
-    assert "ValueError in test_courier_broken.py" in envelope.failure.message
+    assert "ValueError in test_courier_unexpected_errors.py" in envelope.failure.message
     assert logs
     assert CANARY not in envelope.failure.message + str(logs)
 
 
 async def test_a_courier_that_breaks_finishes_the_rest_and_its_claim_is_free_for_the_next():
-    bench = Bench()
-    bench.send(message("poison", "a"), message("good", "b"))
+    queue = MemoryQueue()
+    queue.send(message("poison", "a"), message("good", "b"))
 
     def failed(claim, *more):
         raise ValueError(CANARY)
 
     answer = lambda one: web.Response(status=422 if one.body == b"poison" else 200)  # noqa: E731
     async with serving(answer) as service:
-        told = assignment(service.url)
+        assignment = courier_assignment(service.url)
         with patch.object(letters, "failed_letter", failed), pytest.raises(ValueError, match=CANARY):
-            async with bench.courier(told, "pod-0"):
+            async with queue.courier(assignment, "pod-0"):
                 await until(lambda: len(service.received) == 2)
-        async with bench.courier(told, "pod-1"):
-            await until(lambda: bench.is_settled)
-    assert [one.value for one in bench.buried()] == [b"poison"]
+        async with queue.courier(assignment, "pod-1"):
+            await until(lambda: queue.is_settled)
+    assert [one.value for one in queue.buried()] == [b"poison"]
     assert service.bodies.count(b"good") == 1
 
 
-def station_in(folder: Path) -> WorkerEnvironment:
-    told = {"DLQ_ASSIGNMENT_DIR": str(folder), "DLQ_TERMINATION_LOG": str(folder / "end"), "DLQ_HEALTH_PORT": "0"}
-    return WorkerEnvironment.from_environment(told)
+def environment_in(folder: Path) -> WorkerEnvironment:
+    assignment = {"DLQ_ASSIGNMENT_DIR": str(folder), "DLQ_TERMINATION_LOG": str(folder / "end"), "DLQ_HEALTH_PORT": "0"}
+    return WorkerEnvironment.from_environment(assignment)
 
 
 async def test_a_courier_that_breaks_ends_with_a_word_and_no_byte_of_a_message_in_it(tmp_path: Path):
     def broken(*words, **more):
         raise ValueError(CANARY)
 
-    shift = main.CourierProcess(assignment("http://shop.test/"), station_in(tmp_path))
+    process = main.CourierProcess(courier_assignment("http://shop.test/"), environment_in(tmp_path))
     with patch.object(main, "open_broker", broken):
-        assert await shift.run(asyncio.Event()) == 1
+        assert await process.run(asyncio.Event()) == 1
     said = json.loads((tmp_path / "end").read_text())
     assert said["reason"] == "CourierError"
-    assert "ValueError in test_courier_broken.py" in said["message"]
+    assert "ValueError in test_courier_unexpected_errors.py" in said["message"]
     assert CANARY not in json.dumps(said)
 
 
@@ -104,7 +104,7 @@ async def test_an_hour_at_a_desk_counts_and_an_hour_without_one_does_not(tmp_pat
         if next(ways) == "closed":
             now += hour
             raise BrokerUnreachable("nobody is there")
-        yield Bench().broker
+        yield MemoryQueue().broker
 
     async def run(*_):
         nonlocal now
@@ -117,11 +117,11 @@ async def test_an_hour_at_a_desk_counts_and_an_hour_without_one_does_not(tmp_pat
             stop.set()
         return 0.0
 
-    shift = main.CourierProcess(assignment("http://shop.test/"), station_in(tmp_path), lambda: now)
+    process = main.CourierProcess(courier_assignment("http://shop.test/"), environment_in(tmp_path), lambda: now)
     with (
         patch.object(main, "open_broker", open_broker),
         patch.object(main.Courier, "run", run),
         patch.object(main.ReconnectBackoff, "delay_after", delay_after),
     ):
-        assert await shift.run(stop) == 0
+        assert await process.run(stop) == 0
     assert heard == [0.0, hour, 0.0, hour]

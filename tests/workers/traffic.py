@@ -11,9 +11,9 @@ from aiohttp import web
 from deadletter.api.assignments import CourierAssignment
 from deadletter.core.letters import Message
 from deadletter.workers.courier.courier import Courier
-from tests.workers.couriers import Bench, assignment, message
-from tests.workers.services import Received, Service, serving, until
-from tests.workers.wires import Wire
+from tests.workers.broker_queue import BrokerQueue
+from tests.workers.couriers import MemoryQueue, courier_assignment, message
+from tests.workers.http_service import Received, Service, serving, until
 
 CAP_S = 45.0  # a run that takes longer than this has failed, by a multiple of what any of them may take
 
@@ -22,37 +22,37 @@ class Source(Protocol):
     """A queue on some broker."""
 
     def assignment(self, url: str, **more: Any) -> CourierAssignment: ...
-    def courier(self, told: CourierAssignment) -> AbstractAsyncContextManager[Courier]: ...
+    def courier(self, assignment: CourierAssignment) -> AbstractAsyncContextManager[Courier]: ...
     async def publish(self, messages: Sequence[Message], partition: int | None = None) -> None: ...
     async def count_buried(self) -> int: ...
 
 
-class InMemory:
+class MemorySource:
     """A queue of three partitions on the memory broker."""
 
     def __init__(self) -> None:
-        self._bench = Bench(partitions=3)
-        self.assignment, self.courier = assignment, self._bench.courier
+        self._queue = MemoryQueue(partitions=3)
+        self.assignment, self.courier = courier_assignment, self._queue.courier
 
     async def publish(self, messages: Sequence[Message], partition: int | None = None) -> None:
-        self._bench.send(*messages, partition=partition)
+        self._queue.send(*messages, partition=partition)
 
     async def count_buried(self) -> int:
-        return len(self._bench.buried())
+        return len(self._queue.buried())
 
 
-class OnWire:
+class BrokerSource:
     """A queue on a real broker."""
 
-    def __init__(self, wire: Wire) -> None:
-        self._wire = wire
-        self.assignment, self.courier = wire.assignment, wire.courier
+    def __init__(self, queue: BrokerQueue) -> None:
+        self._queue = queue
+        self.assignment, self.courier = queue.assignment, queue.courier
 
     async def publish(self, messages: Sequence[Message], partition: int | None = None) -> None:
-        await self._wire.send(*messages, partition=partition)
+        await self._queue.send(*messages, partition=partition)
 
     async def count_buried(self) -> int:
-        return len(await self._wire.buried())
+        return len(await self._queue.buried())
 
 
 @dataclass
@@ -134,15 +134,15 @@ async def run(source: Source, traffic: Traffic) -> Run:
 
     async def take(one: Received) -> web.Response:
         response = answer(one)
-        told = await response if asyncio.iscoroutine(response) else response
-        assert isinstance(told, web.Response)
-        if told.status == 200:
+        assignment = await response if asyncio.iscoroutine(response) else response
+        assert isinstance(assignment, web.Response)
+        if assignment.status == 200:
             taken.add(one.body)
-        return told
+        return assignment
 
     async with serving(take) as service:
-        told = source.assignment(service.url, policy=traffic.policy, delivery=traffic.delivery)
-        async with source.courier(told):
+        assignment = source.assignment(service.url, policy=traffic.policy, delivery=traffic.delivery)
+        async with source.courier(assignment):
             start = loop.time()
             work = [asyncio.ensure_future(_send(source, traffic))]
             if traffic.outage is not None:

@@ -9,9 +9,9 @@ from aiohttp import web
 from deadletter.brokers.connect import open_broker
 from tests.brokers.failovers import failing_over
 from tests.brokers.opening import redis_at
+from tests.workers.broker_queue import BrokerQueue
 from tests.workers.couriers import LOOPBACK, message, no_secret
-from tests.workers.services import Received, serving, until
-from tests.workers.wires import Wire
+from tests.workers.http_service import Received, serving, until
 
 MESSAGES = 400
 
@@ -32,14 +32,14 @@ async def test_a_killed_master_loses_no_message_and_doubles_no_letter(tmp_path: 
     async with failing_over(tmp_path) as failover:
         spec = redis_at(failover.url)
         async with open_broker(spec, no_secret, LOOPBACK) as broker, serving(answer) as service:
-            wire = Wire(broker, spec, "{failover}.")
-            await wire.make()
-            await wire.send(*(message(f"{n}", f"k{n % 97}") for n in range(MESSAGES)))
+            queue = BrokerQueue(broker, spec, "{failover}.")
+            await queue.make()
+            await queue.send(*(message(f"{n}", f"k{n % 97}") for n in range(MESSAGES)))
             await failover.until_replicated()
-            async with wire.courier(wire.assignment(service.url, delivery={"concurrency": 4})):
+            async with queue.courier(queue.assignment(service.url, delivery={"concurrency": 4})):
                 await until(lambda: len(delivered) >= MESSAGES // 4)
                 await failover.kill_master()
                 await until(lambda: len(delivered) == MESSAGES)
-                letters = await wire.until_buried(sum(map(is_bad, range(MESSAGES))))
+                letters = await queue.until_buried(sum(map(is_bad, range(MESSAGES))))
     counts = Counter(int(one.message.value or b"-1") for one in letters)
     assert counts == {number: 1 for number in range(MESSAGES) if is_bad(number)}

@@ -18,9 +18,9 @@ from deadletter.workers.courier.courier import SHUTDOWN_GRACE_S, Courier
 from deadletter.workers.courier.main import delivery_for, subscription_spec
 from deadletter.workers.delivery.http.request import RequestRenderer
 from tests.helpers.headers import read_own_envelope
+from tests.workers.broker_queue import BrokerQueue
 from tests.workers.couriers import QUICK, message, no_secret
-from tests.workers.services import Received, serving, until
-from tests.workers.wires import Wire
+from tests.workers.http_service import Received, serving, until
 
 WAIT_S = 3.0
 LATE_S = 2.0
@@ -28,7 +28,7 @@ TAKEN_OVER_S = 15.0
 SENT, LATER = 1_700_000_000_000, 1_700_000_600_000
 
 
-async def test_parked_letters_are_delivered_within_two_seconds_of_their_time(wire: Wire):
+async def test_parked_letters_are_delivered_within_two_seconds_of_their_time(queue: BrokerQueue):
     seen: dict[bytes, list[float]] = {}
 
     def answer(one: Received) -> web.Response:
@@ -37,23 +37,23 @@ async def test_parked_letters_are_delivered_within_two_seconds_of_their_time(wir
         return web.Response(status=200 if len(moments) > 1 else 503)
 
     policy = {**QUICK, "backoff": {"strategy": "Fixed", "initial": f"{WAIT_S:.0f}s"}}
-    await wire.send(*(message(f"m{n}", f"k{n}") for n in range(20)))
+    await queue.send(*(message(f"m{n}", f"k{n}") for n in range(20)))
     async with serving(answer) as service:
-        told = wire.assignment(service.url, policy=policy, delivery={"inlineLimit": "0s"})
-        async with wire.courier(told):
+        assignment = queue.assignment(service.url, policy=policy, delivery={"inlineLimit": "0s"})
+        async with queue.courier(assignment):
             await until(lambda: len(seen) == 20 and all(len(moments) == 2 for moments in seen.values()))
     late = [again - first - WAIT_S for first, again in seen.values()]
     assert min(late) >= 0
     assert median(late) <= LATE_S  # a machine that is busy may hold back some
 
 
-async def test_a_parked_letter_tells_the_time_of_its_message_at_every_attempt(wire: Wire):
+async def test_a_parked_letter_tells_the_time_of_its_message_at_every_attempt(queue: BrokerQueue):
     policy = {**QUICK, "maxAttempts": 3, "backoff": {"strategy": "Fixed", "initial": "300ms"}}
-    await wire.send(message())
+    await queue.send(message())
     async with serving(lambda _: web.Response(status=503)) as service:
-        told = wire.assignment(service.url, policy=policy, delivery={"inlineLimit": "0s"})
-        async with wire.courier(told):
-            (letter,) = await wire.until_buried(1)
+        assignment = queue.assignment(service.url, policy=policy, delivery={"inlineLimit": "0s"})
+        async with queue.courier(assignment):
+            (letter,) = await queue.until_buried(1)
     envelope = read_own_envelope(letter.message)
     assert envelope is not None
     assert envelope.origin.timestamp is not None
@@ -62,7 +62,7 @@ async def test_a_parked_letter_tells_the_time_of_its_message_at_every_attempt(wi
 
 
 @pytest.mark.parametrize(
-    ("parked", "origin", "told"),
+    ("parked", "origin", "assignment"),
     [
         (True, Origin("orders", 0, 7, SENT), SENT),
         (True, Origin(timestamp=SENT), SENT),
@@ -72,14 +72,14 @@ async def test_a_parked_letter_tells_the_time_of_its_message_at_every_attempt(wi
     ],
     ids=["parked", "of no known topic", "of no known time", "of no origin", "forged"],
 )
-def test_whose_time_a_request_tells(parked: bool, origin: Origin, told: int):
+def test_whose_time_a_request_tells(parked: bool, origin: Origin, assignment: int):
     one = add_headers(Message(b"k", b"v", timestamp=LATER), Envelope(origin=origin, id="orders/0/7"))
     claim = Claim(Place("box", 0, 9), one, parked=parked)
     head = RequestRenderer("POST", "/", "shop.test").head(one, letters.delivery_metadata(claim))
-    assert f"Dlq-Timestamp: {times.render(told)}\r\n".encode() in head
+    assert f"Dlq-Timestamp: {times.render(assignment)}\r\n".encode() in head
 
 
-async def test_what_does_not_end_in_time_is_handed_back_and_the_next_courier_has_it_soon(wire: Wire):
+async def test_what_does_not_end_in_time_is_handed_back_and_the_next_courier_has_it_soon(queue: BrokerQueue):
     over = asyncio.Event()
 
     async def hanging_at_first(_: Received) -> web.Response:
@@ -88,23 +88,23 @@ async def test_what_does_not_end_in_time_is_handed_back_and_the_next_courier_has
         return web.Response()
 
     async with serving(hanging_at_first) as service:
-        told = wire.assignment(service.url)
-        stop, delivery = asyncio.Event(), delivery_for(told, no_secret)
-        async with wire.broker.subscribe(subscription_spec(told, "pod-0")) as desk:
-            working = asyncio.ensure_future(Courier(told, desk, delivery).run(stop, grace=0.5))
-            await wire.send(message())
+        assignment = queue.assignment(service.url)
+        stop, delivery = asyncio.Event(), delivery_for(assignment, no_secret)
+        async with queue.broker.subscribe(subscription_spec(assignment, "pod-0")) as subscription:
+            working = asyncio.ensure_future(Courier(assignment, subscription, delivery).run(stop, grace=0.5))
+            await queue.send(message())
             await until(lambda: len(service.received) == 1)
             stop.set()
             await asyncio.wait_for(working, 60)
         await delivery.close()
         stopped = time.monotonic()
-        async with wire.courier(told, "pod-1"):
+        async with queue.courier(assignment, "pod-1"):
             await until(lambda: len(service.received) == 2)
             assert time.monotonic() - stopped < TAKEN_OVER_S
         over.set()
     assert len({one.id for one in service.received}) == 1
     assert {one.headers["Dlq-Attempt"] for one in service.received} == {"1"}
-    assert not await wire.buried()
+    assert not await queue.buried()
 
 
 def test_a_pod_has_more_time_to_end_than_its_courier_takes():

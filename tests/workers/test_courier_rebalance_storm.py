@@ -16,11 +16,11 @@ from deadletter.brokers.kafka.broker import KafkaBroker
 from deadletter.brokers.kafka.subscription.offset_metadata import decode
 from deadletter.brokers.kafka.subscription.subscription import KafkaSubscription
 from deadletter.workers.process import cancel_and_wait
+from tests.workers.broker_queue import BrokerQueue
 from tests.workers.couriers import QUICK, message
-from tests.workers.services import Received, serving, until
-from tests.workers.wires import Wire
+from tests.workers.http_service import Received, serving, until
 
-pytestmark = pytest.mark.parametrize("wire", ["kafka"], indirect=True)
+pytestmark = pytest.mark.parametrize("queue", ["kafka"], indirect=True)
 Where = tuple[int, int]
 
 
@@ -44,7 +44,7 @@ class Till:
 class Auditor:
     """Reads what the group committed, over and over: never more than the service took."""
 
-    wire: Wire
+    queue: BrokerQueue
     group: str
     till: Till
     existing: set[Where] = field(default_factory=set)
@@ -74,41 +74,41 @@ class Auditor:
             await asyncio.sleep(0.05)
 
 
-async def storm(wire: Wire, pods: int, turns: int, partitions: int, backoff: int) -> None:
+async def storm(queue: BrokerQueue, pods: int, turns: int, partitions: int, backoff: int) -> None:
     """`pods` couriers that come and go, one at the end that finishes everything. So few wait that none is parked."""
-    await wire.make(partitions)
-    await wire.send(*(message(f"m{n}", f"k{n}") for n in range(30 * pods)))
+    await queue.make(partitions)
+    await queue.send(*(message(f"m{n}", f"k{n}") for n in range(30 * pods)))
     till = Till()
     policy = {**QUICK, "maxAttempts": 50, "backoff": {"strategy": "Fixed", "initial": f"{backoff}s"}}
     async with serving(till) as service:
-        told = wire.assignment(service.url, policy=policy, delivery={"inlineLimit": "1h", "concurrency": 256})
-        auditor = Auditor(wire, told.group, till)
-        auditor.existing = {(one.place.partition, one.place.offset) for one in await wire.buried("orders")}
+        assignment = queue.assignment(service.url, policy=policy, delivery={"inlineLimit": "1h", "concurrency": 256})
+        auditor = Auditor(queue, assignment.group, till)
+        auditor.existing = {(one.place.partition, one.place.offset) for one in await queue.buried("orders")}
         watching = asyncio.ensure_future(auditor.watch())
 
         async def come_and_go(pod: int) -> None:
             for _ in range(turns):
                 await asyncio.sleep(random.random() * backoff / 2)
-                async with wire.courier(told, f"pod-{pod}"):
+                async with queue.courier(assignment, f"pod-{pod}"):
                     await asyncio.sleep(random.random() * backoff / 2)
 
         await asyncio.gather(*(come_and_go(pod) for pod in range(pods)))
-        await wire.send(*(message(f"late{n}", f"k{n}") for n in range(60)))
-        auditor.existing = {(one.place.partition, one.place.offset) for one in await wire.buried("orders")}
-        async with wire.courier(told, "pod-last"):
+        await queue.send(*(message(f"late{n}", f"k{n}") for n in range(60)))
+        auditor.existing = {(one.place.partition, one.place.offset) for one in await queue.buried("orders")}
+        async with queue.courier(assignment, "pod-last"):
             await until(lambda: till.taken == auditor.existing or bool(auditor.wrong), 240)
         left = auditor.existing - await auditor.finished()
         await cancel_and_wait(watching)
     assert not auditor.wrong, "committed although nobody took it"
     assert not left, "taken and not committed when the last one left"
     assert auditor.looks > 10
-    assert not await wire.buried()
+    assert not await queue.buried()
     print(f"{len(auditor.existing)} messages, {sum(till.attempts.values())} requests, {auditor.looks} looks")
 
 
-async def keep_still(wire: Wire, backoff: int) -> None:
+async def keep_still(queue: BrokerQueue, backoff: int) -> None:
     """One courier all of whose messages wait; it stays in its group."""
-    await wire.send(*(message(f"m{n}", f"k{n}") for n in range(10)))
+    await queue.send(*(message(f"m{n}", f"k{n}") for n in range(10)))
     policy = {**QUICK, "backoff": {"strategy": "Fixed", "initial": f"{backoff}s"}}
     answer = lambda one: web.Response(status=503 if one.headers["Dlq-Attempt"] == "1" else 200)  # noqa: E731
     revoked, let_go = 0, KafkaSubscription.on_partitions_revoked
@@ -120,27 +120,27 @@ async def keep_still(wire: Wire, backoff: int) -> None:
 
     with patch.object(KafkaSubscription, "on_partitions_revoked", counted):
         async with serving(answer) as service:
-            told = wire.assignment(service.url, policy=policy, delivery={"inlineLimit": "1h"})
-            async with wire.courier(told):
+            assignment = queue.assignment(service.url, policy=policy, delivery={"inlineLimit": "1h"})
+            async with queue.courier(assignment):
                 await until(lambda: len(service.received) >= 20)
                 assert revoked == 0
     assert Counter(one.headers["Dlq-Attempt"] for one in service.received) == {"1": 10, "2": 10}
 
 
-async def test_heartbeats_go_on_through_a_backoff_longer_than_a_session(wire: Wire):
-    await keep_still(wire, 12)  # a session lasts 10 s
+async def test_heartbeats_go_on_through_a_backoff_longer_than_a_session(queue: BrokerQueue):
+    await keep_still(queue, 12)  # a session lasts 10 s
 
 
-async def test_no_offset_is_committed_beyond_what_was_taken_while_couriers_come_and_go(wire: Wire):
-    await storm(wire, pods=3, turns=2, partitions=4, backoff=4)
+async def test_no_offset_is_committed_beyond_what_was_taken_while_couriers_come_and_go(queue: BrokerQueue):
+    await storm(queue, pods=3, turns=2, partitions=4, backoff=4)
 
 
 @pytest.mark.kill
-async def test_heartbeats_go_on_through_a_backoff_of_half_a_minute(wire: Wire):
-    await keep_still(wire, 30)
+async def test_heartbeats_go_on_through_a_backoff_of_half_a_minute(queue: BrokerQueue):
+    await keep_still(queue, 30)
 
 
 @pytest.mark.kill
 @pytest.mark.timeout(1200)
-async def test_a_storm_of_ten_couriers_during_backoffs_of_half_a_minute(wire: Wire):
-    await storm(wire, pods=10, turns=4, partitions=12, backoff=30)
+async def test_a_storm_of_ten_couriers_during_backoffs_of_half_a_minute(queue: BrokerQueue):
+    await storm(queue, pods=10, turns=4, partitions=12, backoff=30)
