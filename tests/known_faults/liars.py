@@ -1,4 +1,4 @@
-"""Brokers and resolvers that lie."""
+"""Brokers and resolvers that change their responses after the first one."""
 
 import asyncio
 import socket
@@ -7,9 +7,9 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from typing import Any
 
-PUBLIC = "203.0.113.9"  # of a network for documentation: nothing answers there
+PUBLIC = "203.0.113.9"  # reserved for documentation: no server has it
 API_VERSIONS, METADATA = 18, 3
-SPOKEN = (
+SUPPORTED_REQUESTS = (  # api key, highest version
     (18, 0),
     (3, 5),
     (19, 1),
@@ -28,7 +28,7 @@ SPOKEN = (
 
 
 class Listener:
-    """A server that counts who comes and answers nothing."""
+    """A server that counts connections and closes them."""
 
     def __init__(self) -> None:
         self.visits = 0
@@ -51,27 +51,27 @@ async def listening(address: str) -> AsyncIterator[Listener]:
 
 
 def rebind(host: str, to: str) -> None:
-    """Resolve `host` to a public address at the first question, and to another one from then on."""
+    """Resolve `host` to a public address at first, and to another address from then on."""
     loop = asyncio.get_running_loop()
-    real, asked = loop.getaddrinfo, 0
+    real, calls = loop.getaddrinfo, 0
 
     async def resolve(name: Any, port: Any, **options: Any) -> Any:
-        nonlocal asked
+        nonlocal calls
         if name != host:
             return await real(name, port, **options)
-        asked += 1
-        address = PUBLIC if asked == 1 else to
+        calls += 1
+        address = PUBLIC if calls == 1 else to
         return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (address, port or 0))]
 
     loop.getaddrinfo = resolve  # type: ignore[method-assign]
 
 
 class LyingKafka:
-    """Names itself in its first metadata, and the broker at `then` in all that follow."""
+    """A Kafka broker that names itself in its first metadata, and the broker at `then` in all later ones."""
 
     def __init__(self, then: tuple[str, int]) -> None:
         self._then = then
-        self._answers = 0
+        self._responses = 0
         self.port = 0
 
     async def visit(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -81,18 +81,18 @@ class LyingKafka:
                 kind, _, number = struct.unpack(">hhi", (await reader.readexactly(length))[:8])
                 if kind not in (API_VERSIONS, METADATA):
                     break
-                answer = self._versions(number) if kind == API_VERSIONS else self._metadata(number)
-                writer.write(struct.pack(">i", len(answer)) + answer)
+                response = self._versions(number) if kind == API_VERSIONS else self._metadata(number)
+                writer.write(struct.pack(">i", len(response)) + response)
                 await writer.drain()
         writer.close()
 
     def _versions(self, number: int) -> bytes:
-        spoken = b"".join(struct.pack(">hhh", kind, 0, most) for kind, most in SPOKEN)
-        return struct.pack(">ihi", number, 0, len(SPOKEN)) + spoken
+        versions = b"".join(struct.pack(">hhh", kind, 0, highest) for kind, highest in SUPPORTED_REQUESTS)
+        return struct.pack(">ihi", number, 0, len(SUPPORTED_REQUESTS)) + versions
 
     def _metadata(self, number: int) -> bytes:
-        self._answers += 1
-        is_first = self._answers == 1
+        self._responses += 1
+        is_first = self._responses == 1
         host, port = ("127.0.0.1", self.port) if is_first else self._then
         broker = struct.pack(">i", 1 if is_first else 2) + _text(host) + struct.pack(">ih", port, -1)
         return struct.pack(">iii", number, 0, 1) + broker + _text("lying-cluster") + struct.pack(">ii", 1, 0)

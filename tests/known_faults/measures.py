@@ -72,7 +72,10 @@ def read_frame(kind: str, size: str) -> float:
     listening = socket.create_server(("127.0.0.1", 0))
     port, total = listening.getsockname()[1], int(size) * MIB
     threading.Thread(target=_send_frames, args=(listening, kind, total), daemon=True).start()
-    connections = {"kafka": {"bootstrapServers": [f"127.0.0.1:{port}"]}, "redis": {"url": f"redis://127.0.0.1:{port}/0"}}
+    connections = {
+        "kafka": {"bootstrapServers": [f"127.0.0.1:{port}"]},
+        "redis": {"url": f"redis://127.0.0.1:{port}/0"},
+    }
 
     async def probe() -> None:
         spec = BrokerConnectionSpec.model_validate({kind: connections[kind]})

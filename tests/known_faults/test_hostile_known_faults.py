@@ -35,9 +35,9 @@ from tests.brokers.opening import kafka_at, redis_at
 from tests.brokers.staging import lay
 from tests.controller.operators import Operator
 from tests.controller.operators import Place as Namespace
-from tests.known_faults.faults import known_fault, waited, waited_for
+from tests.known_faults.faults import known_fault, wait_until, wait_until_async
 from tests.known_faults.liars import listening, lying_kafka, rebind
-from tests.known_faults.measures import measured
+from tests.known_faults.measures import measure
 from tests.workers.broker_queue import BrokerQueue
 from tests.workers.couriers import no_secret
 from tests.workers.replay_scene import Scene
@@ -53,7 +53,7 @@ FORGED_TOPIC = ("kafka_dlt-original-topic", VICTIM.encode())
 
 
 async def replayed_to(victim: str, dialect: str, forged: tuple[str, bytes]) -> list[Message]:
-    """What arrives in a topic that is none of the queue's when a letter with a forged header is replayed."""
+    """Replay a letter with a forged header and return what arrives in a topic that is not of the queue."""
     server = MemoryServer()
     scene = await Scene(MemoryBroker(server)).build()
     server.create_box(BoxSpec(victim, 1))
@@ -83,17 +83,17 @@ async def test_a_forged_header_cannot_write_to_the_ledger(kafka: str, queue: Bro
     await lay(queue.broker, dead, [*honest, forged])
     assignment = scene.assignment(select={"ids": ["0-5"]}).model_copy(update={"dialect": "spring-dlt"})
     await scene.run(assignment)
-    registers = queue.broker.monitor()
-    watched = MonitoredBox(dead, ledger, scene.boxes.retry, "spring-dlt", False, None)
-    reading = (await registers.sweep([watched], int(time.time() * 1000)))[dead]
-    await registers.close()
-    if isinstance(reading, BrokerError):
-        raise reading
-    assert reading.depth >= 5
+    monitor = queue.broker.monitor()
+    monitored = MonitoredBox(dead, ledger, scene.boxes.retry, "spring-dlt", False, None)
+    stats = (await monitor.sweep([monitored], int(time.time() * 1000)))[dead]
+    await monitor.close()
+    if isinstance(stats, BrokerError):
+        raise stats
+    assert stats.depth >= 5
 
 
-def operation_with(*bodies: tuple[Resource, Body]) -> OperatorContext:
-    """An operator that has seen these objects."""
+def context_with(*bodies: tuple[Resource, Body]) -> OperatorContext:
+    """Return the context of an operator whose informers hold these objects."""
     context = OperatorContext(Settings(), None)  # type: ignore[arg-type]
     for resource, body in bodies:
         context.informers[resource].upsert(body)
@@ -132,54 +132,52 @@ async def test_a_queue_that_never_reached_its_broker_holds_no_box() -> None:
         "delivery": {"http": {"url": "http://orders.example/"}},
     }
     queue = body(QUEUES, "shop", "orders", owner, "2026-02-01")
-    context = operation_with(
+    context = context_with(
         (CONNECTIONS, body(CONNECTIONS, "tenant", "broker", BROKER, "2026-01-01", **FAILED)),
         (QUEUES, body(QUEUES, "tenant", "squatter", squatter, "2026-01-01", **FAILED)),
         (CONNECTIONS, body(CONNECTIONS, "shop", "broker", BROKER, "2026-02-01")),
         (QUEUES, queue),
     )
-    judged = DeadLetterQueue.from_body(queue)
-    assert box_is_free(judged, await gather_queue_facts(context, judged, confirm=False)) is None
+    parsed = DeadLetterQueue.from_body(queue)
+    assert box_is_free(parsed, await gather_queue_facts(context, parsed, confirm=False)) is None
 
 
 @known_fault("P-HOOK", "the webhook confirms that a queue of another namespace has a box of this name")
 async def test_the_webhook_does_not_confirm_what_other_namespaces_have() -> None:
-    asked = body(QUEUES, "tenant", "probe", {"brokerRef": {"name": "broker"}, "dead": {"name": DEAD_BOX}}, "2026-02-01")
+    probe = body(QUEUES, "tenant", "probe", {"brokerRef": {"name": "broker"}, "dead": {"name": DEAD_BOX}}, "2026-02-01")
     ours = (CONNECTIONS, body(CONNECTIONS, "tenant", "broker", BROKER, "2026-02-01"))
     theirs = (
         (CONNECTIONS, body(CONNECTIONS, "bank", "broker", BROKER, "2026-01-01", **READY)),
-        (QUEUES, body(QUEUES, "bank", "payroll", dict(asked["spec"]), "2026-01-01", **READY)),
+        (QUEUES, body(QUEUES, "bank", "payroll", dict(probe["spec"]), "2026-01-01", **READY)),
     )
-    del asked["metadata"]["creationTimestamp"]
-    assert await validate_queue(operation_with(ours, *theirs), asked) == await validate_queue(
-        operation_with(ours), asked
-    )
+    del probe["metadata"]["creationTimestamp"]
+    assert await validate_queue(context_with(ours, *theirs), probe) == await validate_queue(context_with(ours), probe)
 
 
 @known_fault("P-FRAMES-KAFKA", "one frame of a Kafka broker takes as much of the operator's memory as it likes")
 def test_a_large_frame_of_a_kafka_broker_is_refused() -> None:
-    assert measured("read_frame", "kafka", 160) < 100
+    assert measure("read_frame", "kafka", 160) < 100
 
 
 @known_fault("P-FRAMES-REDIS", "one reply of a Redis takes as much of the operator's memory as it likes")
 def test_a_large_reply_of_a_redis_is_refused() -> None:
-    assert measured("read_frame", "redis", 160) < 100
+    assert measure("read_frame", "redis", 160) < 100
 
 
 @known_fault("P-BOMB", "a batch of 4 KiB takes 256 MiB to read")
 def test_a_batch_that_decompresses_to_far_more_than_its_size_is_refused(tmp_path: Path) -> None:
-    measured("write_bomb", tmp_path / "batch", 128)
-    assert measured("read_bomb", tmp_path / "batch") < 64
+    measure("write_bomb", tmp_path / "batch", 128)
+    assert measure("read_bomb", tmp_path / "batch") < 64
 
 
 @known_fault("P-CACHE", "error types of any size found in letters are kept in a cache")
 def test_large_error_types_are_not_kept_in_memory() -> None:
-    assert measured("read_kinds", 30) < 16
+    assert measure("read_kinds", 30) < 16
 
 
-@known_fault("P-LEDGER", "reading 18 KiB of ledger takes more than a second of processor time")
+@known_fault("P-LEDGER", "stats 18 KiB of ledger takes more than a second of processor time")
 def test_a_small_ledger_that_settles_many_offsets_is_cheap_to_read() -> None:
-    assert measured("read_settlements", 400) < 0.4
+    assert measure("read_settlements", 400) < 0.4
 
 
 @known_fault("P-REGEX", "finding the top frame of a stack trace takes time that grows with the square of its size")
@@ -189,9 +187,9 @@ def test_the_top_frame_of_a_long_stack_trace_is_found_in_linear_time() -> None:
     assert time.process_time() - before < 0.2
 
 
-@known_fault("P-METRICS", "reading /metrics stops the event loop while it is rendered")
+@known_fault("P-METRICS", "stats /metrics stops the event loop while it is rendered")
 def test_metrics_are_rendered_off_the_event_loop() -> None:
-    assert measured("stall", 1_500) < 0.5
+    assert measure("event_loop_block", 1_500) < 0.5
 
 
 @known_fault("P-REBIND-KAFKA", "a name that resolves to another address after the check passes the address guard")
@@ -255,7 +253,7 @@ OPERATOR_WORKERS = 32
 
 
 def count_visitors(silent: list[socket.socket], visitors: list[socket.socket]) -> int:
-    """Accept who has connected, say nothing, and count all of them."""
+    """Accept new connections, send nothing, and return the number of all connections."""
     for one in silent:
         one.setblocking(False)
         with suppress(BlockingIOError):
@@ -281,12 +279,12 @@ async def test_silent_brokers_do_not_hold_up_a_healthy_one(operator: Operator, p
         ]
         place.kubectl("create", "-f", "-", stdin=json.dumps({"apiVersion": "v1", "kind": "List", "items": items}))
         visitors: list[socket.socket] = []
-        await waited(lambda: count_visitors(silent, visitors) >= OPERATOR_WORKERS, 20)  # all are held up
+        await wait_until(lambda: count_visitors(silent, visitors) >= OPERATOR_WORKERS, 20)  # all workers are blocked
         stack.callback(lambda: [one.close() for one in visitors])
         place.redis(redis, "healthy")
 
         async def is_ready() -> bool:
             return place.condition("BrokerConnection", "healthy", "Ready").get("status") == "True"
 
-        await waited_for(is_ready, 15)
+        await wait_until_async(is_ready, 15)
         assert await is_ready()

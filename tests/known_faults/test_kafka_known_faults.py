@@ -26,7 +26,7 @@ from deadletter.brokers.errors import BoxRecreated, BrokerError
 from deadletter.brokers.kafka import ledger as ledgers
 from deadletter.brokers.kafka import topics
 from deadletter.brokers.kafka.subscription import retry_partition
-from deadletter.brokers.kafka.subscription import subscription as kafka_desk
+from deadletter.brokers.kafka.subscription import subscription as kafka_subscription
 from deadletter.brokers.types import MonitoredBox, Publication
 from deadletter.clock import now_ms
 from deadletter.core.boxes import BoxSpec
@@ -40,14 +40,14 @@ from deadletter.workers.courier.main import delivery_for, subscription_spec
 from tests.bed import beds
 from tests.bed.kafka_cluster import KafkaCluster
 from tests.brokers.opening import LOOPBACK as OPEN_TO
-from tests.known_faults.faults import known_fault, waited, waited_for
+from tests.known_faults.faults import known_fault, wait_until, wait_until_async
 from tests.workers.broker_queue import BrokerQueue
 from tests.workers.couriers import QUICK, MemoryQueue, courier_assignment, message, no_secret, running
 from tests.workers.http_service import Received, Service, ok, serving, until
 from tests.workers.replay_scene import Scene, letter
 from tests.workers.worker_processes import Pod
 
-PATIENCE_S = 10.0  # how long a service waits for messages that nothing holds up
+ARRIVAL_TIMEOUT_S = 10.0  # enough for messages that nothing delays
 PARKING = {**QUICK, "backoff": {"strategy": "Fixed", "initial": "300ms", "max": "300ms"}}
 PARK_AT_ONCE = {"inlineLimit": "100ms"}
 FAR_AHEAD_MS = 2 * 86_400_000
@@ -57,7 +57,7 @@ CHUNK = 65_536  # offsets of one settlement record
 
 @asynccontextmanager
 async def producing(queue: BrokerQueue) -> AsyncIterator[AIOKafkaProducer]:
-    """A producer of the application's own."""
+    """Start a producer, as an application would."""
     assert queue.spec.kafka is not None
     producer = AIOKafkaProducer(bootstrap_servers=queue.spec.kafka.bootstrap_servers, max_request_size=5 << 20)
     await producer.start()
@@ -78,9 +78,9 @@ async def delete_records(queue: BrokerQueue, box: str, below: int) -> None:
         await admin.close()
 
 
-async def is_paused(courier: Courier) -> bool:
-    """Wait until the courier is paused, at most as long as one that is not paused needs to show it."""
-    return await waited(lambda: bool(courier.gate.pause_reason(now_ms())[0]), 3)
+async def wait_until_paused(courier: Courier) -> bool:
+    """Wait until the courier is paused and return True; return False after three seconds."""
+    return await wait_until(lambda: bool(courier.gate.pause_reason(now_ms())[0]), 3)
 
 
 @known_fault("E17", "letters parked in a recreated retry topic are taken for delivered")
@@ -105,18 +105,18 @@ async def test_letters_parked_in_a_recreated_retry_topic_are_delivered(queue: Br
         await queue.send(*(message(f"new{n}", f"k{n}") for n in range(5)))
         async with queue.courier(assignment):
             await until(lambda: all(attempts[f"new{n}".encode()] for n in range(5)))
-            await waited(lambda: delivered("new") == 5, PATIENCE_S)
+            await wait_until(lambda: delivered("new") == 5, ARRIVAL_TIMEOUT_S)
     assert delivered("new") == 5
 
 
 @known_fault("E10-SWEEP", "a recreated dead topic that outgrew the old mark is swept as if it were the old one")
 async def test_a_sweep_reports_a_recreated_dead_topic_that_outgrew_its_mark(kafka: str, queue: BrokerQueue) -> None:
     scene = await recreated_scene(kafka, queue)
-    registers = queue.broker.monitor()
-    watched = MonitoredBox(scene.boxes.dead, scene.boxes.ledger, scene.boxes.retry)
-    reading = (await registers.sweep([watched], int(time.time() * 1000)))[scene.boxes.dead]
-    await registers.close()
-    assert isinstance(reading, BoxRecreated)
+    monitor = queue.broker.monitor()
+    monitored = MonitoredBox(scene.boxes.dead, scene.boxes.ledger, scene.boxes.retry)
+    stats = (await monitor.sweep([monitored], int(time.time() * 1000)))[scene.boxes.dead]
+    await monitor.close()
+    assert isinstance(stats, BoxRecreated)
 
 
 @known_fault("E10-REPLAY", "a Replay of a recreated dead topic that outgrew the old mark skips letters and succeeds")
@@ -127,7 +127,7 @@ async def test_a_replay_refuses_a_recreated_dead_topic_that_outgrew_its_mark(kaf
 
 
 async def recreated_scene(kafka: str, queue: BrokerQueue) -> Scene:
-    """A dead topic of 15 letters whose ledger has settled 10 letters of a deleted topic of the same name."""
+    """Return a scene with 15 letters in its dead topic; the ledger holds 10 of a deleted topic of the same name."""
     scene = Scene(queue.broker, f"{queue.prefix}e10", {"kafka": {"bootstrapServers": [kafka]}})
     await scene.build()
     await scene.bury(*(letter(n, scene.name) for n in range(10)))
@@ -158,7 +158,7 @@ async def test_a_recreated_dead_topic_is_noticed_where_a_marker_has_the_offset_o
         return await scene.run(assignment.model_copy(update={"boxes": named}))
 
     async def bury_each(*names: str) -> None:
-        """Each letter in a transaction of its own, so that a marker follows it."""
+        """Bury each letter in a transaction of its own, so that a marker follows it."""
         for name in names:
             count = len(await queue.buried())
             await queue.send(message(name, name))
@@ -183,25 +183,25 @@ async def test_a_recreated_dead_topic_is_noticed_where_a_marker_has_the_offset_o
 
 
 def assert_set_up(is_as_planned: bool) -> None:
-    """A test whose set-up does not hold must not count as the expected failure."""
+    """Raise RuntimeError unless the set-up holds: that must not count as the expected failure."""
     if not is_as_planned:
-        raise RuntimeError("the topic is not laid out as the test needs it")
+        raise RuntimeError("the set-up of the test does not hold")
 
 
 @known_fault("E4", "one message that the dead topic refuses for its size pauses every partition")
 async def test_a_letter_too_large_for_its_dead_topic_does_not_hold_up_other_messages(queue: BrokerQueue) -> None:
     await queue.make(2)
-    async with producing(queue) as producer:  # as large as the topic takes; the envelope makes the letter larger
+    async with producing(queue) as producer:  # the largest message of the topic; the envelope makes the letter larger
         await producer.send_and_wait(queue.prefix + "orders", b"x" * 1_048_300, key=b"big", partition=0)
     async with (
         serving(lambda one: web.Response(status=422 if len(one.body) > 1_000 else 200)) as service,
         queue.courier(queue.assignment(service.url)) as courier,
     ):
         await until(lambda: bool(service.received))
-        await is_paused(courier)
+        await wait_until_paused(courier)
         await queue.send(*(message(f"late{n}", f"k{n}") for n in range(10)))
         late = {f"late{n}".encode() for n in range(10)}
-        await waited(lambda: late <= set(service.bodies), PATIENCE_S)
+        await wait_until(lambda: late <= set(service.bodies), ARRIVAL_TIMEOUT_S)
         assert late <= set(service.bodies)
 
 
@@ -217,19 +217,21 @@ async def test_a_message_with_a_time_far_ahead_does_not_hold_up_other_messages(q
         assignment = queue.assignment(service.url, policy={**PARKING, "maxAttempts": 5}, delivery=PARK_AT_ONCE)
         async with queue.courier(assignment) as courier:
             await until(lambda: bool(service.received))
-            await is_paused(courier)
+            await wait_until_paused(courier)
             await queue.send(*(message(f"late{n}", f"k{n}") for n in range(10)))
             late = {f"late{n}".encode() for n in range(10)}
-            await waited(lambda: late <= set(service.bodies), PATIENCE_S)
+            await wait_until(lambda: late <= set(service.bodies), ARRIVAL_TIMEOUT_S)
             assert late <= set(service.bodies)
 
 
 @known_fault("E9", "every heartbeat of a courier has a producer id of its own, which the broker keeps for a day")
 async def test_the_heartbeats_of_a_courier_share_one_producer(queue: BrokerQueue, bed: beds.Bed) -> None:
     await queue.make(1)
-    async with queue.broker.subscribe(subscription_spec(queue.assignment("http://127.0.0.1:1/"), "pod-0")) as desk:
+    async with queue.broker.subscribe(
+        subscription_spec(queue.assignment("http://127.0.0.1:1/"), "pod-0")
+    ) as subscription:
         for n in range(5):
-            await desk.report_status(WorkerStatus("pod-0", at=n))
+            await subscription.report_status(WorkerStatus("pod-0", at=n))
     (log,) = (bed.directory / "kafka" / "log").glob(f"{queue.prefix}dead.ledger-0/*.log")
     ids = producer_ids(log.read_bytes())
     assert_set_up(bool(ids))
@@ -237,7 +239,7 @@ async def test_the_heartbeats_of_a_courier_share_one_producer(queue: BrokerQueue
 
 
 def producer_ids(log: bytes) -> set[int]:
-    """The producer id of every record batch of a log segment."""
+    """Return the producer id of every record batch in a log segment."""
     found, at = set(), 0
     while at + 61 <= len(log) and (length := struct.unpack_from(">i", log, at + 8)[0]):
         found.add(struct.unpack_from(">q", log, at + 43)[0])
@@ -258,14 +260,14 @@ async def test_a_clock_stepped_back_does_not_keep_the_circuit_open() -> None:
     async with serving(lambda _: web.Response(status=200 if is_up else 503)) as service:
         assignment = courier_assignment(service.url, policy=policy, delivery={"inlineLimit": "1h"})
         delivery, stop = delivery_for(assignment, no_secret), asyncio.Event()
-        async with queue.broker.subscribe(subscription_spec(assignment, "pod-0")) as desk:
-            courier = Courier(assignment, desk, delivery, clock=lambda: now_ms() + step)
+        async with queue.broker.subscribe(subscription_spec(assignment, "pod-0")) as subscription:
+            courier = Courier(assignment, subscription, delivery, clock=lambda: now_ms() + step)
             run = asyncio.ensure_future(courier.run(stop))
             await until(lambda: courier.gate.breaker.state == "Open")
             step = -3_600_000
-            await asyncio.sleep(1)  # what was under way when it opened has failed too
+            await asyncio.sleep(1)  # deliveries in flight when it opened have failed too
             is_up, before = True, len(service.received)
-            await waited(lambda: len(service.received) > before + 5, 6)
+            await wait_until(lambda: len(service.received) > before + 5, 6)
             requests = len(service.received) - before
             stop.set()
             await run
@@ -287,15 +289,15 @@ async def test_a_courier_serves_all_partitions_under_a_low_soft_limit_of_open_fi
         with soft_limit_of_files(64):
             await pod.start()
         try:
-            await waited(lambda: len(served(service)) == partitions or is_out_of_files(pod), 60)
-            await waited(lambda: len(served(service)) == partitions, 3)
+            await wait_until(lambda: len(served(service)) == partitions or is_out_of_files(pod), 60)
+            await wait_until(lambda: len(served(service)) == partitions, 3)
         finally:
             await pod.end(signal.SIGKILL)
     assert served(service) == set(range(partitions))
 
 
 def served(service: Service) -> set[int]:
-    """Partitions of which a message has arrived."""
+    """Return the partitions of which a message has arrived."""
     return {int(one.headers["Dlq-Partition"]) for one in service.received}
 
 
@@ -305,7 +307,7 @@ def is_out_of_files(pod: Pod) -> bool:
 
 @contextmanager
 def soft_limit_of_files(count: int) -> Iterator[None]:
-    """A process that is started inside has this soft limit, and may raise it."""
+    """Give processes started in the block this soft limit of open files; they may raise it."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (count, hard))
     try:
@@ -318,14 +320,16 @@ def soft_limit_of_files(count: int) -> Iterator[None]:
 async def test_settlements_of_a_trimmed_retry_topic_leave_the_ledger(
     queue: BrokerQueue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(retry_partition, "TRIM_AFTER", 0.0)
+    monkeypatch.setattr(retry_partition, "TRIM_INTERVAL_S", 0.0)
     await queue.make(1)
     ledger, retry = f"{queue.prefix}dead.ledger", f"{queue.prefix}retry"
     key = settled_key(retry, 0, SettledAs.Delivered, 0)
-    line = queue.broker._line
-    async with queue.broker.subscribe(subscription_spec(queue.assignment("http://127.0.0.1:1/"), "pod-0")) as desk:
-        await desk.report_status(WorkerStatus("pod-0", at=1))  # which makes the ledger
-    await ledgers.write_without_transaction(line, ledger, {0: [(key, encode_chunk(key, BitMap(range(CHUNK))))]})
+    client = queue.broker._line
+    async with queue.broker.subscribe(
+        subscription_spec(queue.assignment("http://127.0.0.1:1/"), "pod-0")
+    ) as subscription:
+        await subscription.report_status(WorkerStatus("pod-0", at=1))  # creates the ledger
+    await ledgers.write_without_transaction(client, ledger, {0: [(key, encode_chunk(key, BitMap(range(CHUNK))))]})
     async with producing(queue) as producer:
         await fill(producer, retry, CHUNK)
     await delete_records(queue, "retry", CHUNK)
@@ -336,19 +340,19 @@ async def test_settlements_of_a_trimmed_retry_topic_leave_the_ledger(
         return web.Response(status=200 if attempts[request.body] > 1 else 503)
 
     async def is_forgotten() -> bool:
-        return key not in await ledgers.read_ledger(line, ledger, lambda one: one.kind == "settled")
+        return key not in await ledgers.read_ledger(client, ledger, lambda one: one.kind == "settled")
 
     async with serving(answer) as service:
         assignment = queue.assignment(service.url, policy={**PARKING, "maxAttempts": 3}, delivery=PARK_AT_ONCE)
         async with queue.courier(assignment):
             await queue.send(message("parked"))
             await until(lambda: attempts[b"parked"] == 2)
-            await waited_for(is_forgotten, 5)
+            await wait_until_async(is_forgotten, 5)
     assert await is_forgotten()
 
 
 async def fill(producer: AIOKafkaProducer, topic: str, count: int) -> None:
-    """Write so many empty records to partition 0."""
+    """Write `count` empty records to partition 0."""
     for _ in range(0, count, 1_024):
         batch = producer.create_batch()
         for _ in range(1_024):
@@ -360,7 +364,7 @@ async def fill(producer: AIOKafkaProducer, topic: str, count: int) -> None:
 async def test_messages_deleted_before_they_were_read_are_counted_in_the_log(
     queue: BrokerQueue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(kafka_desk, "LOOK_EVERY", 0.5)
+    monkeypatch.setattr(kafka_subscription, "LAG_INTERVAL_S", 0.5)
     with capture_logs() as logs:
         async with trimmed_while_suspended(queue) as (_, service):
             await queue.send(message("last"))
@@ -374,16 +378,16 @@ async def test_messages_deleted_before_they_were_read_are_counted_in_the_log(
 async def test_messages_deleted_before_they_were_read_are_not_lag(
     queue: BrokerQueue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(kafka_desk, "LOOK_EVERY", 0.5)
+    monkeypatch.setattr(kafka_subscription, "LAG_INTERVAL_S", 0.5)
     async with trimmed_while_suspended(queue) as (courier, service):
-        await waited(lambda: courier._desk.lag == 0, 5)
+        await wait_until(lambda: courier._desk.lag == 0, 5)
         assert_set_up(len(service.received) <= SENT)
         assert courier._desk.lag == 0
 
 
 @asynccontextmanager
 async def trimmed_while_suspended(queue: BrokerQueue) -> AsyncIterator[tuple[Courier, Service]]:
-    """A courier that was suspended while messages came and were deleted, and works again."""
+    """Run a courier that was suspended while messages arrived and were deleted."""
     await queue.make(1)
     paused = ""
     async with (
@@ -393,9 +397,9 @@ async def trimmed_while_suspended(queue: BrokerQueue) -> AsyncIterator[tuple[Cou
         await queue.send(message("first"))
         await until(lambda: service.bodies == [b"first"])
         paused = "Suspended"
-        await is_paused(courier)
-        await queue.send(*(message("x" * 20_000, f"k{n}") for n in range(SENT)))  # more than is fetched ahead
-        await until(lambda: courier._desk.lag > SENT // 2)  # it has seen that the source grew
+        await wait_until_paused(courier)
+        await queue.send(*(message("x" * 20_000, f"k{n}") for n in range(SENT)))  # more than is prefetched
+        await until(lambda: courier._desk.lag > SENT // 2)  # it has noticed the new messages
         await delete_records(queue, "orders", SENT + 1)
         paused = ""
         yield courier, service
@@ -406,7 +410,7 @@ async def test_probes_and_sweeps_go_on_while_one_of_three_brokers_is_down(kafka_
     spec = BrokerConnectionSpec.model_validate({"kafka": {"bootstrapServers": kafka_cluster.servers}})
     dead, ledger = (f"fault-{uuid.uuid4().hex[:10]}.{name}" for name in ("dead", "ledger"))
     async with AsyncExitStack() as stack:
-        # Each client asks a broker at random: of so many, one asks the broker that is down, but for one run in 10,000.
+        # Each client asks a random broker: with 12, one asks the broker that is down in all but one run of 10,000.
         clients = [await stack.enter_async_context(open_broker(spec, no_secret, allow=OPEN_TO)) for _ in range(12)]
         await clients[0].ensure(BoxSpec(dead, 3, 3, retention_ms=-1))
         await clients[0].ensure(BoxSpec(ledger, topics.LEDGER_PARTITIONS, 3, config=topics.LEDGER_CONFIG))
@@ -418,17 +422,17 @@ async def test_probes_and_sweeps_go_on_while_one_of_three_brokers_is_down(kafka_
             while any(one.leader in (-1, 3) for one in kafka_cluster.partitions(dead, ledger)):
                 await asyncio.sleep(0.5)
         found = [error for watcher in watchers for error in await failures(*watcher, MonitoredBox(dead, ledger))]
-        for _, registers in watchers:
-            await registers.close()
+        for _, monitor in watchers:
+            await monitor.close()
     assert found == []
 
 
-async def failures(broker: Broker, registers: BoxMonitor, watched: MonitoredBox) -> list[str]:
-    """Probe, describe and sweep twice, as the operator does; the calls that fail."""
+async def failures(broker: Broker, monitor: BoxMonitor, watched: MonitoredBox) -> list[str]:
+    """Probe, describe and sweep twice, as the operator does; return the calls that failed."""
     calls = {
         "server": broker.server_info,
         "describe": partial(broker.describe, [watched.dead]),
-        "sweep": partial(swept, registers, watched),
+        "sweep": partial(swept, monitor, watched),
     }
     found: list[str] = []
     for name, call in [*calls.items(), *calls.items()]:
@@ -439,7 +443,7 @@ async def failures(broker: Broker, registers: BoxMonitor, watched: MonitoredBox)
     return found
 
 
-async def swept(registers: BoxMonitor, watched: MonitoredBox) -> None:
-    for reading in (await registers.sweep([watched], now_ms())).values():
+async def swept(monitor: BoxMonitor, watched: MonitoredBox) -> None:
+    for reading in (await monitor.sweep([watched], now_ms())).values():
         if isinstance(reading, BrokerError):
             raise reading

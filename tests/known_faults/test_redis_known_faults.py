@@ -18,7 +18,7 @@ from deadletter.workers.environment import WorkerEnvironment
 from tests.brokers.failovers import failing_over
 from tests.brokers.opening import LOOPBACK, no_secrets, redis_at
 from tests.brokers.staging import contents, lay, make_boxes, numbered, republish, tally_of
-from tests.known_faults.faults import known_fault, waited, waited_for
+from tests.known_faults.faults import known_fault, wait_until, wait_until_async
 from tests.workers.broker_queue import BrokerQueue
 from tests.workers.couriers import message, no_secret
 from tests.workers.http_service import Received, ok, serving, until
@@ -31,7 +31,7 @@ def fresh_prefix() -> str:
 
 
 @known_fault("E6-FENCE", "a fence token that a failover lost is given out again: two movers hold the same one")
-async def test_a_mover_from_before_a_failover_is_fenced_by_one_after_it(tmp_path: Path) -> None:
+async def test_a_writer_from_before_a_failover_is_fenced_by_one_after_it(tmp_path: Path) -> None:
     async with failing_over(tmp_path) as failover:
         spec = redis_at(failover.url)
         async with open_broker(spec, no_secrets, LOOPBACK) as old, open_broker(spec, no_secrets, LOOPBACK) as new:
@@ -42,7 +42,7 @@ async def test_a_mover_from_before_a_failover_is_fenced_by_one_after_it(tmp_path
             await failover.stop_replication()
             async with old.partition_writer(boxes.dead, boxes.ledger, 0, "uid-1") as first:
                 await failover.kill_master()
-                await until_answering(old)
+                await wait_until_connected(old)
                 async with new.partition_writer(boxes.dead, boxes.ledger, 0, "uid-2"):
                     settled = {SettledAs.Replayed: [one.place.offset for one in letters]}
                     with suppress(Fenced):
@@ -50,8 +50,8 @@ async def test_a_mover_from_before_a_failover_is_fenced_by_one_after_it(tmp_path
             assert await contents(new, boxes.target) == []
 
 
-async def until_answering(broker) -> None:
-    """Every pooled connection that the failover cut is replaced."""
+async def wait_until_connected(broker) -> None:
+    """Wait until every pooled connection that the failover closed is replaced."""
     is_up = False
     async with asyncio.timeout(60):
         while not is_up:
@@ -61,7 +61,7 @@ async def until_answering(broker) -> None:
 
 
 @known_fault("E6-READONLY", "a failover that leaves connections open stops the courier until its pod restarts")
-async def test_a_courier_goes_on_after_a_failover_that_leaves_its_connections_open(tmp_path: Path) -> None:
+async def test_a_courier_continues_after_a_failover_that_leaves_its_connections_open(tmp_path: Path) -> None:
     async def answer(_: Received) -> web.Response:
         await asyncio.sleep(0.02)
         return web.Response()
@@ -76,7 +76,7 @@ async def test_a_courier_goes_on_after_a_failover_that_leaves_its_connections_op
             async with queue.courier(queue.assignment(service.url, delivery={"concurrency": 8})):
                 await until(lambda: len(service.received) >= 200)
                 await failover.demote_master()
-                await waited(lambda: len(set(service.bodies)) == 800, 15)
+                await wait_until(lambda: len(set(service.bodies)) == 800, 15)
                 assert len(set(service.bodies)) == 800
 
 
@@ -88,21 +88,23 @@ async def test_the_liveness_probe_fails_where_redis_refuses_every_write(tmp_path
         async with open_broker(spec, no_secret, LOOPBACK) as broker, serving(ok) as service:
             queue = BrokerQueue(broker, spec, fresh_prefix())
             await queue.make()
-            station = WorkerEnvironment(tmp_path, tmp_path, 0, "pod-0", tmp_path / "termination")
-            shift = CourierProcess(queue.assignment(service.url), station, clock=lambda: time.monotonic() + later)
+            environment = WorkerEnvironment(tmp_path, tmp_path, 0, "pod-0", tmp_path / "termination")
+            process = CourierProcess(queue.assignment(service.url), environment, clock=lambda: time.monotonic() + later)
             stop = asyncio.Event()
-            work = asyncio.ensure_future(shift.run(stop))
+            work = asyncio.ensure_future(process.run(stop))
             await queue.send(message("first"))
             await until(lambda: bool(service.received))
-            shift.health.not_live()
+            process.health.not_live()
             await failover.make_read_only()
-            await waited(lambda: bool(shift.health.not_live()), 3)  # the watchdog sees that nothing moves
+            await wait_until(
+                lambda: bool(process.health.not_live()), 3
+            )  # the watchdog notices that there is no progress
             later = HOUR_S
-            await waited(lambda: bool(shift.health.not_live()), 3)
-            wrong = shift.health.not_live()
+            await wait_until(lambda: bool(process.health.not_live()), 3)
+            reported = process.health.not_live()
             stop.set()
             await work
-    assert wrong
+    assert reported
 
 
 @known_fault("E13-CONSUMERS", "consumers of departed pods stay in the group for ever")
@@ -129,7 +131,7 @@ async def test_consumers_of_departed_pods_leave_the_group(redis: str) -> None:
             async def is_clean() -> bool:
                 return not await departed()
 
-            await waited_for(is_clean, 6)
+            await wait_until_async(is_clean, 6)
             assert await departed() == []
 
 
@@ -149,6 +151,6 @@ async def test_a_lag_that_redis_does_not_know_is_not_shown_as_zero(redis: str) -
             await until(lambda: bool(service.received))
         await queue.send(*(message(f"{n}", "k") for n in range(20)))
         entries = await client.xrange(queue.prefix + "orders")
-        await client.xdel(queue.prefix + "orders", entries[-10][0])  # a gap, so that Redis cannot count
-        async with broker.subscribe(subscription_spec(assignment, "pod-0")) as desk:
-            assert desk.lag != 0
+        await client.xdel(queue.prefix + "orders", entries[-10][0])  # a gap, so that Redis does not know the lag
+        async with broker.subscribe(subscription_spec(assignment, "pod-0")) as subscription:
+            assert subscription.lag != 0

@@ -1,4 +1,4 @@
-"""A real Kafka and a real Redis for tests of more than one version."""
+"""Fixtures of tests with several versions: a real Kafka and a real Redis."""
 
 from collections.abc import AsyncIterator
 
@@ -11,7 +11,7 @@ from tests.versions.sites import Site
 
 @pytest.fixture(params=["kafka", "redis"])
 async def site(request: pytest.FixtureRequest) -> AsyncIterator[Site]:
-    """The bed's broker of either kind, opened by this version."""
+    """A broker of the test bed, Kafka or Redis, opened by this version."""
     address = request.getfixturevalue(request.param)
     spec = kafka_at(address) if request.param == "kafka" else redis_at(address)
     async with open_broker(spec, no_secrets, LOOPBACK) as broker:
@@ -20,6 +20,6 @@ async def site(request: pytest.FixtureRequest) -> AsyncIterator[Site]:
 
 @pytest.fixture
 async def kafka_site(kafka: str) -> AsyncIterator[Site]:
-    """The bed's Kafka."""
+    """The Kafka of the test bed."""
     async with open_broker(kafka_at(kafka), no_secrets, LOOPBACK) as broker:
         yield Site("kafka", kafka, kafka_at(kafka), broker)

@@ -1,4 +1,4 @@
-"""Records that a later version may write and this one does not know."""
+"""Ledger records that a later version may write and this one does not know."""
 
 import json
 from typing import Any
@@ -9,50 +9,50 @@ from deadletter.core.ledger import records
 from deadletter.core.replay_progress import PartitionProgress, Span
 from tests.brokers.staging import now
 
-TALLY = PartitionProgress(
+PROGRESS = PartitionProgress(
     Span(0, 0, 9), 1, 9, scanned=9, matched=9, replayed=8, skipped={"Throttled": 1}, phase="Cooling"
 )
 Record = tuple[bytes, bytes]
 
 
-def sealed(key: str, content: Any) -> Record:
-    """A record whose value is sound and whose content is JSON."""
+def sealed_json(key: str, content: Any) -> Record:
+    """Return a record with a valid value whose content is JSON."""
     return key.encode(), records.seal(key.encode(), json.dumps(content).encode())
 
 
-def of_version_2(key: bytes, content: bytes = b"\x01\x02\x03") -> Record:
-    """A record whose value has another layout."""
+def with_version_2(key: bytes, content: bytes = b"\x01\x02\x03") -> Record:
+    """Return a record whose value has the layout of another version."""
     return key, b"\x02" + content
 
 
-def settled(box: str, partition: int, why: str, *offsets: int) -> Record:
-    """Offsets below 65,536 that are settled for a reason of the test's choice."""
-    key = f"settled/{box}/{partition}/{why}/0".encode()
+def settled(box: str, partition: int, settled_as: str, *offsets: int) -> Record:
+    """Return a record of offsets below 65,536 that are settled in any way, known or not."""
+    key = f"settled/{box}/{partition}/{settled_as}/0".encode()
     return key, records.encode_chunk(key, BitMap(offsets))
 
 
-def grown_tally(uid: str, **more: Any) -> Record:
-    """A tally with fields, a skip reason and a phase of a later version."""
-    known = json.loads(records.encode_progress(b"", TALLY)[5:])
-    return sealed(f"tally/{uid}/0", {**known, "cooled": 3, "span": {**known["span"], "epoch": 4}, **more})
+def extended_progress(uid: str, **more: Any) -> Record:
+    """Return a progress record with fields, a skip reason and a phase of a later version."""
+    known = json.loads(records.encode_progress(b"", PROGRESS)[5:])
+    return sealed_json(f"tally/{uid}/0", {**known, "cooled": 3, "span": {**known["span"], "epoch": 4}, **more})
 
 
-def grown_word(pod: str, **more: Any) -> Record:
-    """A heartbeat with a field more and all but two of today's missing."""
-    return sealed(f"courier/{pod}", {"pod": pod, "at": now(), "zone": "b", **more})
+def extended_heartbeat(pod: str, **more: Any) -> Record:
+    """Return a heartbeat with one more field and only two of today's fields."""
+    return sealed_json(f"courier/{pod}", {"pod": pod, "at": now(), "zone": "b", **more})
 
 
 def unreadable() -> list[Record]:
-    """Records that are skipped: nothing in them can be taken for something else."""
+    """Return records that a reader must skip."""
     return [
         (b"lease/pod-0", b"\x01anything"),
         (b"quota", b""),
         (b"\xff\xfe/1", b"\x01"),
-        sealed("tally/uid-6/0/eu", {}),
-        sealed("tally/uid-6/first", {}),
-        sealed("courier/pod-6/eu", {"pod": "pod-6"}),
-        grown_word("pod-7", at="noon"),
-        grown_tally("uid-7", replayed="many"),
-        of_version_2(records.worker_key("pod-8")),
-        of_version_2(records.progress_key("uid-8", 0)),
+        sealed_json("tally/uid-6/0/eu", {}),
+        sealed_json("tally/uid-6/first", {}),
+        sealed_json("courier/pod-6/eu", {"pod": "pod-6"}),
+        extended_heartbeat("pod-7", at="noon"),
+        extended_progress("uid-7", replayed="many"),
+        with_version_2(records.worker_key("pod-8")),
+        with_version_2(records.progress_key("uid-8", 0)),
     ]

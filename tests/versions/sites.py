@@ -1,4 +1,4 @@
-"""One broker that several versions work on, and raw access to the ledgers in it."""
+"""One broker that several versions work on, with raw access to its ledgers."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ Records = Iterable[tuple[bytes, bytes]]
 
 @dataclass
 class Site:
-    """A broker of the bed: its kind, its address, and a connection opened by this version."""
+    """A broker of the test bed: its kind, its address, and a connection opened by this version."""
 
     kind: str
     address: str
@@ -27,7 +27,7 @@ class Site:
     broker: Broker
 
     async def write_ledger(self, ledger: str, records: Records, partition: int = 0) -> None:
-        """Append records to a ledger that exists, as another version would."""
+        """Append records to an existing ledger, as another version would."""
         if self.kind == "kafka":
             await self.broker.publish(
                 [Publication(ledger, Message(key, value), Place("test", 0, 0), partition) for key, value in records]
@@ -37,7 +37,7 @@ class Site:
             await client.hset(ledger, mapping=dict(records))
 
     async def read_ledger(self, ledger: str) -> list[tuple[bytes, bytes | None]]:
-        """Every record of a ledger as it is stored, partition 0 on Kafka."""
+        """Return every record of a ledger as it is stored; on Kafka of partition 0."""
         if self.kind == "redis":
             async with Redis.from_url(self.address) as client:
                 return list((await client.hgetall(ledger)).items())
@@ -55,12 +55,12 @@ class Site:
         finally:
             await consumer.stop()
 
-    async def reading(self, boxes: Boxes) -> BoxStats:
-        """What the sweep of this version sees of one queue."""
-        registers = self.broker.monitor()
+    async def box_stats(self, boxes: Boxes) -> BoxStats:
+        """Return what a sweep of this version reads of one queue."""
+        monitor = self.broker.monitor()
         try:
-            found = (await registers.sweep([boxes.watched], now()))[boxes.dead]
+            found = (await monitor.sweep([boxes.watched], now()))[boxes.dead]
         finally:
-            await registers.close()
+            await monitor.close()
         assert not isinstance(found, BrokerError), found
         return found

@@ -1,4 +1,4 @@
-"""A program that sweeps one queue until it has read everything, and prints what it read as JSON.
+"""Sweep one queue until everything is read, and print the result as JSON.
 
     python -m tests.versions.sweeping KIND ADDRESS DEAD LEDGER RETRY
 
@@ -18,25 +18,25 @@ from deadletter.clock import now_ms
 
 
 async def sweep(kind: str, address: str, dead: str, ledger: str, retry: str) -> dict:
-    where = {"kafka": {"bootstrapServers": [address]}} if kind == "kafka" else {"redis": {"url": address}}
-    spec = BrokerConnectionSpec.model_validate(where)
+    connection = {"kafka": {"bootstrapServers": [address]}} if kind == "kafka" else {"redis": {"url": address}}
+    spec = BrokerConnectionSpec.model_validate(connection)
     async with open_broker(spec, lambda *_: b"", ("127.0.0.0/8", "10.0.0.0/8")) as broker:
-        registers = broker.monitor()
+        monitor = broker.monitor()
         try:
             while True:
-                found = (await registers.sweep([MonitoredBox(dead, ledger, retry)], now_ms()))[dead]
+                found = (await monitor.sweep([MonitoredBox(dead, ledger, retry)], now_ms()))[dead]
                 if isinstance(found, BrokerError):
                     raise found
                 if found.caught_up:
                     break
         finally:
-            await registers.close()
+            await monitor.close()
     return {
         "package": deadletter.__file__,
         "depth": found.depth,
         "parked": found.parked,
-        "replayed": {uid: sum(tally.replayed for tally in parts) for uid, parts in found.tallies.items()},
-        "couriers": sorted(word.pod for word in found.couriers),
+        "replayed": {uid: sum(progress.replayed for progress in parts) for uid, parts in found.progress.items()},
+        "couriers": sorted(status.pod for status in found.couriers),
     }
 
 

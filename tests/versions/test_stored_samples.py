@@ -1,6 +1,6 @@
-"""Ledger records, messages, offset metadata and assignments as released versions wrote them are read and continued.
+"""Stored data of released versions is read and continued: ledgers, messages, offset metadata, assignments.
 
-The samples in `samples/` were written by the packages of those releases and are never edited.
+The packages of those releases wrote the files in `samples/`, which are never edited.
 """
 
 import json
@@ -23,7 +23,7 @@ from deadletter.core.letters import Category, Message, Place
 from deadletter.core.replay_progress import PartitionProgress, SettledAs, Span
 
 FOLDER = Path(__file__).parent / "samples"
-TALLY = PartitionProgress(
+PROGRESS = PartitionProgress(
     Span(2, 10, 70_000),
     1_763_000_000_000,
     60_000,
@@ -43,7 +43,7 @@ TALLY = PartitionProgress(
     message="12 of 40 failed again",
     updated_at=1_763_000_060_000,
 )
-WORD = WorkerStatus(
+STATUS = WorkerStatus(
     "orders-courier-0",
     "Open",
     paused="CircuitOpen",
@@ -55,7 +55,7 @@ WORD = WorkerStatus(
 
 @pytest.fixture(params=["0.2.0", "0.2.1"])
 def sample(request: pytest.FixtureRequest) -> dict[str, Any]:
-    """What one release wrote."""
+    """The data that one release wrote."""
     found: dict[str, Any] = json.loads((FOLDER / f"{request.param}.json").read_text())
     return found
 
@@ -66,16 +66,16 @@ def record(sample: dict[str, Any], name: str) -> tuple[bytes, bytes]:
 
 
 def message(sample: dict[str, Any], name: str) -> Message:
-    """A message as it is stored in a box."""
+    """Return a message as it is stored in a box."""
     one = sample["messages"][name]
     headers = tuple((name, None if value is None else b64decode(value)) for name, value in one["headers"])
     return Message(b64decode(one["key"]), b64decode(one["value"]), headers, one["timestamp"])
 
 
-@pytest.mark.parametrize("why", list(SettledAs))
-def test_settled_offsets_are_read_and_written_alike(sample: dict[str, Any], why: SettledAs) -> None:
-    key, value = record(sample, f"settled {why}")
-    assert key == records.settled_key("orders.dlq", 2, why, 1)
+@pytest.mark.parametrize("settled_as", list(SettledAs))
+def test_settled_offsets_are_read_and_written_alike(sample: dict[str, Any], settled_as: SettledAs) -> None:
+    key, value = record(sample, f"settled {settled_as}")
+    assert key == records.settled_key("orders.dlq", 2, settled_as, 1)
     assert records.decode_chunk(key, value) == BitMap([0, 7, 65_535])
     assert records.encode_chunk(key, BitMap([0, 7, 65_535])) == value
 
@@ -90,10 +90,10 @@ def test_selected_and_produced_offsets_are_read(sample: dict[str, Any]) -> None:
     )
 
 
-def test_counts_marks_and_heartbeats_are_read_and_written_alike(sample: dict[str, Any]) -> None:
+def test_progress_marks_and_heartbeats_are_read_and_written_alike(sample: dict[str, Any]) -> None:
     key, value = record(sample, "tally")
-    assert (key, records.decode_progress(key, value)) == (records.progress_key("uid-1", 2), TALLY)
-    assert records.encode_progress(key, TALLY) == value
+    assert (key, records.decode_progress(key, value)) == (records.progress_key("uid-1", 2), PROGRESS)
+    assert records.encode_progress(key, PROGRESS) == value
     key, value = record(sample, "mark")
     assert (key, records.decode_mark(key, value)) == (
         records.mark_key("orders.dlq", 2),
@@ -102,7 +102,7 @@ def test_counts_marks_and_heartbeats_are_read_and_written_alike(sample: dict[str
     key, value = record(sample, "courier")
     assert (key, records.decode_worker_status(key, value, WorkerStatus)) == (
         records.worker_key("orders-courier-0"),
-        WORD,
+        STATUS,
     )
 
 
@@ -123,8 +123,8 @@ def test_parked_and_buried_letters_are_read(sample: dict[str, Any]) -> None:
 def test_entries_of_streams_are_read_and_written_alike(sample: dict[str, Any]) -> None:
     for shape in ("packed", "plain"):
         fields = [b64decode(one) for one in sample["redis entries"][shape]]
-        read = entries.message_of(fields, 0)
-        assert entries.fields_of(read) == fields
+        read = entries.from_fields(fields, 0)
+        assert entries.to_fields(read) == fields
         assert read.key == b"k1"
 
 
