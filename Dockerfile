@@ -1,11 +1,11 @@
-# One image for all roles: the first word of the command is the role (operator, courier, replay, ...).
+# One image for all roles. The first argument of the command is the role: operator, courier, replay and others.
 ARG BASE=python:3.11-slim-bookworm
 
 FROM ${BASE} AS builder
 ARG VERSION=0.0.0
 COPY requirements.txt /build/requirements.txt
-# What find and rm take away, 110 MB, is never loaded: the Kubernetes client's typed calls (we use its dynamic ones) and
-# CEL's extra functions.
+# find and rm delete 110 MB that are never loaded: the typed API of the Kubernetes client (the operator uses its dynamic
+# client) and the extension functions of CEL.
 RUN python3 -m venv /opt/venv \
  && /opt/venv/bin/python -m pip install --no-cache-dir --no-compile --only-binary :all: --no-deps --require-hashes -r /build/requirements.txt \
  && /opt/venv/bin/python -m pip uninstall --yes --quiet pip setuptools \
@@ -24,7 +24,7 @@ LABEL org.opencontainers.image.title="dlq-operator" \
       org.opencontainers.image.version="${VERSION}" \
       org.opencontainers.image.url="https://deadletter.dev" \
       dev.deadletter.sbom="/usr/share/sbom/dlq-operator.cdx.json"
-# The user needs a name: libraries ask for it.
+# Without a passwd entry, kopf fails with "getpwuid(): uid not found: 10001".
 RUN echo 'deadletter:x:10001:10001:deadletter:/tmp:/usr/sbin/nologin' >> /etc/passwd \
  && echo 'deadletter:x:10001:' >> /etc/group
 COPY --from=builder /opt/venv /opt/venv
