@@ -42,7 +42,7 @@ OBJECTS = (
         {
             "conditions": [
                 _condition("Ready", "True", "Reconciled"),
-                _condition("Degraded", "True", "DepthHigh", "More than 1000 letters lie open."),
+                _condition("Degraded", "True", "DepthHigh", "More than 1000 letters are open."),
             ],
             "depth": 12345,
             "oldestLetterTime": SINCE,

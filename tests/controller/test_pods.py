@@ -47,7 +47,8 @@ def test_the_newest_word_counts() -> None:
 
 def test_why_no_pod_is_made() -> None:
     failed = {"type": "ReplicaFailure", "status": "True", "message": "exceeded quota"}
-    assert replica_failure_message({"status": {"conditions": [failed]}}) == "No pod is made: exceeded quota"
+    message = replica_failure_message({"status": {"conditions": [failed]}})
+    assert message == "The Deployment cannot create pods: exceeded quota"
     assert replica_failure_message({}) == ""
     assert waiting_reason([]) == ""
 

@@ -223,9 +223,12 @@ async def test_an_owner_whose_broker_was_not_met_yet_is_met_before_a_younger_is_
         opened = await context.pool.get_or_open(BrokerConnection.from_body(broker))
         opened.broker = SimpleNamespace(server=partial(answers, ServerInfo("Kafka", "4", 1, True, cluster)))
     younger = DeadLetterQueue.from_body(context.informers[QUEUES].get(*KEY) or {})
-    _, found = await queue._validate(context, younger, await gather_queue_facts(context, younger))
+    _, found = await queue._check(context, younger, await gather_queue_facts(context, younger))
     assert (found.message if found else "") == (
-        "orders.dead is already the dead box of a queue of another namespace." if taken else ""
+        "orders.dead is already the dead box of a queue of another namespace. "
+        "Set another spec.dead.name, or delete one of the two queues."
+        if taken
+        else ""
     )
     await context.pool.close_all()
 

@@ -1,4 +1,4 @@
-"""Builders: what a worker is told, and pods that pass `restricted`."""
+"""The manifests of workers and Replays, and the planned topics and streams."""
 
 import json
 from dataclasses import replace
@@ -31,26 +31,26 @@ WORKERS = WorkerSettings(
     WorkerImage("image:1", pull_secrets=("pull",)), allow=("10.0.0.0/8",), network_policy=True, pod_monitor=True
 )
 SASL = {"sasl": {"mechanism": "PLAIN", "secretRef": {"name": "kafka.user"}}}
-SEEN = QueueFacts(connection=connection(**SASL))
+FACTS = QueueFacts(connection=connection(**SASL))
 
 
 def by_kind(manifests: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
     return {one["kind"]: one for one in manifests}
 
 
-def told(manifests: list[dict[str, Any]], key: str = "assignment.json") -> str:
+def config_map_value(manifests: list[dict[str, Any]], key: str = "assignment.json") -> str:
     return str(by_kind(manifests)["ConfigMap"]["data"][key])
 
 
-def test_a_plain_queue_has_no_children() -> None:
-    assert plan_worker(plain_queue(), SEEN, WORKERS) == []
+def test_a_plain_queue_has_no_worker() -> None:
+    assert plan_worker(plain_queue(), FACTS, WORKERS) == []
 
 
-def test_a_courier_is_told_all_it_needs() -> None:
+def test_the_assignment_of_a_courier_is_complete() -> None:
     policy = RetryPolicy.from_body({"metadata": metadata("slow"), "spec": {"maxAttempts": 9}})
     queue = delivered_queue(routes=routes("invalid"))
     facts = QueueFacts(connection=connection(**SASL), policy=policy, queues={"invalid": plain_queue("invalid")})
-    made = CourierAssignment.model_validate_json(told(plan_worker(queue, facts, WORKERS)))
+    made = CourierAssignment.model_validate_json(config_map_value(plan_worker(queue, facts, WORKERS)))
     assert made.url == "http://billing.shop.svc:8080/orders"
     assert made.policy.max_attempts == 9
     assert [(route.match, route.box) for route in made.routes] == [("attempts > 3", "invalid.dead")]
@@ -63,8 +63,8 @@ def test_a_courier_is_told_all_it_needs() -> None:
     assert made.allow == ("10.0.0.0/8",)
 
 
-def test_the_pods_pass_restricted() -> None:
-    children = by_kind(plan_worker(delivered_queue(), SEEN, WORKERS))
+def test_pods_satisfy_the_restricted_security_standard() -> None:
+    children = by_kind(plan_worker(delivered_queue(), FACTS, WORKERS))
     assert set(children) == {"ConfigMap", "ServiceAccount", "Deployment", "NetworkPolicy", "PodMonitor"}
     pod = children["Deployment"]["spec"]["template"]["spec"]
     container = pod["containers"][0]
@@ -81,13 +81,13 @@ def test_the_pods_pass_restricted() -> None:
         assert child["metadata"]["labels"]["app.kubernetes.io/managed-by"] == "dlq-operator"
 
 
-def digest(queue: Any, facts: QueueFacts = SEEN) -> str:
+def digest(queue: Any, facts: QueueFacts = FACTS) -> str:
     template = by_kind(plan_worker(queue, facts, WORKERS))["Deployment"]["spec"]["template"]
     return str(template["metadata"]["annotations"]["deadletter.dev/assignment"])
 
 
 @pytest.mark.parametrize(
-    ("change", "rolls"),
+    ("change", "is_replaced"),
     [
         ({"suspend": True}, False),
         ({"alerts": {"depth": 1}}, False),
@@ -97,80 +97,80 @@ def digest(queue: Any, facts: QueueFacts = SEEN) -> str:
         ({"dead": {"compatHeaders": ["Spring"]}}, True),
     ],
 )
-def test_only_what_a_courier_works_by_rolls_it(change: dict[str, Any], rolls: bool) -> None:
-    assert (digest(delivered_queue(**change)) != digest(delivered_queue())) is rolls
+def test_pods_are_replaced_only_for_fields_of_the_assignment(change: dict[str, Any], is_replaced: bool) -> None:
+    assert (digest(delivered_queue(**change)) != digest(delivered_queue())) is is_replaced
 
 
 STARTED = {"consumerGroup": {"name": "billing", "source": "orders", "startedTime": "2026-11-16T00:00:00Z"}}
-HEARD = QueueFacts(connection=connection(**SASL), stats=box_stats(couriers=(WorkerStatus("pod-0"),)), now=NOW)
+WITH_HEARTBEAT = QueueFacts(connection=connection(**SASL), stats=box_stats(couriers=(WorkerStatus("pod-0"),)), now=NOW)
 
 
 @pytest.mark.parametrize(
     ("queue", "facts", "has_started"),
     [
-        (delivered_queue(), SEEN, False),
-        (delivered_queue(), HEARD, True),
-        (delivered_queue(status=STARTED), SEEN, True),
-        (delivered_queue(status={"consumerGroup": STARTED["consumerGroup"] | {"name": "another"}}), SEEN, False),
+        (delivered_queue(), FACTS, False),
+        (delivered_queue(), WITH_HEARTBEAT, True),
+        (delivered_queue(status=STARTED), FACTS, True),
+        (delivered_queue(status={"consumerGroup": STARTED["consumerGroup"] | {"name": "another"}}), FACTS, False),
     ],
 )
-def test_a_courier_is_told_whether_its_group_has_started_and_is_not_rolled_by_it(
+def test_group_started_is_in_the_assignment_and_replaces_no_pod(
     queue: DeadLetterQueue, facts: QueueFacts, has_started: bool
 ) -> None:
-    made = CourierAssignment.model_validate_json(told(plan_worker(queue, facts, WORKERS)))
+    made = CourierAssignment.model_validate_json(config_map_value(plan_worker(queue, facts, WORKERS)))
     assert made.group_started is has_started
     assert digest(queue, facts) == digest(delivered_queue())
 
 
-def test_scaling_does_not_roll() -> None:
+def test_scaling_replaces_no_pod() -> None:
     http = {"serviceRef": {"name": "billing", "port": 8080, "path": "/orders"}}
     assert digest(delivered_queue(delivery={"http": http, "replicas": 7})) == digest(delivered_queue())
 
 
-def test_the_gate_is_live() -> None:
+def test_a_full_queue_is_paused_by_live_json() -> None:
     facts = QueueFacts(connection=connection(), stats=box_stats(9))
     queue = delivered_queue(capacity={"maxLetters": 9})
-    assert json.loads(told(plan_worker(queue, facts, WORKERS), "live.json"))["paused"] == "CapacityReached"
+    assert json.loads(config_map_value(plan_worker(queue, facts, WORKERS), "live.json"))["paused"] == "CapacityReached"
 
 
-def test_what_a_queue_hides_is_live() -> None:
+def test_redaction_is_in_live_json() -> None:
     hides = {"redaction": {"headers": ["cookie"], "jsonPointers": ["/card"]}}
     courier, redriven = delivered_queue(**hides), plain_queue(redrive={"strategy": "Automatic"}, **hides)
-    began = ReplayFacts(queue=courier, connection=connection(), assignment="{}")  # with what the queue hid then
-    gated = plan_live_config(courier, SEEN, plan_worker(delivered_queue(), SEEN, WORKERS)[:1], may_redrive=True)
-    made = [plan_worker(courier, SEEN, WORKERS), plan_worker(redriven, SEEN, WORKERS), gated]
-    for children in (*made, plan_replay(replay(), began, WORKERS, suspend=False)):
-        assert json.loads(told(children, "live.json"))["redaction"] == {
+    started = ReplayFacts(queue=courier, connection=connection(), assignment="{}")  # the assignment it was started with
+    config = plan_live_config(courier, FACTS, plan_worker(delivered_queue(), FACTS, WORKERS)[:1], may_redrive=True)
+    made = [plan_worker(courier, FACTS, WORKERS), plan_worker(redriven, FACTS, WORKERS), config]
+    for children in (*made, plan_replay(replay(), started, WORKERS, suspend=False)):
+        assert json.loads(config_map_value(children, "live.json"))["redaction"] == {
             "headers": ["cookie"],
             "json_pointers": ["/card"],
         }
-    assert "redaction" not in json.loads(told(plan_worker(delivered_queue(), SEEN, WORKERS), "live.json"))
+    assert "redaction" not in json.loads(config_map_value(plan_worker(delivered_queue(), FACTS, WORKERS), "live.json"))
 
 
-def test_a_queue_pauses_although_its_policy_is_missing() -> None:
+def test_a_queue_without_its_policy_can_still_be_paused() -> None:
     queue = delivered_queue(retryPolicyRef={"name": "gone"}, suspend=True)
-    before = [one for one in plan_worker(delivered_queue(), SEEN, WORKERS) if one["kind"] == "ConfigMap"]
-    (gated,) = plan_live_config(queue, SEEN, before, may_redrive=True)
-    assert json.loads(gated["data"]["live.json"])["paused"] == "Suspended"
-    assert gated["data"]["assignment.json"] == told(before)
-    assert plan_live_config(queue, SEEN, [], may_redrive=True) == []
-    assert plan_live_config(plain_queue(), SEEN, before, may_redrive=True) == []
+    before = [one for one in plan_worker(delivered_queue(), FACTS, WORKERS) if one["kind"] == "ConfigMap"]
+    (config,) = plan_live_config(queue, FACTS, before, may_redrive=True)
+    assert json.loads(config["data"]["live.json"])["paused"] == "Suspended"
+    assert config["data"]["assignment.json"] == config_map_value(before)
+    assert plan_live_config(queue, FACTS, [], may_redrive=True) == []
+    assert plan_live_config(plain_queue(), FACTS, before, may_redrive=True) == []
 
 
-def test_a_redrive_waits_for_an_apply() -> None:
+def test_a_standing_redrive_is_paused_while_a_replay_runs() -> None:
     queue = plain_queue(redrive={"strategy": "Selective", "where": "attempts < 9"})
-    children = plan_worker(queue, SEEN, WORKERS, may_redrive=False)
-    assert RedriveAssignment.model_validate_json(told(children)).where == "attempts < 9"
-    assert json.loads(told(children, "live.json"))["paused"] == "Queued"
+    children = plan_worker(queue, FACTS, WORKERS, may_redrive=False)
+    assert RedriveAssignment.model_validate_json(config_map_value(children)).where == "attempts < 9"
+    assert json.loads(config_map_value(children, "live.json"))["paused"] == "Queued"
     assert by_kind(children)["Deployment"]["spec"]["strategy"] == {"type": "Recreate"}
 
 
-def test_boxes() -> None:
+def test_planned_boxes() -> None:
     dead, retry = plan_boxes(delivered_queue(), connection(defaults={"partitions": 6, "replicationFactor": 3}).spec)
     assert (dead.partitions, dead.replication_factor, dead.retention_ms) == (6, 3, 720 * 3_600_000)
-    kept = {"cleanup.policy": "delete", "retention.bytes": "-1"}
-    assert dead.config == kept | {"message.timestamp.type": "LogAppendTime"}
-    assert retry.config == kept
+    by_age_only = {"cleanup.policy": "delete", "retention.bytes": "-1"}
+    assert dead.config == by_age_only | {"message.timestamp.type": "LogAppendTime"}
+    assert retry.config == by_age_only
     assert [box.config for box in plan_boxes(delivered_queue(), connection(redis=True).spec)] == [{}, {}]
     assert (retry.name, retry.is_retry_box, retry.retention_ms) == ("orders.billing.dlq.retry", True, -1)
     (adopted,) = plan_boxes(plain_queue(dead={"name": "x", "adopt": True}), connection().spec)
@@ -192,7 +192,7 @@ def test_a_replay_is_one_job_of_one_pod() -> None:
     assert json.loads(children["ConfigMap"]["data"]["live.json"])["rate"]["per_second"] == 5
 
 
-def test_into_a_replays_pod_comes_nothing_but_probes_and_metrics() -> None:
+def test_the_network_policy_of_a_replay_admits_only_probes_and_metrics() -> None:
     facts = ReplayFacts(queue=delivered_queue(), connection=connection())
     children = by_kind(plan_replay(replay(), facts, WORKERS, suspend=False))
     policy, pod = children["NetworkPolicy"]["spec"], children["Job"]["spec"]["template"]
@@ -200,33 +200,33 @@ def test_into_a_replays_pod_comes_nothing_but_probes_and_metrics() -> None:
     assert policy["podSelector"]["matchLabels"]["deadletter.dev/replay"] == replay().name
     (rule,) = policy["ingress"]
     assert [port["port"] for port in rule["ports"]] == [one["name"] for one in pod["spec"]["containers"][0]["ports"]]
-    plainly = plan_replay(replay(), facts, replace(WORKERS, network_policy=False), suspend=False)
-    assert "NetworkPolicy" not in by_kind(plainly)
+    without_policy = plan_replay(replay(), facts, replace(WORKERS, network_policy=False), suspend=False)
+    assert "NetworkPolicy" not in by_kind(without_policy)
 
 
-def limit(failed: int, now: int, *exits: int, moved: int | None = NOW) -> int:
-    """How many pods of a Job may fail that has `failed` and allows `now`; `exits`: when pods ended, after NOW."""
+def limit(failed: int, current: int, *exits: int, changed: int | None = NOW) -> int:
+    """Return the new backoffLimit of a Job with `failed` pods and the limit `current`; `exits` are times after NOW."""
     facts = ReplayFacts(
-        job={"spec": {"backoffLimit": now}, "status": {"failed": failed}},
+        job={"spec": {"backoffLimit": current}, "status": {"failed": failed}},
         pod_exits=tuple(PodExit(NOW + at, 137) for at in exits),
-        progress=() if moved is None else (partition_progress(updated_at=moved),),
+        progress=() if changed is None else (partition_progress(updated_at=changed),),
     )
     return backoff_limit(facts)
 
 
-def test_pods_that_got_on_before_they_were_killed_do_not_count() -> None:
+def test_pods_that_made_progress_do_not_count() -> None:
     assert backoff_limit(ReplayFacts()) == 12
     assert limit(3, 12, -3, -2, -1) == 15
     assert limit(3, 12, -1, 1, 2) == 13
     assert limit(12, 12, *range(1, 13)) == 12
 
 
-def test_what_a_job_may_still_suffer_is_never_taken_back() -> None:
-    assert limit(20, 30, *range(20), moved=None) == 30
+def test_the_backoff_limit_is_never_lowered() -> None:
+    assert limit(20, 30, *range(20), changed=None) == 30
     assert limit(20, 30, *range(1, 21)) == 30
 
 
-def test_a_job_that_runs_keeps_the_pod_it_was_made_with() -> None:
+def test_the_pod_template_of_an_existing_job_stays() -> None:
     facts = ReplayFacts(queue=delivered_queue(), connection=connection())
     job = by_kind(plan_replay(replay(), facts, WORKERS, suspend=False))["Job"]
     newer = replace(WORKERS, image=WorkerImage("image:2"))
@@ -245,13 +245,13 @@ def test_a_job_that_runs_keeps_the_pod_it_was_made_with() -> None:
         ({"queueRef": {"name": "other"}}, "Queue", "orders"),
     ],
 )
-def test_where_letters_go(to: dict[str, Any] | None, kind: str, box: str | None) -> None:
+def test_the_target_follows_spec_to(to: dict[str, Any] | None, kind: str, box: str | None) -> None:
     facts = ReplayFacts(target=delivered_queue("other"), target_connection=connection())
     made = build_target(replay(**({"to": to} if to else {})), facts, plain_queue(), connection())
     assert (made.kind, made.box) == (kind, box)
 
 
-def test_letters_are_watched_where_they_would_die() -> None:
+def test_the_dead_boxes_of_the_target_are_watched() -> None:
     other = delivered_queue("other", source={"name": "bills", "group": "shop"})
     facts, invalid = ReplayFacts(target=other, target_connection=connection()), ("invalid",)
     made = lambda facts, **to: build_target(replay(**to), facts, delivered_queue(), connection()).watched  # noqa: E731
@@ -263,3 +263,22 @@ def test_letters_are_watched_where_they_would_die() -> None:
     assert made(ReplayFacts()) == ()
     assert made(ReplayFacts(route_boxes=invalid)) == ("orders.billing.dlq", "invalid")
     assert made(ReplayFacts(route_boxes=invalid), to={"origin": True}) == ("orders.billing.dlq", "invalid")
+
+
+@pytest.mark.parametrize(
+    ("to", "tls", "url"),
+    [
+        ({"name": "billing", "port": 8080, "path": "/orders"}, {}, "https://billing.shop.svc:8080/orders"),
+        ({"name": "billing", "port": 8080}, None, "http://billing.shop.svc:8080/"),
+        ({"name": "billing", "port": 80}, {}, "http://billing.shop.svc:80/"),
+        ({"name": "audit", "port": 8080}, {}, "http://audit.shop.svc:8080/"),
+    ],
+)
+def test_a_replay_to_the_service_of_the_queue_uses_its_tls(to: Any, tls: Any, url: str) -> None:
+    http = {"serviceRef": {"name": "billing", "port": 8080}} | ({} if tls is None else {"tls": tls})
+    queue = delivered_queue(delivery={"http": http})
+    facts = ReplayFacts(queue=queue, connection=connection())
+    made = by_kind(plan_replay(replay(to={"serviceRef": to}), facts, WORKERS, suspend=False))
+    assignment = ReplayAssignment.model_validate_json(made["ConfigMap"]["data"]["assignment.json"])
+    assert (assignment.target.kind, assignment.target.url) == ("Service", url)
+    assert (assignment.http is not None) == (to["name"] == "billing")

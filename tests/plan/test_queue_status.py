@@ -21,15 +21,15 @@ from tests.plan.builders import NOW, box_stats, connection, delivered_queue, pla
 
 HOUR = 3_600_000
 ROOT = Path(__file__).parents[2]
-SEEN = QueueFacts(connection=connection(), now=NOW)
+FACTS = QueueFacts(connection=connection(), now=NOW)
 
 
-def said(status: dict[str, Any]) -> dict[str, tuple[str, str]]:
+def statuses_and_reasons(status: dict[str, Any]) -> dict[str, tuple[str, str]]:
     return {one["type"]: (one["status"], one["reason"]) for one in status["conditions"]}
 
 
-def test_a_plain_queue_that_is_well() -> None:
-    assert said(queue_status(plain_queue(), SEEN, None)) == {
+def test_a_healthy_plain_queue() -> None:
+    assert statuses_and_reasons(queue_status(plain_queue(), FACTS, None)) == {
         "Ready": ("True", "Reconciled"),
         "ReferencesResolved": ("True", "AllFound"),
         "BoxesReady": ("True", "BoxesFound"),
@@ -40,15 +40,19 @@ def test_a_plain_queue_that_is_well() -> None:
     }
 
 
-def test_a_broker_that_is_away() -> None:
-    status = said(queue_status(plain_queue(), SEEN, Finding(Reason.BrokerUnreachable, "away", True, BOXES_READY)))
+def test_an_unreachable_broker_is_retried() -> None:
+    status = statuses_and_reasons(
+        queue_status(plain_queue(), FACTS, Finding(Reason.BrokerUnreachable, "away", True, BOXES_READY))
+    )
     assert status["Ready"] == status["BoxesReady"] == ("False", "BrokerUnreachable")
     assert status["ReferencesResolved"] == ("True", "AllFound")
     assert (status["Reconciling"][0], status["Stalled"][0]) == ("True", "False")
 
 
-def test_what_never_heals_stalls() -> None:
-    status = said(queue_status(plain_queue(), SEEN, Finding(Reason.SelfReference, "no", is_transient=False)))
+def test_a_permanent_problem_stalls_the_queue() -> None:
+    status = statuses_and_reasons(
+        queue_status(plain_queue(), FACTS, Finding(Reason.SelfReference, "no", is_transient=False))
+    )
     assert status["Ready"] == status["ReferencesResolved"] == ("False", "SelfReference")
     assert status["Stalled"] == ("True", "SelfReference")
     assert status["BoxesReady"] == ("Unknown", "Pending")
@@ -63,38 +67,40 @@ def test_what_never_heals_stalls() -> None:
         ({"status": {"availableReplicas": 1, "readyReplicas": 1, "replicas": 2}}, ("True", "CourierAvailable")),
     ],
 )
-def test_a_courier_counts_when_it_is_available(deployment: dict[str, Any] | None, expected: tuple[str, str]) -> None:
-    status = queue_status(delivered_queue(), replace(SEEN, deployment=deployment), None)
-    assert said(status)["CourierAvailable"] == expected
-    assert said(status)["Ready"][0] == expected[0]
+def test_the_courier_is_available_with_one_available_pod(
+    deployment: dict[str, Any] | None, expected: tuple[str, str]
+) -> None:
+    status = queue_status(delivered_queue(), replace(FACTS, deployment=deployment), None)
+    assert statuses_and_reasons(status)["CourierAvailable"] == expected
+    assert statuses_and_reasons(status)["Ready"][0] == expected[0]
 
 
-def test_a_group_has_started_when_a_courier_was_heard_and_stays_so() -> None:
-    heard = replace(SEEN, stats=box_stats(couriers=(WorkerStatus("pod-0"),)))
-    assert "consumerGroup" not in queue_status(delivered_queue(), SEEN, None)
-    assert "consumerGroup" not in queue_status(plain_queue(), heard, None)
-    group = queue_status(delivered_queue(), heard, None)["consumerGroup"]
+def test_the_first_heartbeat_starts_the_consumer_group_for_good() -> None:
+    with_heartbeat = replace(FACTS, stats=box_stats(couriers=(WorkerStatus("pod-0"),)))
+    assert "consumerGroup" not in queue_status(delivered_queue(), FACTS, None)
+    assert "consumerGroup" not in queue_status(plain_queue(), with_heartbeat, None)
+    group = queue_status(delivered_queue(), with_heartbeat, None)["consumerGroup"]
     assert (group["name"], group["source"]) == ("billing", "orders")
-    later = replace(SEEN, now=NOW + HOUR)
+    later = replace(FACTS, now=NOW + HOUR)
     assert queue_status(delivered_queue(status={"consumerGroup": group}), later, None)["consumerGroup"] == group
 
 
-def test_a_clock_moves_only_when_its_status_turns() -> None:
-    first = queue_status(plain_queue(), SEEN, None)
+def test_the_transition_time_changes_only_with_the_status() -> None:
+    first = queue_status(plain_queue(), FACTS, None)
     queue = plain_queue().model_copy(update={"status": type(plain_queue().status).model_validate(first)})
-    later = queue_status(queue, replace(SEEN, now=NOW + HOUR), None)
+    later = queue_status(queue, replace(FACTS, now=NOW + HOUR), None)
     assert later == first
     worse = queue_status(
-        queue, replace(SEEN, now=NOW + HOUR), Finding(Reason.BrokerUnreachable, "away", True, BOXES_READY)
+        queue, replace(FACTS, now=NOW + HOUR), Finding(Reason.BrokerUnreachable, "away", True, BOXES_READY)
     )
-    news = {one.type for one in changed_conditions(parse_conditions(first), parse_conditions(worse))}
-    assert news == {"Ready", "BoxesReady", "Reconciling"}
-    clocks = {one["type"]: one["lastTransitionTime"] for one in worse["conditions"]}
-    assert clocks["Ready"] != clocks["Degraded"]
+    changed = {one.type for one in changed_conditions(parse_conditions(first), parse_conditions(worse))}
+    assert changed == {"Ready", "BoxesReady", "Reconciling"}
+    transition_times = {one["type"]: one["lastTransitionTime"] for one in worse["conditions"]}
+    assert transition_times["Ready"] != transition_times["Degraded"]
 
 
 @pytest.mark.parametrize(
-    ("spec", "seen", "reason"),
+    ("spec", "stats", "reason"),
     [
         ({}, box_stats(5), None),
         ({"alerts": {"depth": 5}}, box_stats(5), None),
@@ -113,49 +119,56 @@ def test_a_clock_moves_only_when_its_status_turns() -> None:
         ({}, box_stats(0, couriers=(WorkerStatus("p", paused="Suspended", at=NOW),)), None),
     ],
 )
-def test_degraded_says_the_worst(spec: dict[str, Any], seen: Any, reason: str | None) -> None:
-    status = said(queue_status(plain_queue(**spec), replace(SEEN, stats=seen), None))
+def test_degraded_reports_the_worst_problem(spec: dict[str, Any], stats: Any, reason: str | None) -> None:
+    status = statuses_and_reasons(queue_status(plain_queue(**spec), replace(FACTS, stats=stats), None))
     assert status["Degraded"] == (("True", reason) if reason else ("False", "AsExpected"))
     assert status["Ready"][0] == "True"
 
 
-def test_a_ledger_with_too_few_replicas_is_reported_until_it_is_raised() -> None:
+def test_a_ledger_with_too_few_replicas_is_reported_until_it_has_enough() -> None:
     lacks = "orders.dead.ledger has 1 of 3 replicas, and the broker refuses to raise it (NotAuthorised)"
-    looked = replace(SEEN, stats=box_stats(0))
-    told = queue_status(plain_queue(), replace(looked, ledger_problem=lacks), None)
-    found = next(one for one in told["conditions"] if one["type"] == "Degraded")
+    swept = replace(FACTS, stats=box_stats(0))
+    status = queue_status(plain_queue(), replace(swept, ledger_problem=lacks), None)
+    found = next(one for one in status["conditions"] if one["type"] == "Degraded")
     assert (found["status"], found["reason"]) == ("True", "LedgerUnderReplicated")
     assert "has 1 of 3 replicas" in found["message"]
     assert "ALTER on the cluster" in found["message"]
-    known = plain_queue().model_copy(update={"status": type(plain_queue().status).model_validate(told)})
-    restarted = queue_status(known, looked, None)
-    assert restarted["conditions"] == told["conditions"], "a restarted operator has not asked yet"
-    assert said(queue_status(known, replace(looked, ledger_problem=""), None))["Degraded"] == ("False", "AsExpected")
+    known = plain_queue().model_copy(update={"status": type(plain_queue().status).model_validate(status)})
+    restarted = queue_status(known, swept, None)
+    assert restarted["conditions"] == status["conditions"], "a restarted operator has not checked the ledger yet"
+    assert statuses_and_reasons(queue_status(known, replace(swept, ledger_problem=""), None))["Degraded"] == (
+        "False",
+        "AsExpected",
+    )
 
 
 @pytest.mark.parametrize(
     ("later", "degraded"), [(HOUR, ("True", "ParkedLettersLost")), (24 * HOUR, ("False", "AsExpected"))]
 )
-def test_lost_letters_are_counted_for_good_and_degrade_for_a_day(later: int, degraded: tuple[str, str]) -> None:
+def test_lost_letters_stay_counted_and_degrade_for_a_day(later: int, degraded: tuple[str, str]) -> None:
     status = queue_status(
-        delivered_queue(), replace(SEEN, stats=box_stats(0), loss=ParkedLetterLoss(30, NOW - later)), None
+        delivered_queue(), replace(FACTS, stats=box_stats(0), loss=ParkedLetterLoss(30, NOW - later)), None
     )
-    assert said(status)["Degraded"] == degraded
+    assert statuses_and_reasons(status)["Degraded"] == degraded
     assert (status["lostParkedLetters"], "lostParkedLettersTime" in status) == (30, True)
 
 
 @pytest.mark.parametrize(("depth", "degraded"), [(99, ("False", "AsExpected")), (100, ("True", "DepthHigh"))])
-def test_weakincentives_is_degraded_from_a_hundred_letters_on(depth: int, degraded: tuple[str, str]) -> None:
+def test_the_example_weakincentives_is_degraded_from_a_hundred_letters_on(
+    depth: int, degraded: tuple[str, str]
+) -> None:
     documents = yaml.safe_load_all((ROOT / "examples/weakincentives.yaml").read_text())
     body = next(one for one in documents if one["kind"] == "DeadLetterQueue")
     queue = DeadLetterQueue.from_body(body)
-    assert said(queue_status(queue, replace(SEEN, stats=box_stats(depth)), None))["Degraded"] == degraded
+    assert (
+        statuses_and_reasons(queue_status(queue, replace(FACTS, stats=box_stats(depth)), None))["Degraded"] == degraded
+    )
 
 
-def test_retention_that_comes_near() -> None:
-    facts = replace(SEEN, stats=box_stats(1, NOW - 23 * HOUR), retention_ms=24 * HOUR)
+def test_degraded_warns_before_retention_deletes_letters() -> None:
+    facts = replace(FACTS, stats=box_stats(1, NOW - 23 * HOUR), retention_ms=24 * HOUR)
     status = queue_status(plain_queue(), facts, None)
-    assert said(status)["Degraded"] == ("True", "RetentionLossSoon")
+    assert statuses_and_reasons(status)["Degraded"] == ("True", "RetentionLossSoon")
     assert status["retentionLossTime"] == "2026-11-16T01:00:00Z"
 
 
@@ -163,21 +176,21 @@ def test_retention_that_comes_near() -> None:
     ("retention", "warning"),
     [(24 * HOUR, 6 * HOUR), (96 * HOUR, 24 * HOUR), (720 * HOUR, 24 * HOUR), (-1, None), (None, None)],
 )
-def test_short_lives_are_warned_of_later(retention: int | None, warning: int | None) -> None:
-    assert retention_warning_ms(replace(SEEN, retention_ms=retention)) == warning
+def test_short_retention_warns_later(retention: int | None, warning: int | None) -> None:
+    assert retention_warning_ms(replace(FACTS, retention_ms=retention)) == warning
 
 
-def test_numbers_and_groups() -> None:
+def test_depth_utilization_and_groups_are_shown() -> None:
     group = FailureGroup("ab12cd34", "Timeout", "Network", 4, NOW, NOW)
-    seen = box_stats(4, NOW, groups=(group,), upper_bound=True)
-    status = queue_status(plain_queue(capacity={"maxLetters": 16}), replace(SEEN, stats=seen), None)
+    stats = box_stats(4, NOW, groups=(group,), upper_bound=True)
+    status = queue_status(plain_queue(capacity={"maxLetters": 16}), replace(FACTS, stats=stats), None)
     assert (status["depth"], status["utilization"], status["depthIsUpperBound"]) == (4, 25, True)
     assert status["groups"][0]["fingerprint"] == "ab12cd34"
-    assert "depth" not in queue_status(plain_queue(), replace(SEEN, stats=box_stats(4, caught_up=False)), None)
+    assert "depth" not in queue_status(plain_queue(), replace(FACTS, stats=box_stats(4, caught_up=False)), None)
 
 
 @pytest.mark.parametrize(
-    ("spec", "seen", "expected"),
+    ("spec", "stats", "expected"),
     [
         ({"suspend": True}, None, "Suspended"),
         ({"capacity": {"maxLetters": 2}}, box_stats(2), "CapacityReached"),
@@ -186,13 +199,13 @@ def test_numbers_and_groups() -> None:
         ({"capacity": {"maxLetters": 2}}, None, ""),
     ],
 )
-def test_the_gate(spec: dict[str, Any], seen: Any, expected: str) -> None:
-    assert queue_pause_reason(delivered_queue(**spec), seen) == expected
+def test_a_suspended_or_full_queue_pauses(spec: dict[str, Any], stats: Any, expected: str) -> None:
+    assert queue_pause_reason(delivered_queue(**spec), stats) == expected
 
 
-def test_without_a_reading_the_last_word_stands() -> None:
+def test_without_statistics_the_last_status_stays() -> None:
     queue = plain_queue(alerts={"depth": 5}, capacity={"maxLetters": 6})
-    told = queue_status(queue, replace(SEEN, stats=box_stats(6, NOW)), None)
-    known = queue.model_copy(update={"status": type(queue.status).model_validate(told)})
-    assert queue_status(known, SEEN, None) == told
+    status = queue_status(queue, replace(FACTS, stats=box_stats(6, NOW)), None)
+    known = queue.model_copy(update={"status": type(queue.status).model_validate(status)})
+    assert queue_status(known, FACTS, None) == status
     assert queue_pause_reason(known, None) == "CapacityReached"

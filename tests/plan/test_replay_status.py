@@ -35,11 +35,11 @@ def message(again: Any, facts: ReplayFacts) -> str:
     return str(replay_status(again, facts, None)["conditions"][0]["message"])
 
 
-def lost(**more: Any) -> Any:
+def without_origin(**more: Any) -> Any:
     return partition_progress(phase="Finished", skipped={"NoOrigin": 2}, **more)
 
 
-def pinned(dialect: str, **more: str) -> Any:
+def queue_of_dialect(dialect: str, **more: str) -> Any:
     return ready_queue(dead={"name": "x", "adopt": True, "dialect": dialect} | more)
 
 
@@ -91,9 +91,9 @@ CASES = [
         ("True", "AllReplayed"),
     ),
     (replay(), replay_facts(progress=(partition_progress(phase="Finished"),)), ("True", "NothingMatched")),
-    (replay(), replay_facts(progress=(lost(matched=3, replayed=1),)), ("True", "AllReplayed")),
-    (replay(), replay_facts(progress=(lost(matched=2),)), ("False", "OriginUnknown")),
-    (replay(mode="DryRun"), replay_facts(progress=(lost(matched=2),)), ("True", "DryRunFinished")),
+    (replay(), replay_facts(progress=(without_origin(matched=3, replayed=1),)), ("True", "AllReplayed")),
+    (replay(), replay_facts(progress=(without_origin(matched=2),)), ("False", "OriginUnknown")),
+    (replay(mode="DryRun"), replay_facts(progress=(without_origin(matched=2),)), ("True", "DryRunFinished")),
     (replay(), replay_facts(progress=(skipping(TransformError=2, LoopCap=1),)), ("False", "TransformError")),
     (
         replay(),
@@ -103,18 +103,22 @@ CASES = [
     (replay(), replay_facts(progress=(skipping(AlreadySettled=2, Expired=1),)), ("True", "NothingMatched")),
     (replay(to={"name": "orders.dead"}), replay_facts(), ("False", "InvalidSpec")),
     (replay(to={"name": "orders.dead.ledger"}), replay_facts(), ("False", "InvalidSpec")),
-    (replay(verify={}, to=OTHER), replay_facts(queue=pinned("watermill"), **ELSEWHERE), ("Unknown", "Freezing")),
-    (replay(), replay_facts(queue=pinned("cronsumer")), ("False", "OriginUnknown")),
-    (replay(to={"origin": True}), replay_facts(queue=pinned("none")), ("False", "OriginUnknown")),
-    (replay(), replay_facts(queue=pinned("cronsumer", origin="orders")), ("Unknown", "Freezing")),
-    (replay(to={"name": "elsewhere"}), replay_facts(queue=pinned("cronsumer")), ("Unknown", "Freezing")),
-    (replay(action="Discard"), replay_facts(queue=pinned("cronsumer")), ("Unknown", "Freezing")),
-    (replay(), replay_facts(queue=pinned("watermill")), ("Unknown", "Freezing")),
-    (replay(canary={"steps": [1]}), replay_facts(queue=pinned("watermill")), ("False", "OriginUnknown")),
-    (replay(verify={}), replay_facts(queue=pinned("arroyo", origin="orders")), ("Unknown", "Freezing")),
+    (
+        replay(verify={}, to=OTHER),
+        replay_facts(queue=queue_of_dialect("watermill"), **ELSEWHERE),
+        ("Unknown", "Freezing"),
+    ),
+    (replay(), replay_facts(queue=queue_of_dialect("cronsumer")), ("False", "OriginUnknown")),
+    (replay(to={"origin": True}), replay_facts(queue=queue_of_dialect("none")), ("False", "OriginUnknown")),
+    (replay(), replay_facts(queue=queue_of_dialect("cronsumer", origin="orders")), ("Unknown", "Freezing")),
+    (replay(to={"name": "elsewhere"}), replay_facts(queue=queue_of_dialect("cronsumer")), ("Unknown", "Freezing")),
+    (replay(action="Discard"), replay_facts(queue=queue_of_dialect("cronsumer")), ("Unknown", "Freezing")),
+    (replay(), replay_facts(queue=queue_of_dialect("watermill")), ("Unknown", "Freezing")),
+    (replay(canary={"steps": [1]}), replay_facts(queue=queue_of_dialect("watermill")), ("False", "OriginUnknown")),
+    (replay(verify={}), replay_facts(queue=queue_of_dialect("arroyo", origin="orders")), ("Unknown", "Freezing")),
     (
         replay(verify={}, to=SERVICE),
-        replay_facts(queue=pinned("watermill"), services={"s": True}),
+        replay_facts(queue=queue_of_dialect("watermill"), services={"s": True}),
         ("Unknown", "Freezing"),
     ),
     (
@@ -138,22 +142,24 @@ CASES = [
 
 
 @pytest.mark.parametrize(("again", "facts", "expected"), CASES)
-def test_what_is_said(again: Any, facts: ReplayFacts, expected: tuple[str, str]) -> None:
+def test_succeeded_has_the_expected_status_and_reason(
+    again: Any, facts: ReplayFacts, expected: tuple[str, str]
+) -> None:
     assert succeeded(facts, again) == expected
 
 
 def job(kind: str, reason: str = "", at: int | None = None) -> dict[str, Any]:
-    told = {"type": kind, "status": "True", "reason": reason}
-    return {"status": {"conditions": [told if at is None else told | {"lastTransitionTime": times.render(at)}]}}
+    fields = {"type": kind, "status": "True", "reason": reason}
+    return {"status": {"conditions": [fields if at is None else fields | {"lastTransitionTime": times.render(at)}]}}
 
 
-def test_a_job_that_failed_says_why() -> None:
-    words = json.dumps({"reason": "BoxRecreated", "message": "made again"})
-    assert succeeded(replay_facts(job=job("Failed"), pod_exits=(PodExit(1, 5, "Error", words),))) == (
+def test_a_failed_job_gives_the_reason_of_its_pod() -> None:
+    termination = json.dumps({"reason": "BoxRecreated", "message": "made again"})
+    assert succeeded(replay_facts(job=job("Failed"), pod_exits=(PodExit(1, 5, "Error", termination),))) == (
         "False",
         "BoxRecreated",
     )
-    late = replay_facts(job=job("Failed", "DeadlineExceeded"), pod_exits=(PodExit(1, 143, "Error", words),))
+    late = replay_facts(job=job("Failed", "DeadlineExceeded"), pod_exits=(PodExit(1, 143, "Error", termination),))
     assert succeeded(late) == ("False", "DeadlineExceeded")
     assert message(replay(activeDeadline="5m"), late) == (
         "The Replay took longer than spec.activeDeadline, 5m. "
@@ -168,13 +174,13 @@ def test_a_job_that_failed_says_why() -> None:
         (29_000, {}, ("Unknown", "Running")),
         (30_000, {}, ("False", "DeadlineExceeded")),
         (-20_000, {}, ("Unknown", "Running")),
-        (-3_600_000, {}, ("False", "DeadlineExceeded")),  # clocks that differ keep nobody waiting
+        (-3_600_000, {}, ("False", "DeadlineExceeded")),  # a wrong clock must not delay the end
         (0, {"queue": None}, ("False", "DeadlineExceeded")),
         (0, {"connection": None}, ("False", "DeadlineExceeded")),
         (0, {"progress": (partition_progress(phase="Failed", reason="WindowExpired"),)}, ("False", "WindowExpired")),
     ],
 )
-def test_a_job_that_failed_just_now_is_told_with_the_next_reading(ago: int, more: Any, expected: Any) -> None:
+def test_a_failed_job_ends_the_replay_only_after_the_next_sweeps(ago: int, more: Any, expected: Any) -> None:
     facts = replay_facts(
         **({"job": job("Failed", "DeadlineExceeded", NOW - ago), "progress": (partition_progress(next=3),)} | more)
     )
@@ -182,7 +188,7 @@ def test_a_job_that_failed_just_now_is_told_with_the_next_reading(ago: int, more
     assert (first["status"], first["reason"]) == expected
 
 
-def test_while_letters_of_a_failed_job_are_counted_it_says_so() -> None:
+def test_the_message_says_that_the_last_progress_of_a_failed_job_is_being_read() -> None:
     facts = replay_facts(
         job=job("Failed", at=NOW), pod_exits=(PodExit(NOW, 137, "OOMKilled"),), progress=(partition_progress(next=3),)
     )
@@ -196,9 +202,9 @@ def test_while_letters_of_a_failed_job_are_counted_it_says_so() -> None:
     )
 
 
-def test_the_last_words_of_a_failed_job_are_its_counts() -> None:
-    said = {"reason": "DeliveryFailed", "matched": 9, "replayed": 7, "failed_again": 2, "window": [[0, 0, 10]]}
-    facts = replay_facts(job=job("Failed"), pod_exits=(PodExit(1, 3, "Error", json.dumps(said)),))
+def test_the_termination_message_of_a_failed_job_gives_its_counts() -> None:
+    termination = {"reason": "DeliveryFailed", "matched": 9, "replayed": 7, "failed_again": 2, "window": [[0, 0, 10]]}
+    facts = replay_facts(job=job("Failed"), pod_exits=(PodExit(1, 3, "Error", json.dumps(termination)),))
     status = replay_status(replay(), facts, None)
     assert (status["matched"], status["replayed"], status["failedAgain"]) == (9, 7, 2)
     assert status["window"] == [{"partition": 0, "start": 0, "end": 10}]
@@ -208,12 +214,12 @@ def test_the_last_words_of_a_failed_job_are_its_counts() -> None:
     assert (status["matched"], status["replayed"], status["remaining"], len(status["window"])) == (9, 7, 6, 2)
 
 
-def test_why_it_failed_is_in_the_ledger_whatever_became_of_the_pod() -> None:
+def test_the_message_of_a_failure_comes_from_the_ledger() -> None:
     failed = partition_progress(phase="Failed", reason="FailureShareExceeded", message="3 of 4 letters failed again.")
     assert message(replay(), replay_facts(job={}, progress=(failed,))) == "3 of 4 letters failed again."
 
 
-def test_letters_that_were_not_taken_are_told_with_what_helps() -> None:
+def test_letters_that_were_not_replayed_are_reported_with_a_remedy() -> None:
     skipped = skipping(replayed=4, TransformError=2, LoopCap=3, SelectorError=5)
     assert message(replay(), replay_facts(progress=(skipped,))) == (
         "4 of 9 letters were replayed; 3 were replayed as often as spec.maxReplays allows and stay in the dead box; "
@@ -234,7 +240,7 @@ def test_letters_that_were_not_taken_are_told_with_what_helps() -> None:
     )
 
 
-def test_pods_that_end_without_a_step_forward_end_the_replay_and_say_how() -> None:
+def test_pods_that_fail_without_progress_end_the_replay() -> None:
     exits = (PodExit(NOW - 1, 137), PodExit(NOW + 1, 137, "OOMKilled"), PodExit(NOW + 2, 137, "OOMKilled", "no json"))
     facts = replay_facts(
         job=job("Failed", "BackoffLimitExceeded"),
@@ -249,7 +255,7 @@ def test_pods_that_end_without_a_step_forward_end_the_replay_and_say_how() -> No
     )
 
 
-def test_a_killed_pod_is_told_until_another_has_gone_on() -> None:
+def test_a_killed_pod_is_reported_until_another_makes_progress() -> None:
     killed = (PodExit(NOW + 1, 137, "OOMKilled"),)
     message = lambda at: replay_status(  # noqa: E731
         replay(), replay_facts(job={}, pod_exits=killed, progress=(partition_progress(next=3, updated_at=at),)), None
@@ -258,8 +264,8 @@ def test_a_killed_pod_is_told_until_another_has_gone_on() -> None:
     assert message(NOW + 2) == "Letters of the window are being processed; status.remaining shows what is left."
 
 
-def test_a_replay_without_a_ledger_answers_by_its_last_words() -> None:
-    words = {
+def test_a_replay_without_a_ledger_is_reported_by_its_termination_message() -> None:
+    termination = {
         "reason": "DryRunFinished",
         "matched": 3,
         "skipped": {"LoopCap": 1},
@@ -270,7 +276,7 @@ def test_a_replay_without_a_ledger_answers_by_its_last_words() -> None:
     }
     again = replay(mode="DryRun")
     status = replay_status(
-        again, replay_facts(job=job("Complete"), pod_exits=(PodExit(1, 0, message=json.dumps(words)),)), None
+        again, replay_facts(job=job("Complete"), pod_exits=(PodExit(1, 0, message=json.dumps(termination)),)), None
     )
     assert (status["matched"], status["skipped"], status["window"]) == (3, 1, [{"partition": 0, "start": 0, "end": 9}])
     assert (status["targets"], status["bytes"]) == ([{"name": "orders", "letters": 2}], 9)
@@ -300,13 +306,13 @@ def test_counts_are_summed_over_partitions() -> None:
 @pytest.mark.parametrize(
     ("spec", "expected"),
     [
-        ({}, "3s"),  # 100 letters seen in 2 s, 70 of them to send: at half that pace
+        ({}, "3s"),  # 100 letters scanned in 2 s, 70 of them to send, at half that speed
         ({"rate": {"perSecond": 10}}, "7s"),
         ({"rate": {"perSecond": 10}, "canary": {"steps": [1, 10], "wait": "30s"}, "verify": {"window": "2m"}}, "3m7s"),
         ({"action": "Discard"}, "3s"),
     ],
 )
-def test_a_preview_tells_how_long_sending_takes(spec: dict[str, Any], expected: str) -> None:
+def test_a_preview_estimates_the_duration_of_the_apply(spec: dict[str, Any], expected: str) -> None:
     half = {"next": 50, "scanned": 50, "phase": "Finished", "reason": "DryRunFinished"}
     one = partition_progress(
         0, 50, matched=40, skipped={"LoopCap": 5, "SelectorError": 9}, updated_at=NOW + 1_000, **half
@@ -318,16 +324,16 @@ def test_a_preview_tells_how_long_sending_takes(spec: dict[str, Any], expected: 
     assert "estimatedDuration" not in applied
 
 
-def test_redis_ids_are_too_large_for_a_window() -> None:
+def test_redis_entry_ids_have_no_window() -> None:
     assert progress_counts((partition_progress(0, 1 << 100),))["window"] == []
 
 
-def test_what_remains_of_a_stream_is_not_known_until_nothing_does() -> None:
+def test_the_remaining_entries_of_a_stream_are_known_only_when_none_remain() -> None:
     assert progress_counts((partition_progress(0, 1 << 100),))["remaining"] == 0
     assert "remaining" not in progress_counts((partition_progress(0, 1 << 100, next=7),))
 
 
-def test_how_fast_it_goes_and_when_it_ends_is_told_while_it_runs() -> None:
+def test_a_running_replay_shows_its_speed_and_its_estimated_end() -> None:
     one = partition_progress(0, 1_000, next=300, scanned=300, updated_at=NOW + 10_000)
     other = partition_progress(1, 1_000, next=100, scanned=100, updated_at=NOW + 4_000)
     status = replay_status(replay(), replay_facts(job={}, progress=(one, other)), None)
@@ -346,21 +352,21 @@ CANARY = {"canary": {"steps": [1, 100], "wait": "5s"}}
     [
         ({}, {}, -2_000, (20, 60)),
         ({}, {}, None, (20, 60)),
-        ({}, {}, 5_000, None),  # it was suspended: since then is not known what was done when
+        ({}, {}, 5_000, None),  # it was suspended, for an unknown time
         ({"suspend": True}, {}, -2_000, None),
         (CANARY, {"phase": "Waiting"}, -2_000, None),
         ({"verify": {}}, {"phase": "Verifying"}, -2_000, None),
-        (CANARY, {"replayed": 300}, -2_000, (40, 40)),  # two waits of five seconds are no work
+        (CANARY, {"replayed": 300}, -2_000, (40, 40)),  # without two canary waits of five seconds
         (CANARY, {"replayed": 50}, -2_000, (26, 50)),
         (CANARY | {"mode": "DryRun"}, {}, -2_000, (20, 60)),
-        ({"canary": {"steps": [1], "wait": "20s"}}, {"replayed": 1}, -2_000, None),  # the wait is just to begin
+        ({"canary": {"steps": [1], "wait": "20s"}}, {"replayed": 1}, -2_000, None),  # the canary wait begins now
     ],
 )
-def test_only_time_at_work_counts_for_the_pace(spec: Any, more: Any, began: int | None, expected: Any) -> None:
+def test_waiting_time_does_not_count_for_the_speed(spec: Any, more: Any, began: int | None, expected: Any) -> None:
     one = partition_progress(0, 1_200, next=400, scanned=400, updated_at=NOW + 20_000, **more)
     old = {"lettersPerSecond": 9, "estimatedCompletionTime": "2026-11-16T00:00:00Z"}
     job = {"status": {} if began is None else {"startTime": times.render(NOW + began)}}
     status = replay_status(replay(status=old, **spec), replay_facts(job=job, progress=(one,)), None)
-    told = (status.get("lettersPerSecond"), status.get("estimatedCompletionTime"))
+    shown = (status.get("lettersPerSecond"), status.get("estimatedCompletionTime"))
     ends = expected and times.render((NOW + expected[1] * 1_000) // 1_000 * 1_000)
-    assert told == ((expected[0], ends) if expected else (None, None))
+    assert shown == ((expected[0], ends) if expected else (None, None))

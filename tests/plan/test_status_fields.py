@@ -1,4 +1,4 @@
-"""Every field of a status is written by somebody: a field that nobody fills promises what is never kept."""
+"""The operator writes every field that the schema of a status declares."""
 
 from dataclasses import replace
 from typing import Any
@@ -23,14 +23,14 @@ from tests.plan.builders import NOW, box_stats, connection, delivered_queue, par
 from tools.crds import crd
 from tools.reference_docs import rows
 
-CAUSE = FailureGroup("ab12cd34", "Timeout", "Network", 3, NOW - 1000, NOW)
+GROUP = FailureGroup("ab12cd34", "Timeout", "Network", 3, NOW - 1000, NOW)
 DEPLOYMENT = {"status": {"replicas": 2, "readyReplicas": 1, "availableReplicas": 1}}
 
 
 def _queue() -> dict[str, Any]:
     queue = delivered_queue(capacity={"maxLetters": 10})
     couriers = (WorkerStatus("pod-0"),)
-    seen = box_stats(3, NOW - 1000, groups=(CAUSE,), upper_bound=True, caught_up=True, couriers=couriers)
+    seen = box_stats(3, NOW - 1000, groups=(GROUP,), upper_bound=True, caught_up=True, couriers=couriers)
     owned = (OwnedBox(name="orders.billing.dlq", id="id-1"),)
     facts = QueueFacts(
         connection(), stats=seen, retention_ms=86_400_000, owned_boxes=owned, deployment=DEPLOYMENT, now=NOW
@@ -74,20 +74,20 @@ def _paths(node: Any, path: str = "status") -> set[str]:
 
 
 @pytest.mark.parametrize(
-    ("kind", "written"),
+    ("kind", "written_status"),
     [(BrokerConnection, _connection), (RetryPolicy, _policy), (DeadLetterQueue, _queue), (Replay, _replay)],
 )
-def test_every_field_of_a_status_is_written(kind: type[CustomResource], written: Any) -> None:
+def test_every_field_of_a_status_is_written(kind: type[CustomResource], written_status: Any) -> None:
     status = crd(kind)["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["status"]
-    promised = {path for path, _, _ in rows(status, "status")}
-    assert promised - _paths(written()) == set()
-    kind.model_fields["status"].annotation.model_validate(written())  # type: ignore[union-attr]
+    declared = {path for path, _, _ in rows(status, "status")}
+    assert declared - _paths(written_status()) == set()
+    kind.model_fields["status"].annotation.model_validate(written_status())  # type: ignore[union-attr]
 
 
-def test_a_cause_of_a_replay_keeps_its_name_when_the_queue_forgets_it() -> None:
-    told = _replay()["groups"]
-    assert told == [{"fingerprint": "ab12cd34", "letters": 3, "errorType": "Timeout", "category": "Network"}]
-    again = replay(status={"groups": told})
+def test_a_group_of_a_replay_keeps_its_error_type_when_the_queue_has_no_such_letters() -> None:
+    groups = _replay()["groups"]
+    assert groups == [{"fingerprint": "ab12cd34", "letters": 3, "errorType": "Timeout", "category": "Network"}]
+    again = replay(status={"groups": groups})
     facts = ReplayFacts(
         delivered_queue(), connection(), progress=(partition_progress(groups={"ab12cd34": 3, "ffff0000": 1}),), now=NOW
     )
