@@ -129,7 +129,7 @@ class DeskContract:
             assert due.parked
             assert due.message.value == b"v0"
             assert (due.attempts, due.first_failed_at) == (2, 1_700_000_000_000)
-            while not desk.parked:
+            while not desk.parked_letters:
                 assert await desk.claim(1) == []
             desk.record_attempt(due, 3, 1_700_000_000_000)
             await desk.settle(due, Parked(due.message, now() + 100))
@@ -149,7 +149,7 @@ class DeskContract:
             claims: list[Claim] = []
             async with asyncio.timeout(60):
                 while len(claims) < 12:
-                    found = await desk.claim(4, due=1)
+                    found = await desk.claim(4, due_limit=1)
                     assert sum(claim.parked for claim in found) <= 1
                     claims += found
             assert sum(claim.parked for claim in claims) == 6
@@ -177,7 +177,7 @@ class DeskContract:
             claims = await self.claimed_by_bytes(desk, 12)
             due, early = now() + 2_000, list[Claim]()
             await asyncio.gather(*(desk.settle(claim, Parked(claim.message, due)) for claim in claims))
-            while desk.parked < 12 and now() < due:
+            while desk.parked_letters < 12 and now() < due:
                 early += await desk.claim(1, 1)
             await settle_all(desk, early + await self.claimed_by_bytes(desk, 12 - len(early)))
 

@@ -74,14 +74,14 @@ class DeleteOffsetsRequest(Request[_DeleteOffsets]):
 
 async def delete_offsets(broker: KafkaBroker, source: str, group: str) -> None:
     """Delete the group's offsets of a topic as soon as none of its members is subscribed to it."""
-    line = broker._line
-    request = DeleteOffsetsRequest(group, source, await line.partition_count(source))
+    kafka = broker._kafka
+    request = DeleteOffsetsRequest(group, source, await kafka.partition_count(source))
     codes = {SUBSCRIBED}
     async with asyncio.timeout(PATIENCE):
         while codes & {SUBSCRIBED, *MOVING}:  # while the group forms anew, every topic counts as subscribed
             await asyncio.sleep(0.1)
-            coordinator = await (await line.admin_client()).find_coordinator(group)
-            answer = await (await line.shared_client()).send(coordinator, request)
+            coordinator = await (await kafka.admin_client()).find_coordinator(group)
+            answer = await (await kafka.shared_client()).send(coordinator, request)
             codes = {answer.error_code, *(code for _, partitions in answer.topics for _, code in partitions)}
     assert codes == {0}
 
@@ -89,11 +89,11 @@ async def delete_offsets(broker: KafkaBroker, source: str, group: str) -> None:
 async def delete_group(broker: Broker, source: str, group: str) -> None:
     """Delete the group. On Kafka it must have no members."""
     if isinstance(broker, KafkaBroker):
-        line, codes = broker._line, set(MOVING)
+        kafka, codes = broker._kafka, set(MOVING)
         async with asyncio.timeout(PATIENCE):
             while codes & MOVING:
-                coordinator = await (await line.admin_client()).find_coordinator(group)
-                answer = await (await line.shared_client()).send(coordinator, DeleteGroupsRequest(group))
+                coordinator = await (await kafka.admin_client()).find_coordinator(group)
+                answer = await (await kafka.shared_client()).send(coordinator, DeleteGroupsRequest(group))
                 codes = {code for _, code in answer.results}
                 await asyncio.sleep(0.1 * bool(codes & MOVING))
         assert codes == {0}

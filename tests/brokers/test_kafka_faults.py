@@ -29,7 +29,7 @@ from deadletter.core.letters import Message, Place
 from deadletter.core.replay_progress import PartitionProgress, SettledAs, Span
 from tests.bed import beds
 from tests.brokers.opening import LOOPBACK, fresh_name, kafka_at, no_secrets
-from tests.brokers.spoiling import SPOILERS, Change, spoil
+from tests.brokers.corrupting import CORRUPTIONS, Corruption, corrupt_batch
 from tests.brokers.staging import (
     PATIENCE,
     Boxes,
@@ -127,7 +127,7 @@ async def test_a_refused_message_settles_nothing(broker: Broker, known: bool) ->
         )
         await mover.commit(first)
         if not known:
-            mover._room.targets._known[boxes.target] = TopicLimit(1, 1 << 20)
+            mover._producer.topic_limits._known[boxes.target] = TopicLimit(1, 1 << 20)
         step = CommitBatch(tally_of(letters), republish(boxes.target, letters[1:]), {SettledAs.Replayed: offsets[1:]})
         with pytest.raises(TooLarge):
             await mover.commit(step)
@@ -189,13 +189,13 @@ async def test_a_corrupt_ledger_is_never_an_empty_one(broker: Broker) -> None:
             pass
 
 
-@pytest.mark.parametrize("change", SPOILERS, ids=lambda change: change.__name__)
-async def test_a_dead_box_that_nobody_can_decode_hides_no_other(broker: Broker, bed: beds.Bed, change: Change) -> None:
+@pytest.mark.parametrize("change", CORRUPTIONS, ids=lambda change: change.__name__)
+async def test_a_dead_box_that_nobody_can_decode_hides_no_other(broker: Broker, bed: beds.Bed, change: Corruption) -> None:
     broken, sound = await make_boxes(broker, fresh_name("broken")), await make_boxes(broker, fresh_name("sound"))
     await lay(broker, broken.dead, [*numbered(2), Message(b"k", b"poison", (("header-name", b"v"),))])
     await lay(broker, sound.dead, numbered(2))
     (log,) = (bed.directory / "kafka" / "log").glob(f"{broken.dead}-0/*.log")
-    spoil(log, change)
+    corrupt_batch(log, change)
     registers = broker.monitor()
     try:
         found = await registers.sweep([broken.watched, sound.watched], now())
@@ -291,7 +291,7 @@ async def test_due_letters_of_one_partition_are_not_forgotten_over_another(
     boxes = await make_boxes(broker, fresh_name("due"), partitions=2)
     for partition in range(2):
         await lay(broker, boxes.source, numbered(1, partition), partition)
-    read, asked = RetryPartition._messages, list[int]()
+    read, asked = RetryPartition._read_letters, list[int]()
 
     async def failing(self: RetryPartition, offsets: list[int]) -> list[StoredMessage]:
         asked.extend(offsets)
@@ -306,9 +306,9 @@ async def test_due_letters_of_one_partition_are_not_forgotten_over_another(
         async with asyncio.timeout(PATIENCE):
             while desk.parked_letters < 2:
                 await desk.claim(1)
-        for work in desk._works.values():  # type: ignore[attr-defined]
-            work._waiting = [(0, *one[1:]) for one in getattr(work, "_waiting", ())]  # their time has come
-        monkeypatch.setattr(RetryPartition, "_messages", failing)
+        for work in desk._assignment.partitions.values():  # type: ignore[attr-defined]
+            work._schedule = [(0, *one[1:]) for one in getattr(work, "_schedule", ())]  # their time has come
+        monkeypatch.setattr(RetryPartition, "_read_letters", failing)
         due = list[Claim]()
         with contextlib.suppress(BrokerUnreachable):
             due += await desk.claim(2)
@@ -326,10 +326,10 @@ async def test_a_letter_settled_by_another_is_not_kept(broker: Broker) -> None:
         async with asyncio.timeout(PATIENCE):
             while not desk.parked_letters:
                 await desk.claim(1)
-        work = desk._works[TopicPartition(boxes.retry, 0)]  # type: ignore[attr-defined]
+        work = desk._assignment.partitions[TopicPartition(boxes.retry, 0)]  # type: ignore[attr-defined]
         work._settled.add(SettledAs.Delivered, work._open)
         assert await work.due(now() + 7_200_000, 10, 1 << 20) == []
-        assert (work._kept, work._kept_bytes, len(work._open)) == ({}, 0, 0)
+        assert (len(work._payloads), work._payloads.bytes, len(work._open)) == (0, 0, 0)
 
 
 async def test_two_desks_share_the_work_and_settle_each_message_once(kafka: str, broker: Broker) -> None:

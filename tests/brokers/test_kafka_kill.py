@@ -1,6 +1,6 @@
 """Movers on a real Kafka die at any moment."""
 
-from tests.brokers.killcontract import KillContract
+from tests.brokers.kill_contract import KillContract
 
 BROKER = "kafka"
 

@@ -17,7 +17,7 @@ from deadletter.core.letters import Message
 from deadletter.core.replay_progress import SettledAs
 from tests.bed import beds, processes
 from tests.bed import kafka as kafka_bed
-from tests.brokers import kills
+from tests.brokers import writer_processes
 from tests.brokers.opening import LOOPBACK, fresh_name, kafka_at, no_secrets
 from tests.brokers.staging import Boxes, contents, lay, make_boxes, numbered, republish, tally_of, values
 from tests.workers.http_service import until
@@ -68,7 +68,7 @@ async def finish(
     publish: Callable[[list[StoredMessage]], list[Publication]],
 ) -> None:
     """As a replayer does: again from the ledger until the broker is itself again."""
-    async with asyncio.timeout(kills.BACK_AT_WORK):
+    async with asyncio.timeout(writer_processes.RECOVERY_TIMEOUT_S):
         while True:
             try:
                 async with broker.partition_writer(boxes.dead, boxes.ledger, 0, "uid-1") as mover:
@@ -121,7 +121,7 @@ async def test_a_broker_that_falls_silent_under_a_large_step_is_given_up(
         async with broker.partition_writer(boxes.dead, boxes.ledger, 0, "uid-1") as mover:
             monkeypatch.setattr(Sender, "_send_produce_req", silenced)
             try:
-                async with asyncio.timeout(kills.BACK_AT_WORK):
+                async with asyncio.timeout(writer_processes.RECOVERY_TIMEOUT_S):
                     with pytest.raises(BrokerUnreachable):
                         await mover.commit(step)
             finally:
@@ -162,8 +162,8 @@ async def test_ten_bounces_double_and_lose_nothing(frail: Frail, hard: bool) -> 
 async def bounced(frail: Frail, letters: int, bounces: int, hard: bool) -> None:
     async with open_broker(kafka_at(frail.address), no_secrets, LOOPBACK) as broker:
         boxes = await make_boxes(broker, fresh_name("bounce"))
-        await kills.fill(broker, boxes, letters)
-        mover = await kills.start("kafka", frail.address, boxes, 250)
+        await writer_processes.fill(broker, boxes, letters)
+        mover = await writer_processes.start("kafka", frail.address, boxes, 250)
         try:
             assert await mover.steps(5)
             for _ in range(bounces):
@@ -173,4 +173,4 @@ async def bounced(frail: Frail, letters: int, bounces: int, hard: bool) -> None:
         finally:
             mover.send(signal.SIGKILL)
         assert code == 0, errors
-        await kills.check_exact(broker, boxes, letters)
+        await writer_processes.check_exact(broker, boxes, letters)

@@ -52,7 +52,7 @@ async def test_couriers_that_start_at_once_agree_where_a_new_source_begins(
 async def test_a_courier_killed_as_it_starts_leaves_an_offset_of_every_partition(broker: Broker, boxes: Boxes) -> None:
     """Else the next one takes the partitions without an offset for new ones and delivers their backlog."""
     assert isinstance(broker, KafkaBroker)
-    await ensure_first_offsets(broker._line, boxes.desk(from_earliest=False))
+    await ensure_first_offsets(broker._kafka, boxes.desk(from_earliest=False))
     for partition in range(PARTITIONS):
         await lay(broker, boxes.source, numbered(1, 100 + partition), partition)
     async with broker.subscribe(boxes.desk("pod-1", from_earliest=False)) as desk:

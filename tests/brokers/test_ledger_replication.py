@@ -9,7 +9,7 @@ import pytest
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 
 from deadletter.brokers.contract import Broker
-from deadletter.brokers.kafka import topics
+from deadletter.brokers.kafka import ledger_topic, topics
 from deadletter.brokers.kafka.reassignments import plan_added_replicas
 from deadletter.core.boxes import BoxSpec
 from deadletter.core.heartbeats import WorkerStatus
@@ -26,9 +26,9 @@ DEAD = {"min.insync.replicas": "3", "retention.ms": "60000", "cleanup.policy": "
 
 async def config(broker: Broker, topic: str) -> dict[str, str]:
     """What is set on the topic itself."""
-    admin = await broker._line.admin()  # type: ignore[attr-defined]
+    admin = await broker._kafka.admin()  # type: ignore[attr-defined]
     (answer,) = await admin.describe_configs([ConfigResource(ConfigResourceType.TOPIC, topic)])
-    return {entry[0]: entry[1] for entry in answer.resources[0][4] if entry[3] == topics.DYNAMIC}
+    return {entry[0]: entry[1] for entry in answer.resources[0][4] if entry[3] == topics.SET_ON_TOPIC}
 
 
 async def until(ask: Callable[[], bool]) -> None:
@@ -59,28 +59,28 @@ async def test_the_first_writer_creates_it_like_the_dead_topic(
     await broker.ensure(BoxSpec(boxes.dead, config=DEAD))
     await writer(broker, boxes)
     assert [len(one.replicas) for one in kafka_cluster.partitions(boxes.ledger)] == [3, 3, 3]
-    assert await config(broker, boxes.ledger) == topics.LEDGER_CONFIG | {"min.insync.replicas": "3"}
+    assert await config(broker, boxes.ledger) == ledger_topic.LEDGER_CONFIG | {"min.insync.replicas": "3"}
 
 
 async def test_an_old_ledger_is_raised_while_its_leaders_stay(broker: Broker, kafka_cluster: KafkaCluster) -> None:
     boxes = await make_boxes(broker, fresh_name("raised"))
     await broker.ensure(BoxSpec(boxes.dead, config={"min.insync.replicas": "3"}))
-    await broker.ensure(BoxSpec(boxes.ledger, 3, 1, config=topics.LEDGER_CONFIG))  # as 0.2.0 created it
+    await broker.ensure(BoxSpec(boxes.ledger, 3, 1, config=ledger_topic.LEDGER_CONFIG))  # as 0.2.0 created it
     leaders = [one.leader for one in kafka_cluster.partitions(boxes.ledger)]
     assert await broker.match_ledger_replication(boxes.dead, boxes.ledger) == ""
     await until(lambda: all(len(one.in_sync) == 3 for one in kafka_cluster.partitions(boxes.ledger)))
     assert [one.leader for one in kafka_cluster.partitions(boxes.ledger)] == leaders
     assert "min.insync.replicas" not in await config(broker, boxes.ledger), "not before the replicas are in sync"
     assert await broker.match_ledger_replication(boxes.dead, boxes.ledger) == ""
-    assert await config(broker, boxes.ledger) == topics.LEDGER_CONFIG | {"min.insync.replicas": "3"}
+    assert await config(broker, boxes.ledger) == ledger_topic.LEDGER_CONFIG | {"min.insync.replicas": "3"}
 
 
 async def test_a_ledger_that_the_broker_refuses_to_raise_is_reported(
     broker: Broker, kafka_cluster: KafkaCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     boxes = await make_boxes(broker, fresh_name("refused"))
-    await broker.ensure(BoxSpec(boxes.ledger, 3, 1, config=topics.LEDGER_CONFIG))
-    monkeypatch.setattr(topics, "extended", lambda current, _: {0: [*current[0], 99]})  # there is no broker 99
+    await broker.ensure(BoxSpec(boxes.ledger, 3, 1, config=ledger_topic.LEDGER_CONFIG))
+    monkeypatch.setattr(ledger_topic, "plan_added_replicas", lambda current, _: {0: [*current[0], 99]})  # there is no broker 99
     found = await broker.match_ledger_replication(boxes.dead, boxes.ledger)
     assert found == f"{boxes.ledger} has 1 of 3 replicas, and the broker refuses to raise it (BoxRefused)"
     assert [len(one.replicas) for one in kafka_cluster.partitions(boxes.ledger)] == [1, 1, 1]

@@ -97,20 +97,20 @@ async def test_a_brokers_retention_by_size_deletes_no_letter(small: str) -> None
 
 
 async def delete(broker: Broker, topic: str, below: int) -> None:
-    admin = await broker._line.admin()  # type: ignore[attr-defined]
+    admin = await broker._kafka.admin()  # type: ignore[attr-defined]
     await admin.delete_records({TopicPartition(topic, 0): RecordsToDelete(below)})
 
 
 async def test_the_courier_counts_and_logs_letters_that_are_gone_and_goes_on(
     broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(retry_partition, "KEPT_BYTES", 0)
+    monkeypatch.setattr(retry_partition, "MAX_CACHED_BYTES", 0)
     boxes = await make_boxes(broker, fresh_name("gone"))
     await lay(broker, boxes.source, numbered(5))
     async with broker.subscribe(boxes.desk()) as desk:
         assert isinstance(desk, KafkaSubscription)
         await park(desk, 5, now() + HOUR)
-        work = desk._works[TopicPartition(boxes.retry, 0)]
+        work = desk._assignment.partitions[TopicPartition(boxes.retry, 0)]
         assert isinstance(work, retry_partition.RetryPartition)
         await delete(broker, boxes.retry, 3)
         with capture_logs() as logs:
@@ -127,13 +127,13 @@ async def test_the_courier_counts_and_logs_letters_that_are_gone_and_goes_on(
 async def test_letters_that_a_successor_settled_and_trimmed_are_not_lost(
     broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(retry_partition, "KEPT_BYTES", 0)
+    monkeypatch.setattr(retry_partition, "MAX_CACHED_BYTES", 0)
     boxes = await make_boxes(broker, fresh_name("taken"))
     await lay(broker, boxes.source, numbered(3))
     async with broker.subscribe(boxes.desk()) as first:
         assert isinstance(first, KafkaSubscription)
         await park(first, 3, now() + 5_000)
-        work = first._works[TopicPartition(boxes.retry, 0)]
+        work = first._assignment.partitions[TopicPartition(boxes.retry, 0)]
     async with broker.subscribe(boxes.desk("pod-1")) as second:
         await settle_all(second, await claim_some(second, 3))
         await delete(broker, boxes.retry, 3)
@@ -177,7 +177,7 @@ async def test_settled_letters_are_not_lost_while_another_transaction_hides_thei
         assert isinstance(desk, KafkaSubscription)
         await park(desk, 3, now() + 2_000)
         await readings(registers, boxes, 3)
-        other = await broker._line.producer(fresh_name("other"))  # type: ignore[attr-defined]
+        other = await broker._kafka.producer(fresh_name("other"))  # type: ignore[attr-defined]
         async with other.transaction():
             await other.send_and_wait(boxes.ledger, b"", key=b"another/1", partition=ledger_partition(0))
             await asyncio.gather(*(desk.settle(one, Delivered()) for one in await claim_some(desk, 3)))

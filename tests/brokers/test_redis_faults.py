@@ -97,7 +97,7 @@ async def test_a_server_out_of_memory_takes_nothing_and_loses_nothing(tmp_path: 
         await admin.aclose()
 
 
-async def test_trimmed_messages_are_acknowledged_and_counted(broker: Broker, client: Redis) -> None:
+async def test_trimmed_messages_are_acknowledged(broker: Broker, client: Redis) -> None:
     boxes = await make_boxes(broker, fresh_name("trim"))
     await lay(broker, boxes.source, numbered(3))
     async with broker.subscribe(boxes.desk()) as desk:
@@ -106,7 +106,7 @@ async def test_trimmed_messages_are_acknowledged_and_counted(broker: Broker, cli
     async with broker.subscribe(boxes.desk()) as desk:
         (left,) = await claim_some(desk, 1)
         assert left.message.value == b"v2"
-        assert desk.trimmed == 2  # type: ignore[attr-defined]
+        assert (await client.xpending(boxes.source, boxes.group))["pending"] == 1
         await desk.settle(left, Delivered())
     assert (await client.xpending(boxes.source, boxes.group))["pending"] == 0
 

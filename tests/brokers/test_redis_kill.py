@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from deadletter.brokers.connect import open_broker
-from tests.brokers import kills
-from tests.brokers.killcontract import KillContract
+from tests.brokers import writer_processes
+from tests.brokers.kill_contract import KillContract
 from tests.brokers.opening import LOOPBACK, no_secrets, redis_at
 from tests.brokers.servers import BouncingRedis, url_of
 from tests.brokers.staging import make_boxes
@@ -25,11 +25,11 @@ async def test_a_bounced_redis_loses_and_doubles_nothing(tmp_path: Path, hard: b
         address = url_of(redis.port)
         async with open_broker(redis_at(address), no_secrets, LOOPBACK) as broker:
             boxes = await make_boxes(broker, "orders")
-            await kills.fill(broker, boxes, 10_000)
-            mover = await kills.start("redis", address, boxes, 50)
+            await writer_processes.fill(broker, boxes, 10_000)
+            mover = await writer_processes.start("redis", address, boxes, 50)
             for _ in range(3):
                 assert await mover.steps(5)
                 redis.bounce(hard)
             code, errors = await mover.end()
             assert code == 0, errors
-            await kills.check_exact(broker, boxes, 10_000)
+            await writer_processes.check_exact(broker, boxes, 10_000)

@@ -9,7 +9,7 @@ from redis.asyncio import Redis
 
 from deadletter.brokers.contract import Broker
 from deadletter.brokers.redis import keys
-from deadletter.brokers.redis.packed_selection import PackedSelection, pack_offsets
+from deadletter.brokers.redis.ledger import PackedSelection, pack_offsets
 from deadletter.brokers.types import CommitBatch
 from deadletter.core.letters import Place
 from deadletter.core.replay_progress import PartitionProgress, Span

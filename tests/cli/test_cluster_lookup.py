@@ -11,7 +11,7 @@ from deadletter.brokers.connect import open_broker
 from deadletter.core.letters import Category, Failure
 from tests.bed import places
 from tests.brokers.opening import fresh_name
-from tests.brokers.secured import PASSWORD, open_secured
+from tests.brokers.secured_kafka import PASSWORD, open_secured_kafka
 from tests.cli.test_letters import ANYWHERE, SECRET, queue_spec
 from tests.controller.operators import Place, rights
 from tests.workers.replay_scene import Scene, letter
@@ -67,7 +67,7 @@ async def test_letters_are_listed_and_shown_by_the_name_of_the_queue(scene, plac
 
 async def test_the_secrets_of_the_connection_are_read_from_the_api_server(place, bed):
     """Kafka requires a login over TLS, so nothing can be read without the Secrets."""
-    secured = open_secured(bed)
+    secured = open_secured_kafka(bed)
     scene = Scene(None, fresh_name("named"), {"kafka": {"bootstrapServers": [secured.plain]}})
     async with open_broker(scene.assignment().broker, lambda *_: b"", ANYWHERE) as scene.broker:
         await scene.build()

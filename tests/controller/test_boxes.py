@@ -8,7 +8,7 @@ from typing import Any
 from aiokafka.admin import AIOKafkaAdminClient, NewPartitions, NewTopic
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 
-from deadletter.brokers.kafka.topics import LEDGER_CONFIG
+from deadletter.brokers.kafka.ledger_topic import LEDGER_CONFIG
 from tests.bed.kafka_cluster import KafkaCluster
 from tests.controller.operators import Operator, Place, until
 

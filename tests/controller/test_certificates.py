@@ -8,7 +8,7 @@ import redis as driver
 import yaml
 
 from tests.bed import beds, ports
-from tests.brokers.secured import Secured, configure, open_secured
+from tests.brokers.secured_kafka import SecuredKafka, alter_configs, open_secured_kafka
 from tests.brokers.servers import own_redis
 from tests.controller.operators import Operator, Place, until
 from tests.controller.test_credentials import secret
@@ -53,14 +53,14 @@ def test_a_redis_whose_certificate_has_expired(place: Place, operator: Operator,
         healed(place, operator)
 
 
-def certify_kafka(secured: Secured, name: str) -> None:
+def certify_kafka(secured: SecuredKafka, name: str) -> None:
     """The listener shows this certificate from now on."""
     location = f"listener.name.old.ssl.keystore.location={secured.files / name}.pem"
-    configure(secured, "--entity-type", "brokers", "--entity-name", "1", "--add-config", location)
+    alter_configs(secured, "--entity-type", "brokers", "--entity-name", "1", "--add-config", location)
 
 
 def test_a_kafka_whose_certificate_has_expired(place: Place, operator: Operator, bed: beds.Bed) -> None:
-    secured = open_secured(bed)
+    secured = open_secured_kafka(bed)
     certify_kafka(secured, "expired")
     secret(place, "ca", f"--from-file=ca.crt={secured.files / 'ca.crt'}")
     usual = {"partitions": 1, "replicationFactor": 1}

@@ -11,7 +11,7 @@ import redis as driver
 from aiokafka import AIOKafkaProducer
 
 from tests.bed import beds, tools
-from tests.brokers.secured import PASSWORD, open_secured
+from tests.brokers.secured_kafka import PASSWORD, open_secured_kafka
 from tests.brokers.servers import own_redis
 from tests.controller.operators import Operator, Place, until
 
@@ -34,7 +34,7 @@ def told(place: Place, operator: Operator) -> str:
 
 
 def test_credentials_are_taken_up_when_they_change(place: Place, operator: Operator, bed: beds.Bed) -> None:
-    secured = open_secured(bed)
+    secured = open_secured_kafka(bed)
     secret(place, "ca", f"--from-file=ca.crt={secured.files / 'ca.crt'}")
     login(place, f"wrong-{CANARY}")
     sasl = {"mechanism": "PLAIN", "secretRef": {"name": "login"}}

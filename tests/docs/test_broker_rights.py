@@ -22,16 +22,16 @@ from deadletter.core.boxes import BoxSpec, BoxStats
 from deadletter.workers import exit_status
 from tests.bed import beds, places
 from tests.brokers.opening import kafka_at, redis_at
-from tests.brokers.secured import (
+from tests.brokers.secured_kafka import (
     ALLOW,
     GROUP,
     PASSWORD,
     TOPIC,
     TRANSACTIONAL_ID,
-    Secured,
-    open_secured,
-    rights,
-    take_back,
+    SecuredKafka,
+    open_secured_kafka,
+    grant_acl,
+    revoke_acl,
 )
 from tests.brokers.servers import HERE, own_redis, url_of
 from tests.brokers.staging import PATIENCE
@@ -71,7 +71,7 @@ def test_the_page_names_operations_of_kafka() -> None:
 class RestrictedUser:
     """A user without rights, to whom a test grants some."""
 
-    def __init__(self, secured: Secured, prefix: str) -> None:
+    def __init__(self, secured: SecuredKafka, prefix: str) -> None:
         self.secured, self.prefix, self.given = secured, prefix, list[tuple[int, tuple[int, str]]]()
         sasl = {"mechanism": "PLAIN", "secretRef": {"name": "login"}}
         tls = {"caSecretRef": {"name": "ca", "key": "ca.crt"}}
@@ -86,17 +86,17 @@ class RestrictedUser:
         """Grant the operations that the page names for this kind of resource."""
         for word in documented()[on]:
             for resource in resources:
-                await rights(self.secured, ALLOW, OPERATIONS[word], resource)
+                await grant_acl(self.secured, ALLOW, OPERATIONS[word], resource)
                 self.given.append((OPERATIONS[word], resource))
 
     async def revoke_all(self) -> None:
         for number, resource in self.given:
-            await take_back(self.secured, ALLOW, number, resource)
+            await revoke_acl(self.secured, ALLOW, number, resource)
 
 
 @pytest.fixture
 async def guest(bed: beds.Bed) -> AsyncIterator[RestrictedUser]:
-    made = RestrictedUser(open_secured(bed), f"right-{uuid.uuid4().hex[:10]}.")
+    made = RestrictedUser(open_secured_kafka(bed), f"right-{uuid.uuid4().hex[:10]}.")
     yield made
     await made.revoke_all()
 
@@ -155,7 +155,7 @@ async def run_queue(sender: BrokerQueue, queue: BrokerQueue, parked: Callable[[]
 async def test_the_rights_of_the_docs_are_enough_for_a_queue_with_delivery(
     guest: RestrictedUser, brokers: tuple[Broker, Broker], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(retry_partition, "TRIM_AFTER", 0.0)
+    monkeypatch.setattr(retry_partition, "TRIM_INTERVAL_S", 0.0)
     admin, own = brokers
     name = guest.prefix
     await admin.ensure(BoxSpec(f"{name}orders", 2, 1))

@@ -17,7 +17,7 @@ from deadletter.brokers.errors import BrokerError
 from deadletter.brokers.memory import MemoryBroker, MemoryServer
 from deadletter.brokers.types import MonitoredBox
 from deadletter.cli.letters import _table, list_fields
-from deadletter.controller.admission import validate_queue
+from deadletter.controller.reconcile.queue import validate
 from deadletter.controller.context import OperatorContext
 from deadletter.controller.reconcile.facts import gather_queue_facts
 from deadletter.core.boxes import BoxSpec
@@ -151,7 +151,7 @@ async def test_the_webhook_does_not_confirm_what_other_namespaces_have() -> None
         (QUEUES, body(QUEUES, "bank", "payroll", dict(probe["spec"]), "2026-01-01", **READY)),
     )
     del probe["metadata"]["creationTimestamp"]
-    assert await validate_queue(context_with(ours, *theirs), probe) == await validate_queue(context_with(ours), probe)
+    assert await validate(context_with(ours, *theirs), probe) == await validate(context_with(ours), probe)
 
 
 @known_fault("P-FRAMES-KAFKA", "one frame of a Kafka broker takes as much of the operator's memory as it likes")

@@ -24,7 +24,7 @@ from deadletter.brokers.connect import open_broker
 from deadletter.brokers.contract import BoxMonitor, Broker
 from deadletter.brokers.errors import BoxRecreated, BrokerError
 from deadletter.brokers.kafka import ledger as ledgers
-from deadletter.brokers.kafka import topics
+from deadletter.brokers.kafka import ledger_topic
 from deadletter.brokers.kafka.subscription import retry_partition
 from deadletter.brokers.kafka.subscription import subscription as kafka_subscription
 from deadletter.brokers.types import MonitoredBox, Publication
@@ -324,7 +324,7 @@ async def test_settlements_of_a_trimmed_retry_topic_leave_the_ledger(
     await queue.make(1)
     ledger, retry = f"{queue.prefix}dead.ledger", f"{queue.prefix}retry"
     key = settled_key(retry, 0, SettledAs.Delivered, 0)
-    client = queue.broker._line
+    client = queue.broker._kafka
     async with queue.broker.subscribe(
         subscription_spec(queue.assignment("http://127.0.0.1:1/"), "pod-0")
     ) as subscription:
@@ -413,7 +413,7 @@ async def test_probes_and_sweeps_go_on_while_one_of_three_brokers_is_down(kafka_
         # Each client asks a random broker: with 12, one asks the broker that is down in all but one run of 10,000.
         clients = [await stack.enter_async_context(open_broker(spec, no_secret, allow=OPEN_TO)) for _ in range(12)]
         await clients[0].ensure(BoxSpec(dead, 3, 3, retention_ms=-1))
-        await clients[0].ensure(BoxSpec(ledger, topics.LEDGER_PARTITIONS, 3, config=topics.LEDGER_CONFIG))
+        await clients[0].ensure(BoxSpec(ledger, ledger_topic.LEDGER_PARTITIONS, 3, config=ledger_topic.LEDGER_CONFIG))
         watchers = [(one, one.monitor()) for one in clients]
         before = [error for watcher in watchers for error in await failures(*watcher, MonitoredBox(dead, ledger))]
         assert_set_up(not before)

@@ -4,7 +4,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from deadletter.brokers.errors import LedgerTooNew
-from deadletter.brokers.kafka.subscription import subscription as kafka_subscription
+from deadletter.brokers.kafka.subscription import assignment
 from deadletter.brokers.types import CommitBatch, Delivered, Parked
 from deadletter.core.boxes import BoxStats
 from deadletter.core.heartbeats import WorkerStatus
@@ -140,7 +140,7 @@ async def test_a_parked_letter_with_settlements_of_an_unknown_version_waits(
     kafka_site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        kafka_subscription, "JOIN_TIMEOUT_S", 10.0
+        assignment, "JOIN_TIMEOUT_S", 10.0
     )  # how long a subscription waits for a blocked partition
     site, boxes = kafka_site, await with_later_records(kafka_site, "waits", partitions=2)
     await lay(site.broker, boxes.source, numbered(2), 0)

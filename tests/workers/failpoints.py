@@ -24,7 +24,7 @@ KAFKA = {
     "before-plain-commit": ("aiokafka:AIOKafkaConsumer.commit", "before"),
     "after-plain-commit": ("aiokafka:AIOKafkaConsumer.commit", "after"),
     "begun": ("aiokafka:AIOKafkaProducer.begin_transaction", "after"),
-    "letter-written": (f"{_KAFKA}.transaction:Transaction.send", "after"),
+    "letter-written": (f"{_KAFKA}.transactions:Transaction.send", "after"),
     "offset-written": ("aiokafka:AIOKafkaProducer.send_offsets_to_transaction", "after"),
     "before-end": ("aiokafka:AIOKafkaProducer.commit_transaction", "before"),
     "after-end": ("aiokafka:AIOKafkaProducer.commit_transaction", "after"),

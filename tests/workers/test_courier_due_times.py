@@ -111,5 +111,5 @@ def test_a_pod_has_more_time_to_end_than_its_courier_takes():
     made = pod_template.pod_spec(
         "courier", "orders-courier", "default", (), pod_template.WorkerImage("dlq-operator", "Always")
     )
-    leaving = committer.FLUSH + 10  # what is written is awaited, then the group is left
+    leaving = committer.FLUSH_TIMEOUT_S + 10  # what is written is awaited, then the group is left
     assert SHUTDOWN_GRACE_S + leaving < made["terminationGracePeriodSeconds"]

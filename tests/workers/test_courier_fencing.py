@@ -9,7 +9,7 @@ from aiohttp import web
 
 from deadletter.brokers.errors import Fenced, NotAuthorised
 from deadletter.brokers.kafka.broker import KafkaBroker
-from deadletter.brokers.kafka.subscription import membership
+from deadletter.brokers.kafka.subscription import group
 from deadletter.brokers.kafka.subscription.retry_partition import RetryPartition
 from deadletter.brokers.kafka.subscription.source_partition import SourcePartition
 from deadletter.brokers.kafka.transactions import TransactionalProducer
@@ -25,7 +25,7 @@ async def fence(queue: BrokerQueue, name: str) -> None:
     """Do what a courier that lost its partitions may do a moment too late: open their transactional ids."""
     assert isinstance(queue.broker, KafkaBroker)
     for partition in range(2):
-        await (await TransactionalProducer.open(queue.broker._line, f"dlq.{queue.prefix}{name}.{partition}")).close()
+        await (await TransactionalProducer.open(queue.broker._kafka, f"dlq.{queue.prefix}{name}.{partition}")).close()
 
 
 def bad_are_refused(one: Received) -> web.Response:
@@ -90,10 +90,10 @@ async def test_one_of_an_earlier_generation_opens_no_partition_and_joins_anew(qu
     async with queue.broker.subscribe(spec) as subscription, asyncio.timeout(120):
         consumer = subscription._consumer
         (one, *_) = consumer.assignment()
-        await membership.confirm_assignment(consumer, one)
+        await group.confirm_assignment(consumer, one)
         consumer._coordinator.generation -= 1  # what it remembers after it slept through a rebalance
         with pytest.raises(Fenced):
-            await membership.confirm_assignment(consumer, one)
+            await group.confirm_assignment(consumer, one)
         await queue.send(message())
         while not await subscription.claim(10):
             pass

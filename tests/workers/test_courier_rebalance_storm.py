@@ -14,7 +14,7 @@ from aiokafka.errors import KafkaError
 
 from deadletter.brokers.kafka.broker import KafkaBroker
 from deadletter.brokers.kafka.subscription.offset_metadata import decode
-from deadletter.brokers.kafka.subscription.subscription import KafkaSubscription
+from deadletter.brokers.kafka.subscription.assignment import PartitionAssignment
 from deadletter.workers.process import cancel_and_wait
 from tests.workers.broker_queue import BrokerQueue
 from tests.workers.couriers import QUICK, message
@@ -53,9 +53,9 @@ class Auditor:
 
     async def finished(self) -> set[Where]:
         """Messages that a restart would not deliver again."""
-        assert isinstance(self.wire.broker, KafkaBroker)
-        admin = await self.wire.broker._line.admin_client()
-        topic = f"{self.wire.prefix}orders"
+        assert isinstance(self.queue.broker, KafkaBroker)
+        admin = await self.queue.broker._kafka.admin_client()
+        topic = f"{self.queue.prefix}orders"
         tps = [TopicPartition(topic, partition) for partition in {partition for partition, _ in self.existing}]
         found = await admin.list_consumer_group_offsets(self.group, partitions=tps)
         states = {tp.partition: decode(one.offset, one.metadata or "") for tp, one in found.items() if one.offset >= 0}
@@ -111,14 +111,14 @@ async def keep_still(queue: BrokerQueue, backoff: int) -> None:
     await queue.send(*(message(f"m{n}", f"k{n}") for n in range(10)))
     policy = {**QUICK, "backoff": {"strategy": "Fixed", "initial": f"{backoff}s"}}
     answer = lambda one: web.Response(status=503 if one.headers["Dlq-Attempt"] == "1" else 200)  # noqa: E731
-    revoked, let_go = 0, KafkaSubscription.on_partitions_revoked
+    revoked, let_go = 0, PartitionAssignment.on_partitions_revoked
 
-    async def counted(self: KafkaSubscription, parts: set[TopicPartition]) -> None:
+    async def counted(self: PartitionAssignment, parts: set[TopicPartition]) -> None:
         nonlocal revoked
         revoked += bool(parts)
         await let_go(self, parts)
 
-    with patch.object(KafkaSubscription, "on_partitions_revoked", counted):
+    with patch.object(PartitionAssignment, "on_partitions_revoked", counted):
         async with serving(answer) as service:
             assignment = queue.assignment(service.url, policy=policy, delivery={"inlineLimit": "1h"})
             async with queue.courier(assignment):

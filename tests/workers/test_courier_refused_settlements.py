@@ -21,19 +21,19 @@ from deadletter.clock import now_ms
 from deadletter.workers.courier.courier import Courier
 from tests.bed import beds
 from tests.brokers.opening import kafka_at, redis_at
-from tests.brokers.secured import (
+from tests.brokers.secured_kafka import (
     ALLOW,
     DENY,
-    EVERYTHING,
+    ALL_OPERATIONS,
     GROUP,
     PASSWORD,
     TOPIC,
     TRANSACTIONAL_ID,
     WRITE,
-    Secured,
-    open_secured,
-    rights,
-    take_back,
+    SecuredKafka,
+    open_secured_kafka,
+    grant_acl,
+    revoke_acl,
 )
 from tests.brokers.servers import HERE, own_redis, url_of
 from tests.brokers.staging import PATIENCE
@@ -86,7 +86,7 @@ async def until_allowed(broker: Broker, box: str) -> None:
 @asynccontextmanager
 async def read_only_topic(bed: beds.Bed, _: Path) -> AsyncIterator[Stage]:
     """A user who may do everything but write into the dead box."""
-    secured: Secured = open_secured(bed)
+    secured: SecuredKafka = open_secured_kafka(bed)
     given = {"username": b"guest", "password": PASSWORD.encode(), "ca.crt": (secured.files / "ca.crt").read_bytes()}
     sasl = {"mechanism": "PLAIN", "secretRef": {"name": "login"}}
     tls = {"caSecretRef": {"name": "ca", "key": "ca.crt"}}
@@ -95,15 +95,15 @@ async def read_only_topic(bed: beds.Bed, _: Path) -> AsyncIterator[Stage]:
     async with wires(kafka_at(secured.plain), spec, lambda _, key: given[key]) as (queue, own):
         name = queue.prefix
         everywhere = (GROUP, name.strip(".")), (TRANSACTIONAL_ID, f"dlq.{name}"), (TOPIC, name)
-        await rights(secured, ALLOW, EVERYTHING, *everywhere)
+        await grant_acl(secured, ALLOW, ALL_OPERATIONS, *everywhere)
         await until_allowed(own.broker, f"{name}dead")
         dead = (TOPIC, f"{name}dead")
         yield Stage(
             queue,
             own,
             "NotAuthorised",
-            lambda: rights(secured, DENY, WRITE, dead),
-            lambda: take_back(secured, DENY, WRITE, dead),
+            lambda: grant_acl(secured, DENY, WRITE, dead),
+            lambda: revoke_acl(secured, DENY, WRITE, dead),
         )
 
 
@@ -170,16 +170,16 @@ class Refusing:
 async def shut_in_the_middle(stage: Stage, service: Service, courier: Courier) -> None:
     """One letter is buried, then the box refuses what is on its way."""
     before = refusals(stage.reason)
-    await stage.wire.send(message("first", "k"))
-    await stage.wire.until_buried(1)
-    await stage.wire.send(*(message(f"m{n}", f"k{n}") for n in range(COUNT)))
+    await stage.queue.send(message("first", "k"))
+    await stage.queue.until_buried(1)
+    await stage.queue.send(*(message(f"m{n}", f"k{n}") for n in range(COUNT)))
     await until(lambda: len(service.received) == COUNT + 1)
     await stage.shut()
     assert isinstance(service.answer, Refusing)
     service.answer.may.set()
     await until(lambda: pause_of(courier) == stage.reason)
     assert refusals(stage.reason) > before
-    assert len(await stage.wire.buried()) == 1
+    assert len(await stage.queue.buried()) == 1
 
 
 async def buried(queue: BrokerQueue) -> "Counter[bytes | None]":
@@ -187,7 +187,7 @@ async def buried(queue: BrokerQueue) -> "Counter[bytes | None]":
 
 
 async def test_a_dead_box_that_refuses_pauses_with_its_reason_and_heals_by_itself(stage: Stage):
-    queue, own = stage.wire, stage.own
+    queue, own = stage.queue, stage.own
     async with serving(Refusing()) as service, own.courier(own.assignment(service.url)) as courier:
         await shut_in_the_middle(stage, service, courier)
         await stage.open()
@@ -200,7 +200,7 @@ async def test_a_dead_box_that_refuses_pauses_with_its_reason_and_heals_by_itsel
 
 
 async def test_what_a_dead_box_refused_was_not_settled_and_the_next_pod_has_it_again(stage: Stage):
-    queue, own = stage.wire, stage.own
+    queue, own = stage.queue, stage.own
     async with serving(Refusing()) as service:
         assignment = own.assignment(service.url)
         async with own.courier(assignment) as courier:

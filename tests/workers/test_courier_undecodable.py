@@ -6,7 +6,7 @@ import pytest
 
 from deadletter.core.letters import Message
 from tests.bed import beds
-from tests.brokers.spoiling import SPOILERS, Change, spoil
+from tests.brokers.corrupting import CORRUPTIONS, Corruption, corrupt_batch
 from tests.helpers.headers import read_own_envelope
 from tests.workers.broker_queue import BrokerQueue
 from tests.workers.couriers import message
@@ -14,9 +14,9 @@ from tests.workers.http_service import serving, until
 
 
 @pytest.mark.parametrize("queue", ["kafka"], indirect=True)
-@pytest.mark.parametrize("change", SPOILERS, ids=lambda change: change.__name__)
+@pytest.mark.parametrize("change", CORRUPTIONS, ids=lambda change: change.__name__)
 async def test_a_batch_that_cannot_be_decoded_is_buried_as_it_is_and_the_others_pass(
-    queue: BrokerQueue, bed: beds.Bed, change: Change
+    queue: BrokerQueue, bed: beds.Bed, change: Corruption
 ):
     poison = Message(b"same", b"poison", (("header-name", b"v"),), 1_700_000_000_000)
     await queue.send(*(message(f"before-{n}", "same") for n in range(3)))
@@ -24,7 +24,7 @@ async def test_a_batch_that_cannot_be_decoded_is_buried_as_it_is_and_the_others_
     await queue.send(*(message(f"after-{n}", "same") for n in range(3)), *(message(f"k{n}", f"k{n}") for n in range(9)))
     logs = (bed.directory / "kafka" / "log").glob(f"{queue.prefix}orders-*/*.log")
     (log,) = (one for one in logs if b"poison" in one.read_bytes())
-    spoiled = spoil(log, change)
+    spoiled = corrupt_batch(log, change)
     healthy = [f"{when}-{n}" for when in ("before", "after") for n in range(3)] + [f"k{n}" for n in range(9)]
     async with serving() as service:
         assignment = queue.assignment(service.url)

@@ -11,15 +11,16 @@ from aiokafka import AIOKafkaProducer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient, RecordsToDelete
 
 from deadletter.brokers.connect import open_broker
-from deadletter.brokers.kafka.client import LATEST, KafkaClient
+from deadletter.brokers.kafka.client import KafkaClient
+from deadletter.brokers.kafka.offsets import LATEST, list_offsets
 from deadletter.core import headers
 from deadletter.core.boxes import BoxSpec
 from deadletter.core.letters import Envelope, Message, Origin
 from deadletter.workers import backoff, exit_status
 from tests.bed import beds, processes
 from tests.bed import kafka as kafka_part
-from tests.brokers.kills import BACK_AT_WORK
-from tests.brokers.spoiling import SPOILERS, spoil
+from tests.brokers.writer_processes import RECOVERY_TIMEOUT_S
+from tests.brokers.corrupting import CORRUPTIONS, corrupt_batch
 from tests.workers.replay_pods import (
     LOCAL_NETWORKS,
     TIMEOUT_S,
@@ -141,7 +142,7 @@ class OpenTransactions:
 
     async def is_open(self) -> bool:
         wanted = {TopicPartition(self.name, p): LATEST for p in range(await self.client.partition_count(self.name))}
-        return await self.client.list_offsets(wanted, committed=True) != await self.client.list_offsets(wanted)
+        return await list_offsets(self.client, wanted, read_committed=True) != await list_offsets(self.client, wanted)
 
 
 async def stop_in_a_transaction(process: asyncio.subprocess.Process, transactions: OpenTransactions) -> None:
@@ -220,7 +221,7 @@ async def test_a_restarted_broker_loses_and_repeats_nothing(bed, tmp_path):
                     await asyncio.sleep(0.2)
             await asyncio.to_thread(kafka_part.start, bed.directory, part.name, address, *ports)
             before = len(await scene.numbers())
-            async with asyncio.timeout(BACK_AT_WORK):
+            async with asyncio.timeout(RECOVERY_TIMEOUT_S):
                 while len(await scene.numbers()) == before:
                     await asyncio.sleep(0.2)
         log = tmp_path / "log"
@@ -230,7 +231,7 @@ async def test_a_restarted_broker_loses_and_repeats_nothing(bed, tmp_path):
     processes.stop(processes.of_bed(bed.directory, part.name))
 
 
-@pytest.mark.parametrize("change", SPOILERS, ids=lambda change: change.__name__)
+@pytest.mark.parametrize("change", CORRUPTIONS, ids=lambda change: change.__name__)
 async def test_an_undecodable_batch_stops_the_replay_and_is_named(scene, bed, change):
     await scene.bury(*(letter(number, scene.name) for number in range(3)))
     poison = letter(3, scene.name)
@@ -238,7 +239,7 @@ async def test_an_undecodable_batch_stops_the_replay_and_is_named(scene, bed, ch
     await scene.bury(poison)
     await scene.bury(*(letter(number, scene.name) for number in range(4, 6)))
     (log,) = (bed.directory / "kafka" / "log").glob(f"{scene.boxes.dead}-0/*.log")
-    spoil(log, change)
+    corrupt_batch(log, change)
     ending = await scene.replay()
     assert (ending.code, ending.reason) == (exit_status.NEEDS_INTERVENTION, "Undecodable")
     assert "partition 0 cannot be read at offset 3" in ending.message

@@ -18,7 +18,7 @@ from deadletter.core.boxes import BoxStats
 from deadletter.net.secrets import mounted_secrets
 from deadletter.workers import backoff, exit_status
 from tests.brokers.opening import fresh_name
-from tests.brokers.secured import PASSWORD, Secured, open_secured
+from tests.brokers.secured_kafka import PASSWORD, SecuredKafka, open_secured_kafka
 from tests.workers.replay_pods import LOCAL_NETWORKS, TIMEOUT_S, ReplayPod
 from tests.workers.replay_scene import Scene, letter
 
@@ -27,11 +27,11 @@ READ, DESCRIBE, DESCRIBE_CONFIGS = 3, 8, 10
 
 
 @pytest.fixture(scope="session")
-def secured(bed) -> Secured:
-    return open_secured(bed)
+def secured(bed) -> SecuredKafka:
+    return open_secured_kafka(bed)
 
 
-async def allow(secured: Secured, topic: str, *rights: int) -> None:
+async def allow(secured: SecuredKafka, topic: str, *rights: int) -> None:
     admin = AIOKafkaAdminClient(bootstrap_servers=secured.plain)
     await admin.start()
     try:
@@ -43,13 +43,13 @@ async def allow(secured: Secured, topic: str, *rights: int) -> None:
         await admin.close()
 
 
-def connection(secured: Secured) -> dict:
+def connection(secured: SecuredKafka) -> dict:
     tls = {"caSecretRef": {"name": "ca", "key": "ca.crt"}}
     sasl = {"mechanism": "PLAIN", "secretRef": {"name": "login"}}
     return {"kafka": {"bootstrapServers": [secured.login], "tls": tls, "sasl": sasl}}
 
 
-def write_secrets(secured: Secured, folder) -> None:
+def write_secrets(secured: SecuredKafka, folder) -> None:
     files = {"ca/ca.crt": (secured.files / "ca.crt").read_text(), "login/username": "guest", "login/password": PASSWORD}
     for name, content in files.items():
         (folder / name).parent.mkdir(exist_ok=True)

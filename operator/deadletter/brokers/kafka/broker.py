@@ -36,7 +36,7 @@ class KafkaPublishedPositions:
     def __len__(self) -> int:
         return sum(len(bits) for bits in self.offsets.values())
 
-    def holds(self, topic: str, partition: int, offset: int) -> bool:
+    def contains(self, topic: str, partition: int, offset: int) -> bool:
         """True if the Replay published at this position."""
         return offset in self.offsets.get((topic, partition), ())
 

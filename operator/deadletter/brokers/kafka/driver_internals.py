@@ -1,4 +1,4 @@
-"""The end of producers, consumers and tasks, which the driver does not end well by itself."""
+"""Stop the driver's producers, consumers and tasks in cases where its own methods hang or fail (aiokafka 0.14)."""
 
 import asyncio
 import contextlib
@@ -6,49 +6,52 @@ import contextlib
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from aiokafka import errors as driver
 
-CLOSE_TIMEOUT = 1.0
+CLOSE_TIMEOUT_S = 1.0
 
 
 async def discard_producer(producer: AIOKafkaProducer) -> None:
-    """Throw a producer away, whatever it is doing: `stop` waits for ever for what cannot be sent or is not taken."""
+    """Stop a producer at once, without sending what it still holds.
+
+    `AIOKafkaProducer.stop` waits without limit for messages that cannot be sent or are not acknowledged.
+    """
     producer._closed = True  # noqa: SLF001  (aiokafka has no other way to end one)
     for connection in producer.client._conns.values():  # noqa: SLF001
         if connection.connected():
             connection._writer.transport.abort()  # noqa: SLF001
-    await _end(producer._sender.sender_task)  # noqa: SLF001
+    await _stop_sender(producer._sender.sender_task)  # noqa: SLF001
     manager = producer._txn_manager  # noqa: SLF001
-    _hear(manager and manager._transaction_waiter)  # noqa: SLF001
+    _retrieve_exception(manager and manager._transaction_waiter)  # noqa: SLF001
     with contextlib.suppress(driver.KafkaError, OSError, asyncio.TimeoutError):
-        await asyncio.wait_for(producer.client.close(), CLOSE_TIMEOUT)
+        await asyncio.wait_for(producer.client.close(), CLOSE_TIMEOUT_S)
 
 
-async def _end(sender: "asyncio.Task[None] | None") -> None:
-    """It ends its requests first, which fail at once by now; what only waits for a broker needs to be told twice."""
+async def _stop_sender(sender: "asyncio.Task[None] | None") -> None:
+    """Cancel the sender until it is done: it waits for its requests first, and may need a second cancellation."""
     while sender is not None and not sender.done():
         sender.cancel()
-        await asyncio.wait([sender], timeout=CLOSE_TIMEOUT)
-    _hear(sender)
+        await asyncio.wait([sender], timeout=CLOSE_TIMEOUT_S)
+    _retrieve_exception(sender)
 
 
-def _hear(one: "asyncio.Future[None] | None") -> None:
-    """Else Python complains about its error in the log."""
-    if one is not None and one.done() and not one.cancelled():
-        one.exception()
+def _retrieve_exception(future: "asyncio.Future[None] | None") -> None:
+    """Read the exception of a finished future, so that asyncio does not log it as never retrieved."""
+    if future is not None and future.done() and not future.cancelled():
+        future.exception()
 
 
 async def cancel_tasks(tasks: "set[asyncio.Task[None]]") -> None:
     """Cancel tasks until they are done."""
-    while under_way := [task for task in tasks if not task.done()]:
-        for task in under_way:
-            task.cancel()  # again and again: a driver may swallow one that meets its own timeout
-        await asyncio.wait(under_way, timeout=1.0)
+    while running := [task for task in tasks if not task.done()]:
+        for task in running:
+            task.cancel()  # repeatedly: the driver may swallow a cancellation that coincides with its own timeout
+        await asyncio.wait(running, timeout=CLOSE_TIMEOUT_S)
 
 
 class StoppableConsumer(AIOKafkaConsumer):  # type: ignore[misc]
-    """A consumer that can be stopped while its broker is away.
+    """A consumer that can be stopped while its broker is unreachable.
 
-    aiokafka 0.14 cancels and awaits its fetches. One that failed and waits for its next try then raises CancelledError
-    in the caller of `stop`, which ended the whole worker.
+    aiokafka 0.14 cancels and awaits its fetches. A fetch that failed and waits for its next attempt then raises
+    CancelledError in the caller of `stop`, which would end the whole worker.
     """
 
     async def stop(self) -> None:

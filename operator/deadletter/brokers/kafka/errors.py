@@ -38,8 +38,15 @@ _TRANSLATIONS: tuple[tuple[tuple[type[BaseException], ...], type[ours.BrokerErro
     ),
     ((driver.IncompatibleBrokerVersion, driver.UnsupportedVersionError), ours.NotSupported, "the broker is too old"),
 )  # fmt: skip
-EXPECTED_ERRORS = (driver.KafkaError, driver.IllegalOperation, driver.ConsumerStoppedError, OSError, asyncio.TimeoutError,
-            AssertionError, LedgerError)  # fmt: skip
+EXPECTED_ERRORS = (
+    driver.KafkaError,
+    driver.IllegalOperation,
+    driver.ConsumerStoppedError,
+    OSError,
+    asyncio.TimeoutError,
+    AssertionError,
+    LedgerError,
+)
 
 
 def translate(error: BaseException, about: str) -> ours.BrokerError:

@@ -1,76 +1,86 @@
-"""The ledger as it is: read to the high watermark, so that no open transaction hides a settlement."""
+"""Read and write the ledger topic, up to the high watermark, so that no open transaction hides a settlement."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict
 
-from aiokafka import TopicPartition
+from aiokafka import AIOKafkaConsumer, TopicPartition
 
 from deadletter.brokers.kafka import reads
-from deadletter.brokers.kafka.client import EARLIEST, KafkaClient
+from deadletter.brokers.kafka.client import KafkaClient
 from deadletter.brokers.kafka.driver_internals import discard_producer
 from deadletter.brokers.kafka.errors import translated
+from deadletter.brokers.kafka.ledger_topic import LEDGER_PARTITIONS
+from deadletter.brokers.kafka.offsets import end_offsets, start_offsets
 from deadletter.brokers.kafka.record_batches import PartitionBatches, TopicLimits, pack_messages, send_batches
-from deadletter.brokers.kafka.topics import LEDGER_PARTITIONS
-from deadletter.brokers.skipped_records import log_skipped
+from deadletter.brokers.skipped_records import log_skipped_record
 from deadletter.core.heartbeats import WorkerStatus
 from deadletter.core.ledger.records import Key, encode_worker_status, parse_key, worker_key
 from deadletter.core.letters import Message
 
-LEDGER_FETCH_BYTES = 256 << 10  # a partition: a chunk takes up to 8 KiB and is written again at every settlement
+LEDGER_FETCH_BYTES = 256 << 10  # of a partition: a chunk takes up to 8 KiB and is written again at every settlement
 RECORDS_PER_POLL = 200
-Wanted = Callable[[Key], bool]
-Kept = dict[bytes, tuple[Key, bytes]]
-Entries = Iterable[tuple[bytes, bytes | None]]
+KeyFilter = Callable[[Key], bool]
+LedgerEntries = dict[bytes, tuple[Key, bytes]]
+Records = Iterable[tuple[bytes, bytes | None]]  # key and value; None deletes the key
 
 
 def ledger_partition(partition: int) -> int:
-    """Where the records of a box partition lie."""
+    """Return the ledger partition that holds the records of a partition of another topic."""
     return partition % LEDGER_PARTITIONS
 
 
-async def read_ledger(kafka: KafkaClient, ledger: str, wanted: Wanted, partitions: Sequence[int] | None = None) -> Kept:
-    """Return the last value of every wanted key, unknown kinds skipped; nothing when there is no ledger."""
+async def read_ledger(
+    kafka: KafkaClient, ledger: str, is_wanted: KeyFilter, partitions: Sequence[int] | None = None
+) -> LedgerEntries:
+    """Return the last value of every wanted key; skip unknown kinds, and return nothing if there is no ledger."""
     if ledger not in await kafka.partition_counts([ledger]):
         return {}
-    asked = range(LEDGER_PARTITIONS) if partitions is None else partitions
-    starts, ends = await kafka.offsets_at(ledger, asked, EARLIEST), await kafka.offsets_at(ledger, asked)
-    spans = {TopicPartition(ledger, p): (starts[p], ends[p]) for p in asked}
-    kept: Kept = {}
+    wanted = range(LEDGER_PARTITIONS) if partitions is None else partitions
+    starts, ends = await start_offsets(kafka, ledger, wanted), await end_offsets(kafka, ledger, wanted)
+    spans = {TopicPartition(ledger, p): (starts[p], ends[p]) for p in wanted}
+    entries: LedgerEntries = {}
     if all(start >= end for start, end in spans.values()):
-        return kept
-    consumer = await kafka.start_consumer(max_partition_fetch_bytes=LEDGER_FETCH_BYTES, fetch_max_bytes=4 * LEDGER_FETCH_BYTES)
+        return entries
+    consumer = await start_ledger_consumer(kafka)
     try:
         async for records in reads.read_records(consumer, spans, RECORDS_PER_POLL):
             for batch in records.values():
                 for record in batch:
                     key = record.key or b""
                     if (parsed := parse_key(key)) is None:
-                        log_skipped(ledger, key)
-                    elif wanted(parsed):
-                        _keep(kept, key, parsed, record.value)
+                        log_skipped_record(ledger, key)
+                    elif is_wanted(parsed):
+                        _apply_record(entries, key, parsed, record.value)
     finally:
         await consumer.stop()
-    return kept
+    return entries
 
 
-def _keep(kept: Kept, key: bytes, parsed: Key, value: bytes | None) -> None:
+async def start_ledger_consumer(kafka: KafkaClient) -> AIOKafkaConsumer:
+    """Return a consumer with fetch sizes for the small records of ledgers."""
+    return await kafka.start_consumer(
+        max_partition_fetch_bytes=LEDGER_FETCH_BYTES, fetch_max_bytes=4 * LEDGER_FETCH_BYTES
+    )
+
+
+def _apply_record(entries: LedgerEntries, key: bytes, parsed: Key, value: bytes | None) -> None:
     if value is None:
-        kept.pop(key, None)
+        entries.pop(key, None)
     else:
-        kept[key] = (parsed, value)
+        entries[key] = (parsed, value)
 
 
-async def pack_ledger_records(ledger: str, partition: int, entries: Entries, targets: TopicLimits) -> PartitionBatches:
-    """Records for the ledger partition of a box partition, to be sent in a transaction."""
-    return await pack_messages(ledger, ledger_partition(partition), (Message(*entry) for entry in entries), targets)
+async def pack_ledger_records(ledger: str, partition: int, records: Records, limits: TopicLimits) -> PartitionBatches:
+    """Pack the ledger records of a partition of another topic, to be sent in a transaction."""
+    return await pack_messages(ledger, ledger_partition(partition), (Message(*record) for record in records), limits)
 
 
-async def write_without_transaction(kafka: KafkaClient, ledger: str, entries: Mapping[int, Entries]) -> None:
-    """Write records that stand for nothing else, by partition: tombstones of housekeeping, a courier's word."""
-    targets = TopicLimits(kafka)
+async def write_without_transaction(kafka: KafkaClient, ledger: str, records: Mapping[int, Records]) -> None:
+    """Write records that nothing else depends on, by ledger partition: tombstones and worker statuses."""
+    limits = TopicLimits(kafka)
     packed = [
-        await pack_messages(ledger, partition, (Message(*entry) for entry in some), targets, in_transaction=False)
-        for partition, some in entries.items()
+        await pack_messages(ledger, partition, (Message(*record) for record in some), limits, in_transaction=False)
+        for partition, some in records.items()
     ]
     producer = await kafka.start_producer()
     try:
@@ -80,19 +90,19 @@ async def write_without_transaction(kafka: KafkaClient, ledger: str, entries: Ma
         await discard_producer(producer)
 
 
-async def write_worker_status(kafka: KafkaClient, ledger: str, pod: str, word: WorkerStatus | None) -> None:
-    """What a worker last said; None takes it back."""
+async def write_worker_status(kafka: KafkaClient, ledger: str, pod: str, status: WorkerStatus | None) -> None:
+    """Write the status of a worker; None deletes it."""
     key = worker_key(pod)
-    value = None if word is None else encode_worker_status(key, asdict(word))
+    value = None if status is None else encode_worker_status(key, asdict(status))
     await write_without_transaction(kafka, ledger, {0: [(key, value)]})
 
 
-async def delete_keys(kafka: KafkaClient, ledger: str, wanted: Wanted) -> None:
-    """Tombstone every wanted key, in the partition where it lies."""
-    gone = {}
+async def delete_keys(kafka: KafkaClient, ledger: str, is_wanted: KeyFilter) -> None:
+    """Write a tombstone for every wanted key, into the partition that holds it."""
+    tombstones = {}
     for partition in range(LEDGER_PARTITIONS):
-        kept = await read_ledger(kafka, ledger, wanted, [partition])
-        if kept:
-            gone[partition] = [(key, None) for key in kept]
-    if gone:
-        await write_without_transaction(kafka, ledger, gone)
+        entries = await read_ledger(kafka, ledger, is_wanted, [partition])
+        if entries:
+            tombstones[partition] = [(key, None) for key in entries]
+    if tombstones:
+        await write_without_transaction(kafka, ledger, tombstones)

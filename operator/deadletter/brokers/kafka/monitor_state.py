@@ -55,7 +55,9 @@ class ParkedLetters:
 
     def unproven_partitions(self) -> list[int]:
         """Return the partitions with missing letters whose ledger end is not known yet."""
-        return [partition for partition, missing in self.missing.items() if missing and partition not in self.ledger_ends]
+        return [
+            partition for partition, missing in self.missing.items() if missing and partition not in self.ledger_ends
+        ]
 
     def count_lost(self, ledger_position: Callable[[int], int]) -> None:
         """Count missing letters as lost once the ledger has been read far enough to know that they are not settled.

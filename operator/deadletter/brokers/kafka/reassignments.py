@@ -1,4 +1,4 @@
-"""Add replicas to the partitions of a topic: AlterPartitionReassignments (KIP-455), which the driver does not know."""
+"""Add replicas to the partitions of a topic with AlterPartitionReassignments (KIP-455), which the driver lacks."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -12,39 +12,39 @@ from deadletter.brokers.errors import BoxRefused, NotSupported
 from deadletter.brokers.kafka.client import REQUEST_TIMEOUT_MS, KafkaClient
 from deadletter.brokers.kafka.errors import check_error_code, translated
 
-TEXT = CompactString("utf-8")
+STRING = CompactString("utf-8")
 Assignment = Mapping[int, Sequence[int]]  # partition -> brokers, the preferred leader first
 
 
-class _Reassigned(Response):  # type: ignore[misc]
+class _AlterReassignmentsResponse(Response):  # type: ignore[misc]
     API_KEY, API_VERSION = 45, 0
     _partition = CompactArray(
-        ("partition", Int32), ("error_code", Int16), ("error_message", TEXT), ("tags", TaggedFields)
+        ("partition", Int32), ("error_code", Int16), ("error_message", STRING), ("tags", TaggedFields)
     )
     SCHEMA = Schema(
         ("throttle_time_ms", Int32),
         ("error_code", Int16),
-        ("error_message", TEXT),
-        ("topics", CompactArray(("topic", TEXT), ("partitions", _partition), ("tags", TaggedFields))),
+        ("error_message", STRING),
+        ("topics", CompactArray(("topic", STRING), ("partitions", _partition), ("tags", TaggedFields))),
         ("tags", TaggedFields),
     )
 
 
-class _Reassign_v0(RequestStruct):  # type: ignore[misc]  # noqa: N801  (as the driver names versions)
+class _AlterReassignments_v0(RequestStruct):  # type: ignore[misc]  # noqa: N801  (as the driver names versions)
     FLEXIBLE_VERSION = True
-    API_KEY, API_VERSION, RESPONSE_TYPE = 45, 0, _Reassigned
+    API_KEY, API_VERSION, RESPONSE_TYPE = 45, 0, _AlterReassignmentsResponse
     _partition = CompactArray(("partition", Int32), ("replicas", CompactArray(Int32)), ("tags", TaggedFields))
-    _topic = CompactArray(("topic", TEXT), ("partitions", _partition), ("tags", TaggedFields))
+    _topic = CompactArray(("topic", STRING), ("partitions", _partition), ("tags", TaggedFields))
     SCHEMA = Schema(("timeout_ms", Int32), ("topics", _topic), ("tags", TaggedFields))
 
 
-class _Reassign(Request[_Reassign_v0]):  # type: ignore[misc]
+class _AlterReassignments(Request[_AlterReassignments_v0]):  # type: ignore[misc]
     API_KEY = 45
 
     def __init__(self, topic: str, assignment: Assignment) -> None:
         self._topic, self._assignment = topic, assignment
 
-    def build(self, kind: type[_Reassign_v0]) -> Any:
+    def build(self, kind: type[_AlterReassignments_v0]) -> Any:
         wanted: list[tuple[int, list[int], dict[int, bytes]]] = [
             (p, list(ids), {}) for p, ids in self._assignment.items()
         ]
@@ -52,7 +52,7 @@ class _Reassign(Request[_Reassign_v0]):  # type: ignore[misc]
 
 
 def plan_added_replicas(current: Assignment, like: Assignment) -> dict[int, list[int]]:
-    """The partitions of `current` that have fewer replicas than `like`, each with as many.
+    """Return the partitions of `current` that have fewer replicas than those of `like`, extended to as many.
 
     Existing replicas stay first, so the leader does not move. The new ones are on the brokers of `like`, whose
     partitions the cluster has spread over brokers and racks.
@@ -66,21 +66,23 @@ def plan_added_replicas(current: Assignment, like: Assignment) -> dict[int, list
     return found
 
 
-async def reassign_partitions(line: KafkaClient, topic: str, assignment: Assignment) -> None:
-    """Ask for these replicas; returns as soon as the controller has accepted, before data is copied.
+async def reassign_partitions(kafka: KafkaClient, topic: str, assignment: Assignment) -> None:
+    """Request these replicas; return when the controller has accepted, before data is copied.
 
-    Needs the right to ALTER the cluster. NotAuthorised, NotSupported or BoxRefused: nothing was changed.
+    It needs the right to ALTER the cluster. NotAuthorised, NotSupported or BoxRefused: nothing was changed.
     """
-    controller = (await line.send_to_any_broker(MetadataRequest([]))).controller_id
-    client = await line.shared_client()
+    controller = (await kafka.send_to_any_broker(MetadataRequest([]))).controller_id
+    client = await kafka.shared_client()
     try:
         with translated(topic):
-            answer = await client.send(controller, _Reassign(topic, assignment))
+            response = await client.send(controller, _AlterReassignments(topic, assignment))
     except NotImplementedError as error:
         raise NotSupported(f"{topic}: the broker is too old to add replicas") from error
-    check_error_code(answer.error_code, topic)
-    for _, partitions, _ in answer.topics:
+    check_error_code(response.error_code, topic)
+    for _, partitions, _ in response.topics:
         for partition, code, message, _ in partitions:
             if code:
                 kind = driver.for_code(code).__name__
-                raise BoxRefused(f"{topic}: no replica is added to partition {partition} ({kind}: {message})")
+                raise BoxRefused(
+                    f"{topic}: the broker did not add replicas to partition {partition} ({kind}: {message})"
+                )

@@ -1,7 +1,7 @@
-"""The only room that begins, commits or aborts a transaction.
+"""Begin, commit and abort Kafka transactions; no other module does.
 
-aiokafka commits happily although a send was refused, so every send is awaited before the commit; after any abort or
-error its producer is thrown away, for it would go on with wrong sequence numbers.
+aiokafka commits a transaction although a send in it was refused, so every send is awaited before the commit. After an
+abort or an error its producer is discarded, because it would continue with wrong sequence numbers.
 """
 
 import asyncio
@@ -21,128 +21,123 @@ from deadletter.brokers.kafka.driver_internals import discard_producer
 from deadletter.brokers.kafka.errors import EXPECTED_ERRORS, translate
 from deadletter.brokers.kafka.record_batches import PartitionBatches, TopicLimits
 
-LONGEST = TRANSACTION_TIMEOUT_MS / 1000 * 0.9
-ABORT_TIMEOUT = 3.0
-IDLE = 500.0  # the driver drops connections that were idle a little longer
+MAX_TRANSACTION_S = TRANSACTION_TIMEOUT_MS / 1000 * 0.9
+ABORT_TIMEOUT_S = 3.0
+CONNECTION_IDLE_S = 500.0  # the driver closes connections that were idle a little longer
 
 
 class Transaction:
-    """What can be done while it is open; leaving the block commits."""
+    """An open transaction; leaving the block of `TransactionalProducer.transaction` commits it."""
 
     def __init__(self, producer: AIOKafkaProducer) -> None:
         self._producer = producer
 
-    async def send(self, parcels_: Sequence[PartitionBatches]) -> list[list[int]]:
-        """Send and await all; the offsets they got, known before the commit."""
-        return await record_batches.send_batches(self._producer, parcels_)
+    async def send(self, packed: Sequence[PartitionBatches]) -> list[list[int]]:
+        """Send all batches, wait for every acknowledgement, and return the offsets of their messages."""
+        return await record_batches.send_batches(self._producer, packed)
 
     async def commit_offsets(self, group: str, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
-        """Move the group's offsets together with what was sent."""
+        """Commit the offsets of a group together with what was sent."""
         await self._producer.send_offsets_to_transaction(dict(offsets), group)
 
 
 class TransactionalProducer:
-    """One transactional id. Whoever opens it last is the only one who can commit.
+    """A producer of one transactional id; whoever opens the id last is the only one who can commit.
 
-    `last_word`: was the last transaction before us committed; `cleared`: where nothing of ours is left open.
+    `last_committed`: True if the last transaction of the id before this producer was committed, None if unknown.
+    `checked_partitions`: the partitions in which no transaction of this id is left open.
     """
 
-    def __init__(self, line: KafkaClient, name: str, producer: AIOKafkaProducer, word: bool | None = None) -> None:
-        self._line = line
-        self.name = name
-        self.topic_limits = TopicLimits(line)
-        self.last_committed = word
+    def __init__(
+        self, kafka: KafkaClient, transactional_id: str, producer: AIOKafkaProducer, last_committed: bool | None = None
+    ) -> None:
+        self._kafka = kafka
+        self._id = transactional_id
+        self.topic_limits = TopicLimits(kafka)
+        self.last_committed = last_committed
         self.checked_partitions: set[TopicPartition] = set()
         self._producer: AIOKafkaProducer | None = producer
-        self._committed: tuple[float, list[AIOKafkaConnection]] | None = None
+        self._last_commit: tuple[float, list[AIOKafkaConnection]] | None = None
 
     @classmethod
-    async def open(cls, line: KafkaClient, name: str) -> "TransactionalProducer":
-        """Fence every earlier producer of this id and finish its transaction."""
-        word = await last_transaction_committed(line, name)
-        if word is not None:
-            line.last_outcomes[name] = word
-        return cls(line, name, await line.start_producer(name), line.last_outcomes.get(name))
-
-    @property
-    def is_spent(self) -> bool:
-        """After an error nothing can be done here: open a new room."""
-        return self._producer is None
+    async def open(cls, kafka: KafkaClient, transactional_id: str) -> "TransactionalProducer":
+        """Fence every earlier producer of this id and end its transaction."""
+        committed = await last_transaction_committed(kafka, transactional_id)
+        if committed is not None:
+            kafka.last_outcomes[transactional_id] = committed
+        producer = await kafka.start_producer(transactional_id)
+        return cls(kafka, transactional_id, producer, kafka.last_outcomes.get(transactional_id))
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[Transaction]:
-        """Commit at the end; on any error abort and be spent. The error is ours."""
+        """Commit at the end of the block; on an error abort, discard the producer and raise a BrokerError."""
+        async with self._abort_on_error() as producer, asyncio.timeout(MAX_TRANSACTION_S):
+            self._refuse_after_disconnect()
+            await producer.begin_transaction()
+            yield Transaction(producer)
+            await producer.commit_transaction()
+            self._remember_commit(producer)
+
+    @asynccontextmanager
+    async def _abort_on_error(self) -> AsyncIterator[AIOKafkaProducer]:
         producer = self._producer
         if producer is None:
-            raise BrokerUnreachable(f"{self.name}: an earlier transaction failed")
+            raise BrokerUnreachable(f"{self._id}: an earlier transaction failed")
         try:
-            async with asyncio.timeout(LONGEST):
-                self._check_touch()
-                await producer.begin_transaction()
-                yield Transaction(producer)
-                await producer.commit_transaction()
-            self._note(producer)
+            yield producer
         except BaseException as error:
-            await asyncio.shield(self._give_up(producer))
+            await asyncio.shield(self._abort_and_discard(producer))
             if isinstance(error, EXPECTED_ERRORS):
-                raise translate(error, self.name) from error
+                raise translate(error, self._id) from error
             raise
 
-    def _note(self, producer: AIOKafkaProducer) -> None:
+    def _remember_commit(self, producer: AIOKafkaProducer) -> None:
         connections = list(producer.client._conns.values())  # noqa: SLF001  (nothing else tells of a lost one)
-        self._committed = (asyncio.get_running_loop().time(), connections)
-        self._line.last_outcomes.pop(self.name, None)  # of our own transaction the coordinator tells
+        self._last_commit = (asyncio.get_running_loop().time(), connections)
+        self._kafka.last_outcomes.pop(self._id, None)  # the coordinator knows how this transaction ended
 
-    def _check_touch(self) -> None:
-        """A broker that went away since our last commit may have forgotten a marker (see `dangling`).
+    def _refuse_after_disconnect(self) -> None:
+        """Raise if a broker disconnected since the last commit: it may have skipped a marker.
 
-        The next abort of this producer would then take back what was committed, so it must not begin anything.
+        See `hanging_transactions`. The next abort of this producer would then take back what was committed.
         """
-        if self._committed is None:
+        if self._last_commit is None:
             return
-        at, connections = self._committed
+        committed_at, connections = self._last_commit
         is_lost = any(not connection.connected() for connection in connections)
-        if is_lost and asyncio.get_running_loop().time() - at < IDLE:
-            raise BrokerUnreachable(f"{self.name}: the broker went away after the last transaction")
+        if is_lost and asyncio.get_running_loop().time() - committed_at < CONNECTION_IDLE_S:
+            raise BrokerUnreachable(f"{self._id}: the broker disconnected after the last transaction")
 
-    async def write_markers(self, places: Iterable[TopicPartition], committed: bool, group: str | None = None) -> None:
-        """Put markers of ours behind whatever of ours is open in these partitions and the group's offsets."""
-        producer = self._producer
-        if producer is None:
-            raise BrokerUnreachable(f"{self.name}: an earlier transaction failed")
-        try:
-            async with asyncio.timeout(LONGEST):
-                await _mark(producer, places, group, committed)
+    async def write_markers(self, tps: Iterable[TopicPartition], committed: bool, group: str | None = None) -> None:
+        """Write markers that end what this id has left open in these partitions and in the group's offsets."""
+        async with self._abort_on_error() as producer:
+            async with asyncio.timeout(MAX_TRANSACTION_S):
+                await _run_empty_transaction(producer, tps, group, committed)
             self._producer = None
             await discard_producer(producer)
-            self._producer = await self._line.start_producer(self.name)
-        except BaseException as error:
-            await asyncio.shield(self._give_up(producer))
-            if isinstance(error, EXPECTED_ERRORS):
-                raise translate(error, self.name) from error
-            raise
+            self._producer = await self._kafka.start_producer(self._id)
 
-    async def _give_up(self, producer: AIOKafkaProducer) -> None:
+    async def _abort_and_discard(self, producer: AIOKafkaProducer) -> None:
         self._producer = None
-        # Best effort: an aborted transaction frees waiting readers at once, a forgotten one after its time-out.
+        # Best effort: an abort lets readers go on at once, without it they wait for the timeout of the transaction.
         with contextlib.suppress(*EXPECTED_ERRORS):
-            await asyncio.wait_for(producer.abort_transaction(), ABORT_TIMEOUT)
+            await asyncio.wait_for(producer.abort_transaction(), ABORT_TIMEOUT_S)
         await discard_producer(producer)
 
     async def close(self) -> None:
-        """Let go of the connection."""
+        """Close the connections without waiting."""
         producer, self._producer = self._producer, None
         if producer is not None:
             await discard_producer(producer)
 
 
-async def _mark(
-    producer: AIOKafkaProducer, places: Iterable[TopicPartition], group: str | None, committed: bool
+async def _run_empty_transaction(
+    producer: AIOKafkaProducer, tps: Iterable[TopicPartition], group: str | None, committed: bool
 ) -> None:
-    """A transaction without a message: only its markers."""
+    """Run a transaction without a message, so that the coordinator writes its markers only."""
     await producer.begin_transaction()
-    for place in places:
-        producer._txn_manager.maybe_add_partition_to_txn(place)  # noqa: SLF001  (no public way without a message)
+    for tp in tps:
+        producer._txn_manager.maybe_add_partition_to_txn(tp)  # noqa: SLF001  (no public way without a message)
     while group is not None and producer._txn_manager._txn_consumer_group is None:  # noqa: SLF001
         await producer._sender._do_add_offsets_to_txn(group)  # noqa: SLF001
     await (producer.commit_transaction() if committed else producer.abort_transaction())

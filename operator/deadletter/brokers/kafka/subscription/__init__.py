@@ -1,1 +1,1 @@
-"""A consumer-group subscription: source and retry partitions, their claims, and how settlements are committed."""
+"""The consumer-group subscription of a courier: source and retry partitions, their claims, and their settlements."""

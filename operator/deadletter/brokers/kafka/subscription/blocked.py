@@ -1,61 +1,42 @@
-"""Partitions of ours that do not open, or stand still: why, said once each, and how much waits in them."""
-
-from collections.abc import Iterable
+"""Keep and log the reasons why assigned partitions cannot be opened or read."""
 
 import structlog
 from aiokafka import TopicPartition
 
 from deadletter.brokers.errors import BrokerError
-from deadletter.brokers.kafka.client import LATEST, KafkaClient
-from deadletter.brokers.kafka.subscription.group import read_committed_offsets
-from deadletter.brokers.kafka.subscription.offset_metadata import decode
 
-log = structlog.stdlib.get_logger("desk")
+MAX_LOGGED_CHARACTERS = 1024
+log = structlog.stdlib.get_logger("subscription")
 
 
 class BlockedPartitions:
-    """Why each of them is shut."""
+    """The partitions that are blocked, each with the error that blocks it; each change of reason is logged once."""
 
     def __init__(self) -> None:
-        self._why: dict[TopicPartition, BrokerError] = {}
+        self._errors: dict[TopicPartition, BrokerError] = {}
 
     @property
     def first_error(self) -> BrokerError | None:
-        """Why the one that is shut the longest is."""
-        return next(iter(self._why.values()), None)
+        """Return the error of the partition that is blocked the longest; None if none is blocked."""
+        return next(iter(self._errors.values()), None)
 
     def of_topic(self, topic: str) -> list[TopicPartition]:
-        """Those of one topic."""
-        return [tp for tp in self._why if tp.topic == topic]
+        """Return the blocked partitions of one topic."""
+        return [tp for tp in self._errors if tp.topic == topic]
 
-    def block(self, tp: TopicPartition, why: BrokerError) -> None:
-        """It is shut, for this reason now."""
-        reason = type(why).__name__
-        if type(self._why.get(tp)).__name__ != reason:
-            text = "a partition is shut; it is tried again"
-            log.warning(text, topic=tp.topic, partition=tp.partition, reason=reason, message=str(why)[:1024])
-        self._why[tp] = why
+    def block(self, tp: TopicPartition, error: BrokerError) -> None:
+        """Mark a partition as blocked by this error."""
+        reason = type(error).__name__
+        if type(self._errors.get(tp)).__name__ != reason:
+            message = str(error)[:MAX_LOGGED_CHARACTERS]
+            log.warning("partition blocked", topic=tp.topic, partition=tp.partition, reason=reason, message=message)
+        self._errors[tp] = error
 
     def unblock(self, tp: TopicPartition) -> None:
-        """It is open."""
-        if self._why.pop(tp, None) is not None:
-            log.info("a partition is open again", topic=tp.topic, partition=tp.partition)
+        """Mark a partition as open."""
+        if self._errors.pop(tp, None) is not None:
+            log.info("partition unblocked", topic=tp.topic, partition=tp.partition)
 
     def clear(self) -> None:
-        """None of them is ours any more."""
-        self._why.clear()
-
-
-async def read_lags(line: KafkaClient, group: str, tps: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-    """Messages of these partitions that the group has not taken, where end and committed offset are known."""
-    wanted = list(tps)
-    if not wanted:
-        return {}
-    ends = await line.list_offsets(dict.fromkeys(wanted, LATEST))
-    found = {}
-    for tp, said in (await read_committed_offsets(line, group, wanted)).items():
-        end = ends.get(tp)
-        if isinstance(end, int):
-            highest, _ = decode(said.offset, said.metadata or "")
-            found[tp] = max(0, end - highest - 1)
-    return found
+        """Forget all partitions, because they are no longer assigned."""
+        self._errors.clear()

@@ -1,4 +1,4 @@
-"""What the consumer reads: messages of the source become claims, letters of the retry box wait for their time."""
+"""Read from the group's consumer: source messages become claims, letters of the retry topic wait until they are due."""
 
 import asyncio
 import contextlib
@@ -10,130 +10,131 @@ from aiokafka import AIOKafkaConsumer, ConsumerRecord, TopicPartition
 from deadletter.brokers.errors import BoxRefused
 from deadletter.brokers.kafka import corrupt_batches
 from deadletter.brokers.kafka.client import KafkaClient
+from deadletter.brokers.kafka.corrupt_batches import CorruptBatch
 from deadletter.brokers.kafka.errors import translate, translated
 from deadletter.brokers.kafka.subscription.blocked import BlockedPartitions
 from deadletter.brokers.kafka.subscription.retry_partition import RetryPartition
 from deadletter.brokers.kafka.subscription.source_partition import SourcePartition
 from deadletter.brokers.types import Claim
 
+POLL_MARGIN_S = 0.5  # which a poll may take longer than it was asked to
 Partition = SourcePartition | RetryPartition
 
 
 class ClaimBuffer:
-    """Claims that were read and not yet dealt out. `works`: the partitions; `shut`: why some of them stand still.
+    """The claims that were read from the source and not handed out yet.
 
-    `begin_anew` is told of a source whose log is not the one we know.
+    `partitions` is shared with the subscription, which adds and removes partitions. `reopen` is called for a source
+    partition that was deleted and created again.
     """
 
     def __init__(
         self,
-        line: KafkaClient,
+        kafka: KafkaClient,
         group: str,
-        works: Mapping[TopicPartition, Partition],
-        shut: BlockedPartitions,
-        begin_anew: Callable[[TopicPartition, SourcePartition], None],
+        partitions: Mapping[TopicPartition, Partition],
+        blocked: BlockedPartitions,
+        reopen: Callable[[TopicPartition, SourcePartition], None],
     ) -> None:
-        self._line, self._group, self._works, self._shut = line, group, works, shut
-        self._begin_anew = begin_anew
-        self._left: deque[Claim] = deque()
-        self._first = 0  # the partition that is read first
+        self._kafka, self._group, self._partitions, self._blocked = kafka, group, partitions, blocked
+        self._reopen = reopen
+        self._claims: deque[Claim] = deque()
+        self._first = 0  # index of the partition that is read first
 
     def clear(self) -> None:
-        """They are no longer ours."""
-        self._left.clear()
+        """Drop all claims, because their partitions are no longer assigned."""
+        self._claims.clear()
 
     def take(self, limit: int, max_bytes: int) -> list[Claim]:
-        """The next ones; the first of them whatever its size."""
+        """Take the next claims; the first one whatever its size."""
         claims: list[Claim] = []
         size = 0
-        while self._left and len(claims) < limit and (not claims or size + self._left[0].message.size <= max_bytes):
-            claims.append(self._left.popleft())
+        while self._claims and len(claims) < limit and (not claims or size + self._claims[0].message.size <= max_bytes):
+            claims.append(self._claims.popleft())
             size += claims[-1].message.size
         return claims
 
     async def fill(self, consumer: AIOKafkaConsumer, limit: int, wait: float) -> None:
-        """Read on, unless some are left; waits at most so many seconds and half a second more."""
-        if self._left:
+        """Read from the consumer unless some claims are left; wait at most `wait` and POLL_MARGIN_S seconds."""
+        if self._claims:
             return
-        limit = self._room(consumer, limit)
+        limit = self._pause_full_partitions(consumer, limit)
         try:
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(wait + 0.5):
-                    read = await self._read_shares(consumer, limit)
-                    if read < limit:
-                        await self._read_some(consumer, limit - read, 0 if read else wait)
+                async with asyncio.timeout(wait + POLL_MARGIN_S):
+                    count = await self._poll_each_partition(consumer, limit)
+                    if count < limit:
+                        await self._poll(consumer, limit - count, 0 if count else wait)
         except Exception as error:
-            is_passed = corrupt_batches.is_content_error(error) and await self._read_around(consumer)
-            if not is_passed:
+            is_handled = corrupt_batches.is_content_error(error) and await self._handle_corrupt_batch(consumer)
+            if not is_handled:
                 raise translate(error, self._group) from error
 
-    async def _read_shares(self, consumer: AIOKafkaConsumer, limit: int) -> int:
-        """Read an equal share from each partition that has messages at hand, beginning with another one each time.
+    async def _poll_each_partition(self, consumer: AIOKafkaConsumer, limit: int) -> int:
+        """Take an equal share of what is fetched of each partition, starting with another partition each time.
 
-        The driver would give all it has of one partition before it comes to the next: up to a whole fetch.
+        The driver would return all it has of one partition, up to a whole fetch, before it comes to the next.
         """
-        partitions, read = list(self._works), 0
-        self._first = (self._first + 1) % max(len(partitions), 1)
-        share = -(-limit // max(len(partitions), 1))
-        for tp in (*partitions[self._first :], *partitions[: self._first]) if len(partitions) > 1 else ():
-            if read < limit:
-                read += await self._read_some(consumer, min(share, limit - read), 0, tp)
-        return read
+        tps, count = list(self._partitions), 0
+        self._first = (self._first + 1) % max(len(tps), 1)
+        share = -(-limit // max(len(tps), 1))
+        for tp in (*tps[self._first :], *tps[: self._first]) if len(tps) > 1 else ():
+            if count < limit:
+                count += await self._poll(consumer, min(share, limit - count), 0, tp)
+        return count
 
-    async def _read_some(self, consumer: AIOKafkaConsumer, limit: int, wait: float, *only: TopicPartition) -> int:
-        records = await consumer.getmany(*only, timeout_ms=int(wait * 1000), max_records=limit)
-        for tp, found in records.items():
-            self._look_over(tp, self._works.get(tp), found)
-        return sum(map(len, records.values()))
+    async def _poll(self, consumer: AIOKafkaConsumer, limit: int, wait: float, *only: TopicPartition) -> int:
+        polled = await consumer.getmany(*only, timeout_ms=int(wait * 1000), max_records=limit)
+        for tp, records in polled.items():
+            partition = self._partitions.get(tp)
+            # The driver goes to the first message of a log that ends before the offset it asks for.
+            if isinstance(partition, SourcePartition) and records[0].offset < partition.position:
+                self._reopen(tp, partition)
+            else:
+                self._add_records(partition, records)
+        return sum(map(len, polled.values()))
 
-    def _room(self, consumer: AIOKafkaConsumer, limit: int) -> int:
-        """How many may be read now; a partition that must not take any more is paused."""
+    def _pause_full_partitions(self, consumer: AIOKafkaConsumer, limit: int) -> int:
+        """Pause source partitions that cannot keep more claims, resume others, and return how many may be read."""
         paused = consumer.paused()
-        for tp, work in self._works.items():
-            if isinstance(work, SourcePartition):
-                room = work.count_readable(limit)
-                if bool(room) == (tp in paused):
-                    (consumer.resume if room else consumer.pause)(tp)
-                limit = room or limit
+        for tp, partition in self._partitions.items():
+            if isinstance(partition, SourcePartition):
+                readable = partition.count_readable(limit)
+                if bool(readable) == (tp in paused):
+                    (consumer.resume if readable else consumer.pause)(tp)
+                limit = readable or limit
         return limit
 
-    def _look_over(self, tp: TopicPartition, work: Partition | None, records: "list[ConsumerRecord]") -> None:
-        # The driver goes to the first message of a log that ends before the one it asks for.
-        if isinstance(work, SourcePartition) and records[0].offset < work.position:
-            self._begin_anew(tp, work)
-        else:
-            self._lay_out(work, records)
-
-    def _lay_out(self, work: Partition | None, records: "list[ConsumerRecord]") -> None:
+    def _add_records(self, partition: Partition | None, records: "list[ConsumerRecord]") -> None:
         for record in records:
-            if isinstance(work, RetryPartition):
-                work.add(record)
-            elif work is not None and (claim := work.claim(record)) is not None:
-                self._left.append(claim)
+            if isinstance(partition, RetryPartition):
+                partition.add(record)
+            elif partition is not None and (claim := partition.claim(record)) is not None:
+                self._claims.append(claim)
 
-    async def _read_around(self, consumer: AIOKafkaConsumer) -> bool:
-        """Go on behind what was taken; was there a batch that cannot be read, and is now passed or said?"""
-        works = dict(self._works)
+    async def _handle_corrupt_batch(self, consumer: AIOKafkaConsumer) -> bool:
+        """Continue behind what was taken, and claim or report a corrupt batch; return False if there is none."""
+        partitions = dict(self._partitions)
         with translated(self._group):
-            for tp, work in works.items():
-                consumer.seek(tp, work.position)
-        for tp, work in works.items():
-            records, unread = await corrupt_batches.read_to_corrupt_batch(self._line, tp, work.position)
-            is_held = self._works.get(tp) is work
-            if unread is not None and is_held:
-                self._lay_out(work, records)
-                self._pass(consumer, tp, work, unread)
+            for tp, partition in partitions.items():
+                consumer.seek(tp, partition.position)
+        for tp, partition in partitions.items():
+            records, corrupt = await corrupt_batches.read_to_corrupt_batch(self._kafka, tp, partition.position)
+            is_assigned = self._partitions.get(tp) is partition
+            if corrupt is not None and is_assigned:
+                self._add_records(partition, records)
+                self._skip_corrupt_batch(consumer, tp, partition, corrupt)
                 return True
         return False
 
-    def _pass(
-        self, consumer: AIOKafkaConsumer, tp: TopicPartition, work: Partition, unread: corrupt_batches.CorruptBatch
+    def _skip_corrupt_batch(
+        self, consumer: AIOKafkaConsumer, tp: TopicPartition, partition: Partition, corrupt: CorruptBatch
     ) -> None:
         with translated(tp.topic):
-            if isinstance(work, SourcePartition):
-                claim = work.claim_corrupt_batch(unread)
-                self._left.extend([claim] if claim is not None else [])
-                consumer.seek(tp, work.position)
-            else:  # letters of ours that wait there cannot be had: a human must know
+            if isinstance(partition, SourcePartition):
+                claim = partition.claim_corrupt_batch(corrupt)
+                self._claims.extend([claim] if claim is not None else [])
+                consumer.seek(tp, partition.position)
+            else:  # the parked letters in it cannot be read, which a human must decide about
                 consumer.pause(tp)
-                self._shut.block(tp, BoxRefused(unread.reason))
+                self._blocked.block(tp, BoxRefused(corrupt.reason))

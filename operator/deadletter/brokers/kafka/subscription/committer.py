@@ -1,9 +1,11 @@
-"""One committer per partition: it gathers verdicts for a moment and writes them together, never two at once.
+"""Gather the settlements of one partition for a moment and write them together, one write at a time.
 
-What needs a transaction of its own kind (a letter of the source) may wait a little longer than what does not: a
-transaction is five requests, a plain commit one, and one failing message in a hundred would make every commit one.
-After an error it finds out what is durable before it tries again. A fence is no end as long as the partition is ours:
-one that lost it a moment too late may have opened our transactional id once more.
+Settlements that need a transaction (letters of the source) may be delayed a little longer than others: a transaction is
+five requests and a plain commit is one, so one failing message in a hundred would turn every commit into a transaction.
+
+After an error the committer finds out what is durable before it tries again. It also tries again after it was fenced,
+as long as the partition is assigned to it: a courier that has just lost the partition may have opened its transactional
+id once more.
 """
 
 import asyncio
@@ -14,21 +16,26 @@ from typing import Protocol
 
 from deadletter.brokers.contract import LETTER_BATCH_INTERVAL_S
 from deadletter.brokers.errors import BrokerError, Fenced
+from deadletter.brokers.kafka import hanging_transactions, record_batches
+from deadletter.brokers.kafka.client import KafkaClient
 from deadletter.brokers.kafka.errors import translate
-from deadletter.brokers.kafka.subscription.membership import HEARTBEAT_MS
-from deadletter.brokers.types import Claim, Settlement
+from deadletter.brokers.kafka.record_batches import PartitionBatches
+from deadletter.brokers.kafka.subscription.group import HEARTBEAT_MS
+from deadletter.brokers.kafka.transactions import TransactionalProducer
+from deadletter.brokers.parked_letters import add_attempts
+from deadletter.brokers.types import Buried, Claim, Parked, Publication, Settlement, SubscriptionSpec
 
-GATHER = 0.05
-NOTE_AFTER = 1.0
-MOST = 1_000
-MANY_LETTERS = 500  # so many wait for no more
-FLUSH = 4.0  # well below what the group waits for us when it forms anew
-FENCED_PAUSE = 1.5 * HEARTBEAT_MS / 1000  # by then one that is no longer in the group has heard of it
+GATHER_INTERVAL_S = 0.05
+ATTEMPTS_INTERVAL_S = 1.0  # after which attempts are written although nothing is settled
+MAX_SETTLEMENTS_PER_WRITE = 1_000
+MANY_LETTERS = 500  # as many are no longer delayed
+FLUSH_TIMEOUT_S = 4.0  # well below the time that the group waits for a member during a rebalance
+FENCED_PAUSE_S = 1.5 * HEARTBEAT_MS / 1000  # by then a courier that was removed from the group has been told so
 
 
 @dataclass(slots=True)
 class PendingSettlement:
-    """What became of a claim, and who waits for it to be durable."""
+    """A settlement that is not durable yet, and the future of the task that waits for it."""
 
     claim: Claim
     settlement: Settlement
@@ -36,73 +43,73 @@ class PendingSettlement:
 
     @property
     def offset(self) -> int:
-        """Of the claimed message."""
+        """Return the offset of the claimed message."""
         return self.claim.place.offset
 
 
 class PartitionStore(Protocol):
-    """What a partition must be able to do."""
+    """What the committer needs of a partition."""
 
-    async def write(self, verdicts: Sequence[PendingSettlement]) -> None:
-        """Make all of them durable together, or none and raise."""
+    async def write(self, settlements: Sequence[PendingSettlement]) -> None:
+        """Make all settlements durable together, or raise and make none durable."""
 
-    def may_be_delayed(self, verdict: PendingSettlement) -> bool:
-        """Would it turn a plain commit into a transaction, so that it is better written with others of its kind?"""
+    def may_be_delayed(self, pending: PendingSettlement) -> bool:
+        """True if the settlement would turn a plain commit into a transaction, and is better written with others."""
 
     @property
     def is_assigned(self) -> bool:
-        """Is the partition still assigned to us, as far as we were told?"""
+        """True if the partition is assigned to this courier as far as it knows."""
 
     async def recover(self) -> None:
-        """Forget what is in memory and read what is durable, after fencing what may still be under way.
+        """Fence writes that may still be under way, then replace the state in memory by what is durable.
 
-        Fenced: the group says that it is no longer ours.
+        Fenced: the group says that the partition is not assigned to this courier.
         """
 
     def is_settled(self, offset: int) -> bool:
-        """Is it durable that this message is dealt with?"""
+        """True if it is durable that this message is settled."""
 
     async def write_attempts(self) -> None:
-        """Keep attempts that were noted."""
+        """Write the attempts that were recorded."""
 
 
 class PartitionCommitter:
-    """Gathers, writes, and after an error finds out what happened before it tries again."""
+    """Write the settlements of one partition in batches, and recover after an error."""
 
-    def __init__(self, writer: PartitionStore) -> None:
-        self._writer = writer
+    def __init__(self, store: PartitionStore) -> None:
+        self._store = store
         self._pending: list[PendingSettlement] = []
         self._wake = asyncio.Event()
-        self._noted = False
-        self._sound = True
+        self._has_new_attempts = False
+        self._is_state_known = True
         self._closing = asyncio.Event()
-        self._posted = float("-inf")  # when letters were last written
-        self._alarm: asyncio.TimerHandle | None = None
+        self._letters_written_at = float("-inf")
+        self._timer: asyncio.TimerHandle | None = None
         self._task = asyncio.ensure_future(self._run())
 
-    async def settle(self, claim: Claim, how: Settlement) -> None:
-        """Returns when it is durable."""
+    async def settle(self, claim: Claim, settlement: Settlement) -> None:
+        """Settle a claim; return when it is durable."""
         if self._closing.is_set():
-            raise Fenced("the partition went to another courier")
-        verdict = PendingSettlement(claim, how, asyncio.get_running_loop().create_future())
-        self._pending.append(verdict)
+            raise _fenced()
+        pending = PendingSettlement(claim, settlement, asyncio.get_running_loop().create_future())
+        self._pending.append(pending)
         self._wake.set()
-        await verdict.done
+        await pending.done
 
-    def schedule_attempts(self) -> None:
-        """Attempts changed: write them soon, even when nothing is settled."""
-        self._noted = True
+    def write_attempts_soon(self) -> None:
+        """Write changed attempts soon, even if nothing is settled."""
+        self._has_new_attempts = True
         self._wake.set()
 
     async def close(self, flush: bool) -> None:
-        """Write what is gathered, if it can still be ours, and refuse the rest."""
+        """Stop; with `flush`, write what is pending first. Refuse the rest."""
         self._closing.set()
         self._wake.set()
         if not flush:
             self._task.cancel()
         with contextlib.suppress(asyncio.CancelledError, asyncio.TimeoutError):
-            await asyncio.wait_for(self._task, FLUSH)
-        self._fail(self._pending, Fenced("the partition went to another courier"))
+            await asyncio.wait_for(self._task, FLUSH_TIMEOUT_S)
+        self._fail(self._pending, _fenced())
 
     async def _run(self) -> None:
         while not self._closing.is_set() or self._pending:
@@ -111,96 +118,137 @@ class PartitionCommitter:
             if not self._closing.is_set():
                 await self._gather()
             try:
-                await self._write(batch := self._next())
+                await self._write(batch := self._next_batch())
             except asyncio.CancelledError:
-                self._fail(batch, Fenced("the partition went to another courier"))
+                self._fail(batch, _fenced())
                 raise
 
-    def _next(self) -> list[PendingSettlement]:
-        """What is written now: the letters among them when it is time for a transaction."""
-        letters = [verdict for verdict in self._pending if self._writer.may_be_delayed(verdict)]
-        now = asyncio.get_running_loop().time()
-        is_early = (
-            now < self._posted + LETTER_BATCH_INTERVAL_S and len(letters) < MANY_LETTERS and not self._closing.is_set()
-        )
+    def _next_batch(self) -> list[PendingSettlement]:
+        """Take the settlements to write now; letters among them only if it is time for a transaction."""
+        letters = [one for one in self._pending if self._store.may_be_delayed(one)]
+        now, due_at = asyncio.get_running_loop().time(), self._letters_written_at + LETTER_BATCH_INTERVAL_S
+        is_early = now < due_at and len(letters) < MANY_LETTERS and not self._closing.is_set()
         if letters and is_early:
-            ready, later = [one for one in self._pending if not self._writer.may_be_delayed(one)], letters
-            self._wake_at(self._posted + LETTER_BATCH_INTERVAL_S)
+            ready, later = [one for one in self._pending if not self._store.may_be_delayed(one)], letters
+            self._wake_at(due_at)
         else:
             ready, later = self._pending, []
-            self._posted = now if letters else self._posted
-        if ready[MOST:]:
+            self._letters_written_at = now if letters else self._letters_written_at
+        if ready[MAX_SETTLEMENTS_PER_WRITE:]:
             self._wake.set()
-        self._pending = ready[MOST:] + later
-        return ready[:MOST]
+        self._pending = ready[MAX_SETTLEMENTS_PER_WRITE:] + later
+        return ready[:MAX_SETTLEMENTS_PER_WRITE]
 
     def _wake_at(self, when: float) -> None:
-        if self._alarm is None or self._alarm.when() < when:
-            self._alarm = asyncio.get_running_loop().call_at(when, self._wake.set)
+        if self._timer is None or self._timer.when() < when:
+            self._timer = asyncio.get_running_loop().call_at(when, self._wake.set)
 
     async def _gather(self) -> None:
-        await asyncio.sleep(GATHER)
-        waited = GATHER
-        while not self._pending and self._noted and waited < NOTE_AFTER and not self._closing.is_set():
-            await asyncio.sleep(GATHER)
-            waited += GATHER
+        await asyncio.sleep(GATHER_INTERVAL_S)
+        waited = GATHER_INTERVAL_S
+        while (
+            not self._pending and self._has_new_attempts and waited < ATTEMPTS_INTERVAL_S and not self._closing.is_set()
+        ):
+            await asyncio.sleep(GATHER_INTERVAL_S)
+            waited += GATHER_INTERVAL_S
 
     async def _write(self, batch: list[PendingSettlement]) -> None:
         try:
-            while not await self._tried(batch):
+            while not await self._try_batch(batch):
                 with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(self._closing.wait(), FENCED_PAUSE)
-        except Exception as error:  # noqa: BLE001  (a committer that ended would let its partition stand for ever)
-            self._sound = False
+                    await asyncio.wait_for(self._closing.wait(), FENCED_PAUSE_S)
+        except Exception as error:  # noqa: BLE001  (without its committer the partition would stand still)
+            self._is_state_known = False
             self._fail(batch, translate(error, "a settlement"))
 
-    async def _tried(self, batch: list[PendingSettlement]) -> bool:
-        """Has everybody heard? False: we were fenced, and the partition is still ours."""
+    async def _try_batch(self, batch: list[PendingSettlement]) -> bool:
+        """Write the batch; return False if the producer was fenced although the partition is still assigned."""
         try:
-            await self._all_or_each([verdict for verdict in batch if not verdict.done.done()])
+            await self._write_together_or_alone([one for one in batch if not one.done.done()])
         except Fenced:
-            if not self._closing.is_set() and self._writer.is_assigned:
+            if not self._closing.is_set() and self._store.is_assigned:
                 return False
             raise
         return True
 
-    async def _all_or_each(self, batch: list[PendingSettlement]) -> None:
-        """All together; when that fails one of them may be at fault: each alone, so that only it hears of it."""
+    async def _write_together_or_alone(self, batch: list[PendingSettlement]) -> None:
+        """Write all together; if that fails, each alone, so that only the settlement at fault fails."""
         try:
-            await self._once(batch)
+            await self._write_once(batch)
         except Fenced:
             raise
         except BrokerError:
-            for verdict in batch:
-                await self._alone(verdict)
+            for pending in batch:
+                await self._write_alone(pending)
 
-    async def _alone(self, verdict: PendingSettlement) -> None:
+    async def _write_alone(self, pending: PendingSettlement) -> None:
         try:
-            await self._once([verdict])
+            await self._write_once([pending])
         except Fenced:
             raise
         except BrokerError as error:
-            self._fail([verdict], error)
+            self._fail([pending], error)
 
-    async def _once(self, batch: list[PendingSettlement]) -> None:
-        if not self._sound:
-            await self._writer.recover()
-        self._sound = False  # until we know better
-        left = [verdict for verdict in batch if not self._writer.is_settled(verdict.offset)]
+    async def _write_once(self, batch: list[PendingSettlement]) -> None:
+        if not self._is_state_known:
+            await self._store.recover()
+        self._is_state_known = False  # until the write has succeeded
+        left = [one for one in batch if not self._store.is_settled(one.offset)]
         if left:
-            self._noted = False
-            await self._writer.write(left)
-        elif self._noted and not batch:
-            self._noted = False
-            await self._writer.write_attempts()
-        self._sound = True
-        for verdict in batch:
-            if not verdict.done.done():
-                verdict.done.set_result(None)
+            self._has_new_attempts = False
+            await self._store.write(left)
+        elif self._has_new_attempts and not batch:
+            self._has_new_attempts = False
+            await self._store.write_attempts()
+        self._is_state_known = True
+        for pending in batch:
+            if not pending.done.done():
+                pending.done.set_result(None)
 
     @staticmethod
     def _fail(batch: Sequence[PendingSettlement], error: BrokerError) -> None:
-        for verdict in batch:
-            if not verdict.done.done():
-                verdict.done.set_exception(error)
-                verdict.done.exception()  # whoever settled may be gone by now
+        for pending in batch:
+            if not pending.done.done():
+                pending.done.set_exception(error)
+                pending.done.exception()  # marks it as retrieved: the task that waited may have ended
+
+
+def _fenced() -> Fenced:
+    return Fenced("the partition is assigned to another courier")
+
+
+def target_topics(settlements: Sequence[PendingSettlement], spec: SubscriptionSpec) -> list[str]:
+    """Return the topics that these settlements write letters to."""
+    dead = [how.box for pending in settlements if isinstance(how := pending.settlement, Buried)]
+    return dead + [spec.retry for pending in settlements if isinstance(pending.settlement, Parked)]
+
+
+async def pack_letters(
+    kafka: KafkaClient,
+    producer: TransactionalProducer,
+    settlements: Sequence[PendingSettlement],
+    spec: SubscriptionSpec,
+) -> list[PartitionBatches]:
+    """Pack the letters that these settlements bury or park, and complete hanging transactions where they go."""
+    limits = await producer.topic_limits.look_up(target_topics(settlements, spec))
+    counts = {topic: limit.partitions for topic, limit in limits.items()}
+    packed = await record_batches.pack_publications(_publications(settlements, spec, counts), producer.topic_limits)
+    await hanging_transactions.complete_hanging(kafka, producer, (one.topic_partition for one in packed))
+    return packed
+
+
+def _publications(
+    settlements: Sequence[PendingSettlement], spec: SubscriptionSpec, counts: dict[str, int]
+) -> list[Publication]:
+    """Return the letters; each goes to the claim's partition modulo the partition count of its topic."""
+    found = []
+    for pending in settlements:
+        claim, how = pending.claim, pending.settlement
+        if isinstance(how, Buried):
+            partition = claim.place.partition % counts[how.box]
+            found.append(Publication(how.box, how.message, claim.place, partition))
+        elif isinstance(how, Parked):
+            partition = claim.place.partition % counts[spec.retry]
+            message = add_attempts(how.message, claim)
+            found.append(Publication(spec.retry, message, claim.place, partition, how.due_at))
+    return found

@@ -1,4 +1,4 @@
-"""One partition of the retry box: letters wait here for their time, settled by the ledger."""
+"""One partition of the retry topic: letters wait here until they are due, and are settled in the ledger."""
 
 import asyncio
 import heapq
@@ -9,28 +9,59 @@ from aiokafka import AIOKafkaConsumer, ConsumerRecord, TopicPartition
 from aiokafka.admin import RecordsToDelete
 from pyroaring import BitMap64
 
-from deadletter.brokers.kafka import hanging_transactions, reads, record_batches
-from deadletter.brokers.kafka.client import EARLIEST, KafkaClient
+from deadletter.brokers.kafka import hanging_transactions, reads
+from deadletter.brokers.kafka.client import KafkaClient
 from deadletter.brokers.kafka.errors import translated
 from deadletter.brokers.kafka.ledger import ledger_partition, pack_ledger_records, read_ledger
-from deadletter.brokers.kafka.subscription import letters, membership
-from deadletter.brokers.kafka.subscription.committer import PartitionCommitter, PendingSettlement
+from deadletter.brokers.kafka.offsets import start_offsets
+from deadletter.brokers.kafka.subscription.committer import PartitionCommitter, PendingSettlement, pack_letters
 from deadletter.brokers.kafka.subscription.offset_metadata import Attempts
-from deadletter.brokers.kafka.transactions import TransactionalProducer
-from deadletter.brokers.types import Buried, Claim, Discarded, Parked, StoredMessage, SubscriptionSpec
+from deadletter.brokers.kafka.subscription.partition import AssignedPartition
+from deadletter.brokers.parked_letters import read_due_time, to_claim
+from deadletter.brokers.types import Buried, Claim, Discarded, Parked, Settlement, StoredMessage, SubscriptionSpec
 from deadletter.core.ledger.records import Key
 from deadletter.core.ledger.settlements import Settlements
 from deadletter.core.letters import Message, Place
 from deadletter.core.replay_progress import SettledAs
 
-KEPT_BYTES = 16 << 20  # payloads held in all partitions of ours; the others are read when they are due
-FETCH_BYTES = 1 << 18  # at once, of those that are not kept
-TRIM_AFTER = 60.0
-log = structlog.stdlib.get_logger("parking")
+MAX_CACHED_BYTES = 16 << 20  # payloads of all assigned partitions; others are read again when they are due
+FETCH_BYTES = 1 << 18  # of one fetch of payloads that are not cached
+TRIM_INTERVAL_S = 60.0
+log = structlog.stdlib.get_logger("subscription")
 
 
-class RetryPartition:
-    """Opened on assignment: producer, ledger, then letters from the lowest open one."""
+class PayloadCache:
+    """The payloads of waiting letters, as many as fit into a number of bytes."""
+
+    def __init__(self, max_bytes: int) -> None:
+        self._max_bytes = max_bytes
+        self._messages: dict[int, Message] = {}
+        self.bytes = 0
+
+    def __len__(self) -> int:
+        return len(self._messages)
+
+    def get(self, offset: int) -> Message | None:
+        """Return the payload at this offset; None if it is not cached."""
+        return self._messages.get(offset)
+
+    def add(self, offset: int, message: Message) -> None:
+        """Cache a payload if there is space for it."""
+        if self.bytes + message.size <= self._max_bytes:
+            self._messages[offset] = message
+            self.bytes += message.size
+
+    def remove(self, offset: int) -> None:
+        """Remove a payload if it is cached."""
+        message = self._messages.pop(offset, None)
+        self.bytes -= message.size if message is not None else 0
+
+
+class RetryPartition(AssignedPartition):
+    """Hand out parked letters when they are due, and settle them in the ledger.
+
+    Opened on assignment: first the producer, then the ledger, then the letters from the lowest unsettled offset.
+    """
 
     def __init__(
         self,
@@ -40,223 +71,192 @@ class RetryPartition:
         tp: TopicPartition,
         count_lost: Callable[[int], None],
     ) -> None:
-        self._kafka, self._consumer, self._spec, self.tp, self._count_lost = kafka, consumer, spec, tp, count_lost
-        self._room: TransactionalProducer | None = None
+        super().__init__(kafka, consumer, spec, tp, f"dlq.{tp.topic}.{tp.partition}")
+        self._count_lost = count_lost
         self._settled = Settlements(tp.topic, tp.partition)
-        self._waiting: list[tuple[int, int, int]] = []  # due time, offset, size
-        self._open = BitMap64()
-        self.position = 0  # where reading goes on
-        self._held: dict[int, Claim] = {}
-        self._kept: dict[int, Message] = {}
-        self._kept_bytes = 0
-        self._most_kept = KEPT_BYTES // max(1, sum(one.topic == tp.topic for one in consumer.assignment()))
-        self._trimmed = asyncio.get_running_loop().time()
+        self._schedule: list[tuple[int, int, int]] = []  # a heap of due time, offset, size
+        self._open = BitMap64()  # read and not settled
+        partitions = sum(one.topic == tp.topic for one in consumer.assignment())
+        self._payloads = PayloadCache(MAX_CACHED_BYTES // max(1, partitions))
+        self._trimmed_at = asyncio.get_running_loop().time()
         self.committer = PartitionCommitter(self)
 
     @property
     def parked(self) -> int:
-        """Letters that wait for their time."""
-        return len(self._waiting)
+        """Return the number of letters that wait until they are due."""
+        return len(self._schedule)
 
     async def open(self) -> int:
-        """Where to read from."""
+        """Recover, and return the offset to read from."""
         await self.recover()
-        start = (await self._kafka.offsets_at(self.tp.topic, [self.tp.partition], EARLIEST))[self.tp.partition]
+        start = (await start_offsets(self._kafka, self.tp.topic, [self.tp.partition]))[self.tp.partition]
         while start in self._settled:
             start += 1
         self.position = start
         return start
 
     async def recover(self) -> None:
-        """What is durable, after everything of ours that was under way is fenced."""
-        await self._close_room()
-        await membership.confirm_assignment(self._consumer, self.tp)
-        self._room = await TransactionalProducer.open(self._kafka, f"dlq.{self.tp.topic}.{self.tp.partition}")
+        """Fence writes that may still be under way, then read what is settled from the ledger."""
+        producer, targets = await self._open_producer()
         ledger = TopicPartition(self._spec.ledger, ledger_partition(self.tp.partition))
         await self._kafka.partition_counts([ledger.topic])
-        places = await hanging_transactions.default_targets(self._kafka, self._spec, self.tp.partition)
-        await hanging_transactions.complete_hanging(self._kafka, self._room, [*places, ledger])
-        await hanging_transactions.complete_hanging_in_ledger(self._kafka, self._room, ledger)
+        await hanging_transactions.complete_hanging(self._kafka, producer, [*targets, ledger])
+        await hanging_transactions.complete_hanging_in_ledger(self._kafka, producer, ledger)
         self._settled = await self._read_settled()
-        for offset in [offset for offset in self._held if offset in self._settled]:
-            self._let_go_of(offset)
+        for offset in [offset for offset in self._claims if offset in self._settled]:
+            self._release(offset)
 
     async def _read_settled(self) -> Settlements:
-        kept = await read_ledger(self._kafka, self._spec.ledger, self._concerns, [ledger_partition(self.tp.partition)])
+        partition = ledger_partition(self.tp.partition)
+        entries = await read_ledger(self._kafka, self._spec.ledger, self._is_relevant, [partition])
         settled = Settlements(self.tp.topic, self.tp.partition)
         with translated(self._spec.ledger):
-            for key, (_, value) in kept.items():
+            for key, (_, value) in entries.items():
                 settled.load(key, value)
         return settled
 
-    @property
-    def is_assigned(self) -> bool:
-        """Is it assigned to us?"""
-        return membership.is_assigned(self._consumer, self.tp)
-
-    def _concerns(self, key: Key) -> bool:
+    def _is_relevant(self, key: Key) -> bool:
         return (key.kind, key.subject, key.partition) == ("settled", self.tp.topic, self.tp.partition)
 
     def add(self, record: ConsumerRecord) -> None:
-        """A letter was parked here, unless it is settled already."""
+        """Schedule a letter unless it is settled or scheduled already."""
         self.position = record.offset + 1
         if record.offset in self._settled or record.offset in self._open:
             return
         message = reads.to_stored_message(record).message
         self._open.add(record.offset)
-        heapq.heappush(self._waiting, (letters.due_at(message), record.offset, message.size))
-        if self._kept_bytes + message.size <= self._most_kept:
-            self._kept[record.offset] = message
-            self._kept_bytes += message.size
+        heapq.heappush(self._schedule, (read_due_time(message), record.offset, message.size))
+        self._payloads.add(record.offset, message)
 
     def next_due(self) -> int | None:
-        """When the next letter is due."""
-        return self._waiting[0][0] if self._waiting else None
+        """Return when the next letter is due, in ms; None if none waits."""
+        return self._schedule[0][0] if self._schedule else None
 
     async def claim_due(self, now: int, limit: int, max_bytes: int) -> list[Claim]:
-        """Letters whose time has come; the last of them may reach over `max_bytes`."""
-        taken: dict[int, int] = {}
-        while self._waiting and self._waiting[0][0] <= now and len(taken) < limit and max_bytes > 0:
-            _, offset, size = heapq.heappop(self._waiting)
-            if offset in self._settled:  # by one that had the partition a moment longer than it should
-                self._let_go_of(offset)
+        """Claim letters that are due; the last of them may exceed `max_bytes`."""
+        due: dict[int, int] = {}
+        while self._schedule and self._schedule[0][0] <= now and len(due) < limit and max_bytes > 0:
+            _, offset, size = heapq.heappop(self._schedule)
+            if offset in self._settled:  # by a courier that had the partition a moment longer than it should
+                self._release(offset)
             else:
-                taken[offset] = size
+                due[offset] = size
                 max_bytes -= size
         try:
-            found = await self._messages(taken)
+            letters = await self._read_letters(due)
         except BaseException:
-            for offset, size in taken.items():
-                heapq.heappush(self._waiting, (0, offset, size))
+            for offset, size in due.items():
+                heapq.heappush(self._schedule, (0, offset, size))
             raise
-        claims = [letters.parked_claim(one) for one in found]
-        self._held.update((claim.place.offset, claim) for claim in claims)
+        claims = [to_claim(letter.place, letter.message) for letter in letters]
+        self._claims.update((claim.place.offset, claim) for claim in claims)
         return claims
 
-    async def _messages(self, sizes: Mapping[int, int]) -> list[StoredMessage]:
-        """The letters at these offsets, except those that the broker has deleted."""
-        found = {offset: self._kept[offset] for offset in sizes if offset in self._kept}
-        missing = {offset: size for offset, size in sizes.items() if offset not in found}
-        if missing:
-            found |= await self._fetched(missing)
-            await self._give_up(missing.keys() - found.keys())
+    async def _read_letters(self, sizes: Mapping[int, int]) -> list[StoredMessage]:
+        """Return the letters at these offsets, except those that the broker has deleted."""
+        found = {offset: message for offset in sizes if (message := self._payloads.get(offset)) is not None}
+        uncached = {offset: size for offset, size in sizes.items() if offset not in found}
+        if uncached:
+            found |= await self._fetch_letters(uncached)
+            await self._release_missing(uncached.keys() - found.keys())
         for offset in found:
-            self._drop(offset)
+            self._payloads.remove(offset)
         return [StoredMessage(Place(self.tp.topic, self.tp.partition, o), found[o]) for o in sizes if o in found]
 
-    async def _give_up(self, gone: Collection[int]) -> None:
+    async def _release_missing(self, missing: Collection[int]) -> None:
         """Release letters that are no longer in the topic, and count those that were not settled as lost.
 
-        A courier that took over the partition may have settled and trimmed some: only the ledger knows.
+        A courier that took over the partition may have settled and trimmed some; only the ledger knows.
         """
-        settled = await self._read_settled() if gone else ()
-        lost = [offset for offset in gone if offset not in settled and offset not in self._settled]
-        for offset in gone:
-            self._let_go_of(offset)
+        settled = await self._read_settled() if missing else ()
+        lost = [offset for offset in missing if offset not in settled and offset not in self._settled]
+        for offset in missing:
+            self._release(offset)
         if lost:
             self._count_lost(len(lost))
-            remedy = "look for who deletes its records: retention.bytes, cleanup.policy, delete-records"
-            where = {"topic": self.tp.topic, "partition": self.tp.partition, "first": min(lost), "last": max(lost)}
-            log.error("parked letters lost", letters=len(lost), **where, remedy=remedy)
+            log.error(
+                "parked letters lost",
+                letters=len(lost),
+                topic=self.tp.topic,
+                partition=self.tp.partition,
+                first_offset=min(lost),
+                last_offset=max(lost),
+                remedy="find what deletes records of the topic: retention.bytes, cleanup.policy or DeleteRecords",
+            )
 
-    async def _fetched(self, sizes: Mapping[int, int]) -> dict[int, Message]:
-        """Read from the box; what lies between two of them is read along where that costs no more than a fetch."""
+    async def _fetch_letters(self, sizes: Mapping[int, int]) -> dict[int, Message]:
+        """Read letters from the topic; read through the gap between two letters if that costs no more than a fetch."""
         found: dict[int, Message] = {}
-        apart = 2 + FETCH_BYTES * len(sizes) // max(1, sum(sizes.values()))  # a marker may lie between neighbours
+        max_gap = 2 + FETCH_BYTES * len(sizes) // max(1, sum(sizes.values()))  # neighbours may have a marker between
         consumer = await self._kafka.start_consumer(max_partition_fetch_bytes=FETCH_BYTES)
         try:
-            for span in _spans(sorted(sizes), apart):
+            for span in _group_into_spans(sorted(sizes), max_gap):
                 async for records in reads.read_records(consumer, {self.tp: span}):
-                    found |= {one.offset: reads.to_stored_message(one).message for one in records[self.tp] if one.offset in sizes}
+                    wanted = (record for record in records[self.tp] if record.offset in sizes)
+                    found |= {record.offset: reads.to_stored_message(record).message for record in wanted}
         finally:
             await consumer.stop()
         return found
 
-    def record_attempt(self, claim: Claim, attempt: Attempts) -> None:
-        """A parked letter carries its attempts itself; they are written when it is parked or buried again."""
+    def record_attempt(self, claim: Claim, attempts: Attempts) -> None:
+        """Do nothing: the attempts of a parked letter are written into it when it is parked or buried again."""
 
     def is_settled(self, offset: int) -> bool:
-        """Is it in the ledger?"""
+        """True if the letter is settled in the ledger."""
         return offset in self._settled
 
-    def is_held(self, claim: Claim) -> bool:
-        """Is this very claim not settled?"""
-        return self._held.get(claim.place.offset) is claim
-
-    def may_be_delayed(self, verdict: PendingSettlement) -> bool:
-        """Never: here a delivered one needs the ledger, and so a transaction, as well."""
-        del verdict
+    def may_be_delayed(self, pending: PendingSettlement) -> bool:
+        """Return False: every settlement of a parked letter is written to the ledger, in a transaction."""
+        del pending
         return False
 
-    async def write(self, verdicts: Sequence[PendingSettlement]) -> None:
-        """Letters and settlements in one transaction."""
-        if self._room is None:
-            await self.recover()
-        assert self._room is not None  # noqa: S101  (recover opened it, or raised)
-        names = letters.targets_of(verdicts, self._spec)
-        counts = {name: target.partitions for name, target in (await self._room.topic_limits.look_up(names)).items()}
-        packed = await record_batches.pack_publications(letters.publications(verdicts, self._spec, counts), self._room.topic_limits)
-        await hanging_transactions.complete_hanging(self._kafka, self._room, (parcel.topic_partition for parcel in packed))
-        for verdict in verdicts:
-            self._settled.add(_why(verdict), [verdict.offset])
-        packed.append(
-            await pack_ledger_records(
-                self._spec.ledger, self.tp.partition, self._settled.take_changed_records(), self._room.topic_limits
-            )
-        )
-        async with self._room.transaction() as transaction:
+    async def write(self, settlements: Sequence[PendingSettlement]) -> None:
+        """Write letters and settlements in one transaction."""
+        producer = await self._require_producer()
+        packed = await pack_letters(self._kafka, producer, settlements, self._spec)
+        for pending in settlements:
+            self._settled.add(_settled_as(pending.settlement), [pending.offset])
+        records = self._settled.take_changed_records()
+        packed.append(await pack_ledger_records(self._spec.ledger, self.tp.partition, records, producer.topic_limits))
+        async with producer.transaction() as transaction:
             await transaction.send(packed)
-        for verdict in verdicts:
-            self._let_go_of(verdict.offset)
+        for pending in settlements:
+            self._release(pending.offset)
         await self._trim()
 
-    def _let_go_of(self, offset: int) -> None:
-        self._held.pop(offset, None)
+    def _release(self, offset: int) -> None:
+        self._claims.pop(offset, None)
         self._open.discard(offset)
-        self._drop(offset)
-
-    def _drop(self, offset: int) -> None:
-        message = self._kept.pop(offset, None)
-        self._kept_bytes -= message.size if message is not None else 0
+        self._payloads.remove(offset)
 
     async def write_attempts(self) -> None:
-        """Nothing to keep."""
+        """Do nothing, see `record_attempt`."""
 
     async def _trim(self) -> None:
-        """Delete what lies below the lowest open letter; it is settled for ever."""
+        """Delete the records below the lowest unsettled letter."""
         now = asyncio.get_running_loop().time()
-        if now - self._trimmed < TRIM_AFTER:
+        if now - self._trimmed_at < TRIM_INTERVAL_S:
             return
-        self._trimmed = now
+        self._trimmed_at = now
         admin = await self._kafka.admin_client()
         lowest = self._open.min() if self._open else self.position
         with translated(self.tp.topic):
             await admin.delete_records({self.tp: RecordsToDelete(lowest)})
 
-    async def _close_room(self) -> None:
-        room, self._room = self._room, None
-        if room is not None:
-            await room.close()
 
-    async def close(self, flush: bool) -> None:
-        """Write what is gathered and let go."""
-        await self.committer.close(flush)
-        await self._close_room()
-
-
-def _spans(offsets: Sequence[int], apart: int) -> Iterator[tuple[int, int]]:
-    """First and end of each run in which no two neighbours are further apart than that."""
+def _group_into_spans(offsets: Sequence[int], max_gap: int) -> Iterator[tuple[int, int]]:
+    """Yield first offset and end of each run in which no two neighbours are further apart than `max_gap`."""
     first = last = offsets[0]
     for offset in offsets:
-        if offset - last > apart:
+        if offset - last > max_gap:
             yield first, last + 1
             first = offset
         last = offset
     yield first, last + 1
 
 
-def _why(verdict: PendingSettlement) -> SettledAs:
-    match verdict.settlement:
+def _settled_as(settlement: Settlement) -> SettledAs:
+    match settlement:
         case Buried():
             return SettledAs.Buried
         case Parked():

@@ -1,4 +1,4 @@
-"""One partition of the source: taken by offset, settled by the group's offset and its metadata."""
+"""One partition of the source: messages are claimed by offset, and settled by the group's offset and its metadata."""
 
 from collections.abc import Sequence
 
@@ -6,186 +6,179 @@ import structlog
 from aiokafka import AIOKafkaConsumer, ConsumerRecord, TopicPartition
 from aiokafka.structs import OffsetAndMetadata
 
-from deadletter.brokers.group_offsets import offsets_lost
-from deadletter.brokers.kafka import hanging_transactions, record_batches
-from deadletter.brokers.kafka.client import EARLIEST, KafkaClient
+from deadletter.brokers.group_offsets import offsets_lost_error
+from deadletter.brokers.kafka import hanging_transactions
+from deadletter.brokers.kafka.client import KafkaClient
 from deadletter.brokers.kafka.corrupt_batches import CorruptBatch
 from deadletter.brokers.kafka.errors import translated
+from deadletter.brokers.kafka.offsets import end_offsets, start_offsets
 from deadletter.brokers.kafka.reads import to_stored_message
-from deadletter.brokers.kafka.subscription import group, letters, membership
-from deadletter.brokers.kafka.subscription.committer import PartitionCommitter, PendingSettlement
+from deadletter.brokers.kafka.subscription import group
+from deadletter.brokers.kafka.subscription.committer import (
+    PartitionCommitter,
+    PendingSettlement,
+    pack_letters,
+    target_topics,
+)
 from deadletter.brokers.kafka.subscription.offset_metadata import Attempts
+from deadletter.brokers.kafka.subscription.partition import AssignedPartition
 from deadletter.brokers.kafka.subscription.progress import SourceProgress
-from deadletter.brokers.kafka.transactions import TransactionalProducer
 from deadletter.brokers.types import Buried, Claim, Parked, SubscriptionSpec
 from deadletter.core.letters import Message, Place
 
-log = structlog.stdlib.get_logger("sources")
+log = structlog.stdlib.get_logger("subscription")
 
 
-class SourcePartition:
-    """Opened on assignment: producer first, which fences the owner before us, then the committed offset."""
+class SourcePartition(AssignedPartition):
+    """Claim and settle the messages of one source partition.
+
+    Opened on assignment: first the producer, which fences the owner before, then the committed offset.
+    """
 
     def __init__(
-        self, line: KafkaClient, consumer: AIOKafkaConsumer, spec: SubscriptionSpec, tp: TopicPartition, is_anew: bool = False
+        self,
+        kafka: KafkaClient,
+        consumer: AIOKafkaConsumer,
+        spec: SubscriptionSpec,
+        tp: TopicPartition,
+        is_recreated: bool = False,
     ) -> None:
-        self._line, self._consumer, self._spec, self.tp = line, consumer, spec, tp
-        self._is_anew = is_anew  # the group's offset is of a log that is gone
-        self._room: TransactionalProducer | None = None
+        super().__init__(kafka, consumer, spec, tp, f"dlq.{spec.source}.{spec.group}.{tp.partition}")
+        self._is_recreated = is_recreated  # the group's offset is of a log that was deleted
         self.progress = SourceProgress(0)
-        self.position = 0  # where reading goes on
-        self._held: dict[int, Claim] = {}
         self.committer = PartitionCommitter(self)
 
     async def open(self) -> int:
-        """Where to read from."""
+        """Recover, and return the offset to read from."""
         await self.recover()
         self.position = self.progress.start
-        self._go_on_at(max(self.position, await self._first()))
+        self._advance_to(max(self.position, await self._start_offset()))
         return self.position
 
     async def recover(self) -> None:
-        """What is durable, after everything of ours that was under way is fenced."""
-        await self._close_room()
-        await membership.confirm_assignment(self._consumer, self.tp)
-        self._room = await TransactionalProducer.open(self._line, f"dlq.{self._spec.source}.{self._spec.group}.{self.tp.partition}")
-        places = await hanging_transactions.default_targets(self._line, self._spec, self.tp.partition)
-        await hanging_transactions.complete_hanging(self._line, self._room, places, self._spec.group, self.tp)
-        offset, metadata = await self._committed()
-        fresh = SourceProgress(offset, metadata)
-        fresh.keep_in_flight(self.progress)
-        self.progress = fresh
-        self._held = {offset: claim for offset, claim in self._held.items() if not fresh.is_finished(offset)}
-        fresh.finish(self._gone())
+        """Fence writes that may still be under way, then read the committed progress."""
+        producer, targets = await self._open_producer()
+        await hanging_transactions.complete_hanging(self._kafka, producer, targets, self._spec.group, self.tp)
+        offset, metadata = await self._read_or_commit_offset()
+        progress = SourceProgress(offset, metadata)
+        progress.keep_in_flight(self.progress)
+        self.progress = progress
+        self._claims = {offset: claim for offset, claim in self._claims.items() if not progress.is_finished(offset)}
+        progress.finish(self._missing_offsets())
 
-    async def _committed(self) -> tuple[int, str]:
-        committed = (await group.read_committed_offsets(self._line, self._spec.group, [self.tp])).get(self.tp)
-        end = (await self._line.offsets_at(self.tp.topic, [self.tp.partition]))[self.tp.partition]
-        if committed is not None and committed.offset <= end and not self._is_anew:
+    async def _read_or_commit_offset(self) -> tuple[int, str]:
+        """Return the group's offset and metadata; commit the start of a partition that is new to the group."""
+        committed = (await group.read_committed_offsets(self._kafka, self._spec.group, [self.tp])).get(self.tp)
+        end = (await end_offsets(self._kafka, self.tp.topic, [self.tp.partition]))[self.tp.partition]
+        if committed is not None and committed.offset <= end and not self._is_recreated:
             return committed.offset, committed.metadata or ""
-        if committed is None and not self._is_anew:
-            await self._check_others()
-        # A partition that the group has no offset of was added, and one that ends before it was deleted and made again:
-        # all of it is new. Said at once: else a restart before the first settlement might begin elsewhere.
-        start = await self._first()
+        if committed is None and not self._is_recreated:
+            await self._check_offsets_not_lost()
+        # A partition without an offset of the group was added, and one that ends before its offset was deleted and
+        # created again: all of it is new. Commit at once: a restart before the first settlement might start elsewhere.
+        start = await self._start_offset()
         await self._commit(start, "")
-        self._is_anew = False
+        self._is_recreated = False
         return start, ""
 
-    async def _check_others(self) -> None:
-        """Raise GroupOffsetsLost if the group has no offset of any partition: then this one is not a new one."""
-        if await group.has_lost_offsets(self._line, self._spec.source, self._spec.group):
-            raise offsets_lost(self._spec.source, self._spec.group)
+    async def _check_offsets_not_lost(self) -> None:
+        """Raise GroupOffsetsLost if the group has no offset of any partition, so that this partition is not new."""
+        if await group.has_lost_offsets(self._kafka, self._spec.source, self._spec.group):
+            raise offsets_lost_error(self._spec.source, self._spec.group)
 
-    async def _first(self) -> int:
-        return (await self._line.offsets_at(self.tp.topic, [self.tp.partition], EARLIEST))[self.tp.partition]
+    async def _start_offset(self) -> int:
+        return (await start_offsets(self._kafka, self.tp.topic, [self.tp.partition]))[self.tp.partition]
 
-    def _gone(self) -> list[int]:
-        """What was unfinished when we came, was not there when reading passed it, and so is in nobody's hands."""
-        return [one for one in self.progress.unfinished if one < self.position and one not in self._held]
+    def _missing_offsets(self) -> list[int]:
+        """Return unfinished offsets that reading has passed without finding a message to claim."""
+        return [one for one in self.progress.unfinished if one < self.position and one not in self._claims]
 
-    def _go_on_at(self, offset: int) -> None:
-        """Nothing lies before this offset any more: unfinished messages that did would hold up the group for ever."""
+    def _advance_to(self, offset: int) -> None:
+        """Move the position to the next message.
+
+        Unfinished messages in the gap before it no longer exist; they would hold up the group's offset without end.
+        """
         is_gap = self.position < offset and self.position <= self.progress.known
         self.position = offset
-        if is_gap and (gone := self._gone()):
-            self.progress.finish(gone)
-            self.committer.schedule_attempts()
+        if is_gap and (missing := self._missing_offsets()):
+            self.progress.finish(missing)
+            self.committer.write_attempts_soon()
             log.warning(
-                "unfinished messages are no longer in the source: retention or compaction took them",
+                "unfinished messages are no longer in the source; retention or compaction removed them",
                 topic=self.tp.topic,
                 partition=self.tp.partition,
-                messages=len(gone),
+                messages=len(missing),
             )
 
-    @property
-    def is_assigned(self) -> bool:
-        """Is it assigned to us?"""
-        return membership.is_assigned(self._consumer, self.tp)
-
     def count_readable(self, limit: int) -> int:
-        """How many of `limit` may be read now; what the one before us left unfinished takes no more room."""
+        """Return how many of `limit` messages may be read now.
+
+        The limit is the size of the commit metadata, which holds the unfinished messages of an earlier owner already.
+        """
         left_over = max(0, self.progress.known + 1 - self.position)
         return limit if self.progress.has_metadata_space(limit) else min(limit, left_over)
 
     def claim(self, record: ConsumerRecord) -> Claim | None:
-        """A claim, unless the message was finished before."""
-        self._go_on_at(record.offset)
+        """Claim a message; return None if it was finished before."""
+        self._advance_to(record.offset)
         self.position = record.offset + 1
-        attempt = self.progress.take(record.offset)
-        if attempt is None:
+        attempts = self.progress.take(record.offset)
+        if attempts is None:
             return None
-        one = to_stored_message(record)
-        claim = self._held[record.offset] = Claim(one.place, one.message, attempt.count, attempt.first_failed_at)
+        stored = to_stored_message(record)
+        claim = Claim(stored.place, stored.message, attempts.count, attempts.first_failed_at)
+        self._claims[record.offset] = claim
         return claim
 
     def claim_corrupt_batch(self, batch: CorruptBatch) -> Claim | None:
-        """All that is left of a batch as one claim, unless it was finished before."""
-        self._go_on_at(batch.first_offset)
+        """Claim the raw bytes of a corrupt batch as one message; return None if it was finished before."""
+        self._advance_to(batch.first_offset)
         self.position = batch.end_offset
-        attempt = self.progress.take(batch.first_offset)
+        attempts = self.progress.take(batch.first_offset)
         self.progress.skip_to(batch.end_offset)
-        if attempt is None:
+        if attempts is None:
             return None
         place = Place(self.tp.topic, self.tp.partition, batch.first_offset)
-        claim = self._held[batch.first_offset] = Claim(place, Message(None, batch.content), unreadable=batch.reason)
+        claim = Claim(place, Message(None, batch.content), undecodable_reason=batch.reason)
+        self._claims[batch.first_offset] = claim
         return claim
 
-    def record_attempt(self, claim: Claim, attempt: Attempts) -> None:
-        """It failed once more; kept with the next commit."""
-        self.progress.record_attempt(claim.place.offset, attempt)
-        self.committer.schedule_attempts()
+    def record_attempt(self, claim: Claim, attempts: Attempts) -> None:
+        """Record a failed attempt, which is written with the next commit."""
+        self.progress.record_attempt(claim.place.offset, attempts)
+        self.committer.write_attempts_soon()
 
     def is_settled(self, offset: int) -> bool:
-        """Is it finished?"""
+        """True if the message is settled."""
         return self.progress.is_finished(offset)
 
-    def is_held(self, claim: Claim) -> bool:
-        """Is this very claim not settled? One of an earlier assignment is not ours, even if we took it again."""
-        return self._held.get(claim.place.offset) is claim
+    def may_be_delayed(self, pending: PendingSettlement) -> bool:
+        """True for a letter, which needs a transaction; other settlements need only a plain commit."""
+        return isinstance(pending.settlement, Buried | Parked)
 
-    def may_be_delayed(self, verdict: PendingSettlement) -> bool:
-        """A letter needs a transaction, anything else only the group's offset."""
-        return isinstance(verdict.settlement, Buried | Parked)
-
-    async def write(self, verdicts: Sequence[PendingSettlement]) -> None:
-        """Plainly when nothing was buried or parked, else in one transaction with the letters."""
-        offsets = {verdict.offset for verdict in verdicts}
-        names = letters.targets_of(verdicts, self._spec)
-        if not names:
-            await self._commit(*self.progress.snapshot(offsets))
+    async def write(self, settlements: Sequence[PendingSettlement]) -> None:
+        """Commit the group's offset; in one transaction with the letters if there are any."""
+        offsets = {pending.offset for pending in settlements}
+        if target_topics(settlements, self._spec):
+            await self._write_in_transaction(settlements, offsets)
         else:
-            await self._write_with(names, verdicts, offsets)
+            await self._commit(*self.progress.snapshot(offsets))
         self.progress.finish(offsets)
         for offset in offsets:
-            self._held.pop(offset, None)
+            self._claims.pop(offset, None)
 
-    async def _write_with(self, names: Sequence[str], verdicts: Sequence[PendingSettlement], offsets: set[int]) -> None:
-        if self._room is None:
-            await self.recover()
-        assert self._room is not None  # noqa: S101  (recover opened it, or raised)
-        counts = {name: target.partitions for name, target in (await self._room.topic_limits.look_up(names)).items()}
-        packed = await record_batches.pack_publications(letters.publications(verdicts, self._spec, counts), self._room.topic_limits)
-        await hanging_transactions.complete_hanging(self._line, self._room, (parcel.topic_partition for parcel in packed))
+    async def _write_in_transaction(self, settlements: Sequence[PendingSettlement], offsets: set[int]) -> None:
+        producer = await self._require_producer()
+        packed = await pack_letters(self._kafka, producer, settlements, self._spec)
         offset, metadata = self.progress.snapshot(offsets)
-        async with self._room.transaction() as transaction:
+        async with producer.transaction() as transaction:
             await transaction.send(packed)
             await transaction.commit_offsets(self._spec.group, {self.tp: OffsetAndMetadata(offset, metadata)})
 
     async def write_attempts(self) -> None:
-        """Keep the attempts."""
+        """Commit the group's offset with the changed attempts in its metadata."""
         await self._commit(*self.progress.snapshot())
 
     async def _commit(self, offset: int, metadata: str) -> None:
         with translated(f"{self._spec.group} on {self.tp.topic}"):
             await self._consumer.commit({self.tp: (offset, metadata)})
-
-    async def _close_room(self) -> None:
-        room, self._room = self._room, None
-        if room is not None:
-            await room.close()
-
-    async def close(self, flush: bool) -> None:
-        """Write what is gathered and let go."""
-        await self.committer.close(flush)
-        await self._close_room()

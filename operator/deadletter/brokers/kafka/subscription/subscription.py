@@ -1,288 +1,192 @@
-"""Where a courier works: one group consumer over source and retry box, and a partition's work per assignment."""
+"""The subscription of a courier: one consumer of the group that reads the source and the retry topic."""
 
 import asyncio
 import contextlib
 import time
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
-from dataclasses import replace
 
-from aiokafka import AIOKafkaConsumer, ConsumerRebalanceListener, TopicPartition
+from aiokafka import AIOKafkaConsumer, TopicPartition
 
-from deadletter.brokers.errors import BoxMissing, BrokerError, Fenced, GroupOffsetsLost
-from deadletter.brokers.kafka import topics
+from deadletter.brokers.errors import BoxMissing, BrokerError, Fenced
+from deadletter.brokers.kafka import ledger_topic
 from deadletter.brokers.kafka.client import KafkaClient
 from deadletter.brokers.kafka.driver_internals import cancel_tasks
-from deadletter.brokers.kafka.errors import translate, translated
 from deadletter.brokers.kafka.ledger import write_worker_status
-from deadletter.brokers.kafka.subscription import membership
-from deadletter.brokers.kafka.subscription.blocked import BlockedPartitions, read_lags
-from deadletter.brokers.kafka.subscription.claim_buffer import ClaimBuffer, Partition
-from deadletter.brokers.kafka.subscription.group import ensure_first_offsets
+from deadletter.brokers.kafka.offsets import end_offsets
+from deadletter.brokers.kafka.subscription.assignment import PartitionAssignment
+from deadletter.brokers.kafka.subscription.claim_buffer import Partition
+from deadletter.brokers.kafka.subscription.group import HEARTBEAT_MS, ensure_first_offsets, read_lags
 from deadletter.brokers.kafka.subscription.offset_metadata import Attempts
 from deadletter.brokers.kafka.subscription.retry_partition import RetryPartition
 from deadletter.brokers.kafka.subscription.source_partition import SourcePartition
 from deadletter.brokers.types import Claim, Settlement, SubscriptionSpec
+from deadletter.clock import now_ms
 from deadletter.core.heartbeats import WorkerStatus
 
 CLAIM_TIMEOUT_S = 1.0
-REOPEN_INTERVAL_S = 1.0
-JOIN_TIMEOUT_S = 90.0
-METADATA_MAX_AGE_MS = 30_000  # until a new partition of the source is heard of
-LAG_INTERVAL_S = 5.0  # seconds; who is paused reads nothing, and would not see the source grow
+MIN_POLL_S, MAX_POLL_S = 0.01, 0.2
+METADATA_MAX_AGE_MS = 30_000  # the delay until a new partition of the source is noticed
+LAG_INTERVAL_S = 5.0  # a paused consumer reads nothing, and would not notice that the source grows
+MAX_POLL_INTERVAL_MS = 2**31 - 1
 
 
-class KafkaSubscription(ConsumerRebalanceListener):  # type: ignore[misc]
-    """See `base.Desk`."""
+class KafkaSubscription:
+    """Implement `Subscription`; claims come from the assigned partitions, which also settle them."""
 
-    def __init__(self, line: KafkaClient, spec: SubscriptionSpec) -> None:
-        self._line, self._spec = line, spec
+    def __init__(self, kafka: KafkaClient, spec: SubscriptionSpec) -> None:
+        self._kafka, self._spec = kafka, spec
+        self._assignment = PartitionAssignment(kafka, spec)
         self._consumer: AIOKafkaConsumer = None
-        self._works: dict[TopicPartition, Partition] = {}
-        self._openings: set[asyncio.Task[None]] = set()
-        self._failure: BrokerError | None = None
-        self._shut = BlockedPartitions()
-        self._intake = ClaimBuffer(line, spec.group, self._works, self._shut, self._begin_anew)
-        self._source_id = ""
-        self._said = False
-        self._closing = False
-        self._joined = asyncio.Event()
-        self._ends: dict[int, int] = {}
-        self._shut_lags: dict[TopicPartition, int] = {}
-        self._looking: asyncio.Task[None] | None = None
-        self.lost = 0
+        self._has_reported = False
+        self._end_offsets: dict[int, int] = {}
+        self._blocked_lags: dict[TopicPartition, int] = {}
+        self._lag_task: asyncio.Task[None] | None = None
 
     async def open(self) -> None:
-        """Check the boxes, then join the group."""
-        wanted = (self._spec.source, self._spec.dead, self._spec.retry)
-        found = await self._line.partition_counts(wanted)
-        for name in wanted:
-            if name not in found:
-                raise BoxMissing(f"{name}: it does not exist")
-        await topics.ensure_ledger(self._line, self._spec.ledger, self._spec.dead)
-        self._source_id = self._line.topic_id(self._spec.source)
-        await ensure_first_offsets(self._line, self._spec)
-        self._spec = replace(self._spec, has_started=True)
+        """Join the group and start to track its lag."""
         await self._join()
-        self._looking = asyncio.ensure_future(self._look())
+        self._lag_task = asyncio.ensure_future(self._track_lag())
 
     async def _join(self) -> None:
-        self._joined.clear()
-        self._consumer = await self._line.start_consumer(
+        self._consumer = await self._kafka.start_consumer(
             group_id=self._spec.group,
-            max_poll_interval_ms=2**31 - 1,
-            heartbeat_interval_ms=membership.HEARTBEAT_MS,
+            max_poll_interval_ms=MAX_POLL_INTERVAL_MS,
+            heartbeat_interval_ms=HEARTBEAT_MS,
             metadata_max_age_ms=METADATA_MAX_AGE_MS,
         )
-        self._consumer.subscribe([self._spec.source, self._spec.retry], listener=self)
-        await self._settle_in()
+        await self._assignment.join(self._consumer)
 
-    async def _settle_in(self) -> None:
-        """The first assignment is here and its partitions are open: what is published from now on is ours."""
-        with translated(self._spec.group):
-            await asyncio.wait_for(self._joined.wait(), JOIN_TIMEOUT_S)
-            if self._openings:
-                await asyncio.wait(list(self._openings), timeout=JOIN_TIMEOUT_S)
-
-    async def _join_anew(self) -> None:
-        """A consumer with credentials of the past could not dial again, and would not say so."""
-        await self._let_go()
+    async def _join_again(self) -> None:
+        """Join with new credentials: a consumer with old ones cannot reconnect, and does not report that."""
+        await self._assignment.release()
         await self._consumer.stop()
         await self._join()
 
     async def close(self) -> None:
-        """Write what is gathered, leave the group, take our word back."""
-        self._closing = True
-        if self._looking is not None:
-            await cancel_tasks({self._looking})
-        await self._let_go()
+        """Write pending settlements, leave the group and delete the status of this worker."""
+        if self._lag_task is not None:
+            await cancel_tasks({self._lag_task})
+        await self._assignment.close()
         if self._consumer is not None:
             await self._consumer.stop()
-        if self._said:
+        if self._has_reported:
             with contextlib.suppress(BrokerError):
-                await write_worker_status(self._line, self._spec.ledger, self._spec.consumer, None)
-
-    async def on_partitions_revoked(self, revoked: Iterable[TopicPartition]) -> None:
-        """Before the group forms anew: what is settled is written, what is in hand is no longer ours."""
-        del revoked
-        await self._let_go()
-
-    async def _let_go(self) -> None:
-        await cancel_tasks(self._openings)
-        works = list(self._works.values())
-        self._works.clear()
-        self._intake.clear()
-        self._shut.clear()
-        await asyncio.gather(*(work.close(flush=True) for work in works), return_exceptions=True)
-
-    async def on_partitions_assigned(self, assigned: Iterable[TopicPartition]) -> None:
-        """Nothing is fetched before the partition's work is open."""
-        for tp in assigned if not self._closing else ():
-            self._start(tp)
-        self._joined.set()
-
-    def _start(self, tp: TopicPartition, past: SourcePartition | None = None) -> None:
-        self._consumer.pause(tp)
-        self._consumer.seek(tp, 0)  # a position of ours, so that the driver does not look for one
-        task = asyncio.ensure_future(self._begin(tp, past))
-        self._openings.add(task)
-        task.add_done_callback(self._begun)
-
-    def _begin_anew(self, tp: TopicPartition, past: SourcePartition) -> None:
-        """All that we know and hold of a source is of a log that was deleted and made again."""
-        del self._works[tp]
-        self._start(tp, past)
-
-    def _begun(self, task: "asyncio.Task[None]") -> None:
-        self._openings.discard(task)
-        if not task.cancelled() and (error := task.exception()) is not None:
-            self._failure = translate(error, "a partition could not be opened")
-
-    async def _begin(self, tp: TopicPartition, past: SourcePartition | None) -> None:
-        if past is not None:
-            await asyncio.shield(past.close(flush=False))
-        while True:
-            if await self._opened(tp, is_anew=past is not None):
-                return
-            await asyncio.sleep(REOPEN_INTERVAL_S)
-
-    async def _opened(self, tp: TopicPartition, is_anew: bool) -> bool:
-        """Is it open, or nothing that we could open? False: try again."""
-        work = self._work(tp, is_anew)
-        try:
-            start = await work.open()
-            with translated(tp.topic):
-                self._consumer.seek(tp, start)
-                self._consumer.resume(tp)
-            self._works[tp] = work
-            self._shut.unblock(tp)
-        except BaseException as error:
-            await asyncio.shield(work.close(flush=False))
-            if isinstance(error, Fenced):
-                return not membership.is_assigned(self._consumer, tp)
-            if isinstance(error, GroupOffsetsLost):
-                return await self._open_if_remade(tp, error)
-            if isinstance(error, BrokerError) and error.is_transient:
-                self._shut.block(tp, error)
-                return False
-            raise
-        return True
-
-    async def _open_if_remade(self, tp: TopicPartition, error: GroupOffsetsLost) -> bool:
-        """Kafka deletes a group's offsets with their topic: all of a topic that was made again is new."""
-        await self._line.partition_counts([self._spec.source])
-        if self._line.topic_id(self._spec.source) == self._source_id:
-            raise error
-        return await self._opened(tp, is_anew=True)
-
-    def _work(self, tp: TopicPartition, is_anew: bool) -> Partition:
-        if tp.topic == self._spec.retry:
-            return RetryPartition(self._line, self._consumer, self._spec, tp, self._count_lost)
-        return SourcePartition(self._line, self._consumer, self._spec, tp, is_anew)
-
-    def _count_lost(self, letters: int) -> None:
-        self.lost += letters
+                await write_worker_status(self._kafka, self._spec.ledger, self._spec.consumer, None)
 
     @property
     def lag(self) -> int:
-        """Messages of the source not yet claimed, as far as known."""
-        sources = ((tp, work) for tp, work in self._works.items() if isinstance(work, SourcePartition))
-        shut = sum(self._shut_lags.get(tp, 0) for tp in self._shut.of_topic(self._spec.source))
-        return shut + sum(max(0, self._end(tp) - work.progress.highest - 1) for tp, work in sources)
+        """Return the number of source messages that are not claimed yet, as far as known."""
+        blocked = sum(self._blocked_lags.get(tp, 0) for tp in self._assignment.blocked.of_topic(self._spec.source))
+        return blocked + sum(
+            max(0, self._end_offset(tp) - partition.progress.highest - 1) for tp, partition in self._source_partitions()
+        )
+
+    def _end_offset(self, tp: TopicPartition) -> int:
+        return max(self._consumer.highwater(tp) or 0, self._end_offsets.get(tp.partition, 0))
+
+    async def _track_lag(self) -> None:
+        while True:
+            await asyncio.sleep(LAG_INTERVAL_S)
+            source, numbers = self._spec.source, [tp.partition for tp, _ in self._source_partitions()]
+            with contextlib.suppress(BrokerError):  # the next claim or settlement reports it
+                self._end_offsets = await end_offsets(self._kafka, source, numbers) if numbers else {}
+                blocked = self._assignment.blocked.of_topic(source)
+                self._blocked_lags = await read_lags(self._kafka, self._spec.group, blocked)
 
     @property
     def blocked_by(self) -> BrokerError | None:
-        """What keeps a partition of ours shut."""
-        return self._shut.first_error
-
-    def _end(self, tp: TopicPartition) -> int:
-        return max(self._consumer.highwater(tp) or 0, self._ends.get(tp.partition, 0))
-
-    async def _look(self) -> None:
-        while True:
-            await asyncio.sleep(LAG_INTERVAL_S)
-            ours = [tp.partition for tp, work in self._works.items() if isinstance(work, SourcePartition)]
-            with contextlib.suppress(BrokerError):  # the next claim or settlement says it
-                self._ends = await self._line.offsets_at(self._spec.source, ours) if ours else {}
-                self._shut_lags = await read_lags(self._line, self._spec.group, self._shut.of_topic(self._spec.source))
+        """Return the error that blocks a partition, if any."""
+        return self._assignment.blocked.first_error
 
     @property
-    def parked(self) -> int:
-        """Letters waiting in our retry partitions."""
-        return sum(work.parked for work in self._works.values() if isinstance(work, RetryPartition))
+    def lost_letters(self) -> int:
+        """Return the number of parked letters that were missing from the retry topic when due."""
+        return self._assignment.lost_letters
 
-    async def claim(self, limit: int, max_bytes: int = 64 << 20, due: int | None = None) -> list[Claim]:
-        """Due letters first, then messages of the source; with none, what keeps a partition shut is raised."""
+    @property
+    def parked_letters(self) -> int:
+        """Return the number of letters that wait in the assigned retry partitions."""
+        return sum(partition.parked for partition in self._retry_partitions())
+
+    def _source_partitions(self) -> list[tuple[TopicPartition, SourcePartition]]:
+        return [(tp, one) for tp, one in self._assignment.partitions.items() if isinstance(one, SourcePartition)]
+
+    def _retry_partitions(self) -> list[RetryPartition]:
+        return [one for one in self._assignment.partitions.values() if isinstance(one, RetryPartition)]
+
+    async def claim(self, limit: int, max_bytes: int = 64 << 20, due_limit: int | None = None) -> list[Claim]:
+        """Claim due letters, then source messages; if there are none, raise the error that blocks a partition."""
         deadline = time.monotonic() + CLAIM_TIMEOUT_S
+        buffer = self._assignment.buffer
         while True:
-            if self._failure is not None:
-                raise self._failure
-            claims = await self._due(limit if due is None else min(due, limit), max_bytes)
-            room = max_bytes - _size(claims)
-            if len(claims) < limit and room > 0:
+            if self._assignment.failure is not None:
+                raise self._assignment.failure
+            claims = await self._claim_due(limit if due_limit is None else min(due_limit, limit), max_bytes)
+            left_bytes = max_bytes - _size(claims)
+            if len(claims) < limit and left_bytes > 0:
                 try:
                     wait = 0 if claims else self._longest_wait(deadline)
-                    await self._intake.fill(self._consumer, limit - len(claims), wait)
+                    await buffer.fill(self._consumer, limit - len(claims), wait)
                 except BrokerError:
-                    if not claims:  # due letters are in hand by now and must not be forgotten
+                    if not claims:  # otherwise the due letters, which are claimed by now, would be forgotten
                         raise
-                claims += self._intake.take(limit - len(claims), room)
+                claims += buffer.take(limit - len(claims), left_bytes)
             if claims:
                 return claims
             if time.monotonic() >= deadline:
-                return await self._nothing()
+                await self._check_connection()
+                return []
 
-    async def _nothing(self) -> list[Claim]:
-        """Nothing came, and it is asked why: what keeps a partition shut is raised."""
+    async def _check_connection(self) -> None:
+        """Raise the error that blocks a partition; join again if the credentials have changed."""
         if self.blocked_by is not None:
             raise self.blocked_by
-        if not self._line.has_current_credentials(self._consumer):
-            await self._join_anew()
-        return []
+        if not self._kafka.has_current_credentials(self._consumer):
+            await self._join_again()
 
     def _longest_wait(self, deadline: float) -> float:
-        due = [when for work in self._works.values() if isinstance(work, RetryPartition) and (when := work.next_due())]
-        until_due = min(due) / 1000 - time.time() if due else CLAIM_TIMEOUT_S
-        return max(0.01, min(deadline - time.monotonic(), until_due, 0.2))
+        due = [due_at for partition in self._retry_partitions() if (due_at := partition.next_due())]
+        until_due = (min(due) - now_ms()) / 1000 if due else CLAIM_TIMEOUT_S
+        return max(MIN_POLL_S, min(deadline - time.monotonic(), until_due, MAX_POLL_S))
 
-    async def _due(self, limit: int, max_bytes: int) -> list[Claim]:
+    async def _claim_due(self, limit: int, max_bytes: int) -> list[Claim]:
         claims: list[Claim] = []
-        for work in list(self._works.values()):
-            if isinstance(work, RetryPartition) and len(claims) < limit:
-                now, room = time.time_ns() // 1_000_000, max_bytes - _size(claims)
+        for partition in self._retry_partitions():
+            if len(claims) < limit:
                 try:
-                    claims += await work.claim_due(now, limit - len(claims), room)
+                    claims += await partition.claim_due(now_ms(), limit - len(claims), max_bytes - _size(claims))
                 except BrokerError:
-                    if not claims:  # those of other partitions are in hand by now and must not be forgotten
+                    if not claims:  # otherwise those of other partitions, which are claimed by now, would be forgotten
                         raise
         return claims
 
-    def _owner(self, claim: Claim) -> Partition | None:
-        return self._works.get(TopicPartition(claim.place.box, claim.place.partition))
+    def _partition_of(self, claim: Claim) -> Partition | None:
+        return self._assignment.partitions.get(TopicPartition(claim.place.box, claim.place.partition))
 
     def record_attempt(self, claim: Claim, attempts: int, first_failed_at: int) -> None:
-        """Remember an inline failure."""
+        """Record a failed inline attempt, which is written with the next commit."""
         claim.attempts, claim.first_failed_at = attempts, first_failed_at
-        work = self._owner(claim)
-        if work is not None:
-            work.record_attempt(claim, Attempts(attempts, first_failed_at))
+        partition = self._partition_of(claim)
+        if partition is not None:
+            partition.record_attempt(claim, Attempts(attempts, first_failed_at))
 
     def holds(self, claim: Claim) -> bool:
-        """Is it still ours?"""
-        work = self._owner(claim)
-        return work is not None and work.is_held(claim)
+        """True if the claim is still held by this subscription."""
+        partition = self._partition_of(claim)
+        return partition is not None and partition.is_held(claim)
 
     async def settle(self, claim: Claim, settlement: Settlement) -> None:
-        """Returns when it is durable."""
-        work = self._owner(claim)
-        if work is None or not work.is_held(claim):
-            raise Fenced(f"{claim.place.box}: the partition went to another courier")
-        await work.committer.settle(claim, settlement)
+        """Settle a claim; return when it is durable."""
+        partition = self._partition_of(claim)
+        if partition is None or not partition.is_held(claim):
+            raise Fenced(f"{claim.place.box}: partition {claim.place.partition} is assigned to another courier")
+        await partition.committer.settle(claim, settlement)
 
-    async def report_status(self, word: WorkerStatus) -> None:
-        """Keep this word where the sweep reads it."""
-        self._said = True
-        await write_worker_status(self._line, self._spec.ledger, word.pod, word)
+    async def report_status(self, status: WorkerStatus) -> None:
+        """Write the status of this worker into the ledger."""
+        self._has_reported = True
+        await write_worker_status(self._kafka, self._spec.ledger, status.pod, status)
 
 
 def _size(claims: Iterable[Claim]) -> int:
@@ -290,11 +194,18 @@ def _size(claims: Iterable[Claim]) -> int:
 
 
 @asynccontextmanager
-async def open_subscription(line: KafkaClient, spec: SubscriptionSpec) -> AsyncIterator[KafkaSubscription]:
-    """Join the group; leave it at the end."""
-    desk = KafkaSubscription(line, spec)
+async def open_subscription(kafka: KafkaClient, spec: SubscriptionSpec) -> AsyncIterator[KafkaSubscription]:
+    """Check the topics, commit the first offsets of a new group, and join it; leave the group at the end."""
+    topics = (spec.source, spec.dead, spec.retry)
+    found = await kafka.partition_counts(topics)
+    for topic in topics:
+        if topic not in found:
+            raise BoxMissing(f"topic {topic} does not exist")
+    await ledger_topic.ensure_ledger(kafka, spec.ledger, spec.dead)
+    subscription = KafkaSubscription(kafka, spec)
     try:
-        await desk.open()
-        yield desk
+        await ensure_first_offsets(kafka, spec)
+        await subscription.open()
+        yield subscription
     finally:
-        await desk.close()
+        await subscription.close()

@@ -51,7 +51,7 @@ async def test_hundreds_of_messages_that_failed_fit_beside_the_offset_of_their_g
 
 
 async def test_who_claims_nothing_still_sees_the_source_grow(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kafka_desk, "LOOK_EVERY", 0.1)
+    monkeypatch.setattr(kafka_desk, "LAG_INTERVAL_S", 0.1)
     boxes = await make_boxes(broker, fresh_name("growing"))
     async with broker.subscribe(boxes.desk()) as desk, asyncio.timeout(PATIENCE):
         for lag in (5, 10, 15):  # the driver reads ahead once
@@ -66,7 +66,7 @@ async def test_who_claims_nothing_still_sees_the_source_grow(broker: Broker, mon
 async def test_a_source_made_anew_under_an_open_desk_is_read_from_its_beginning(
     broker: Broker, is_taken_over: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(kafka_desk, "METADATA_MS", 1_000)
+    monkeypatch.setattr(kafka_desk, "METADATA_MAX_AGE_MS", 1_000)
     boxes = await make_boxes(broker, fresh_name("anew"))
     await lay(broker, boxes.source, numbered(20))
     async with contextlib.AsyncExitStack() as stack:
@@ -91,7 +91,7 @@ async def test_a_source_made_anew_under_an_open_desk_is_read_from_its_beginning(
 async def test_a_partition_added_to_the_source_is_read_from_its_beginning(
     broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(kafka_desk, "METADATA_MS", 1_000)
+    monkeypatch.setattr(kafka_desk, "METADATA_MAX_AGE_MS", 1_000)
     boxes = await make_boxes(broker, fresh_name("grown"))
     await lay(broker, boxes.source, numbered(3))
     async with broker.subscribe(boxes.desk(from_earliest=False)) as desk:
@@ -118,7 +118,7 @@ async def test_a_partition_that_does_not_open_is_named_and_counted_while_others_
         return await opened(self)
 
     monkeypatch.setattr(SourcePartition, "open", opening)
-    for name, seconds in {"LOOK_EVERY": 0.1, "BACKOFF": 0.05, "JOIN_TIMEOUT": 10.0}.items():
+    for name, seconds in {"LAG": 0}.items():
         monkeypatch.setattr(kafka_desk, name, seconds)
     await lay(broker, boxes.source, numbered(5), 1)
     with capture_logs() as logs:

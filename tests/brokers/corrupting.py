@@ -7,10 +7,10 @@ from pathlib import Path
 from aiokafka.record.util import calc_crc32c
 
 HEAD, CRC, CHECKED, CODEC = 12, 17, 21, 22  # where a batch says its length, its checksum and its codec
-Change = Callable[[bytearray], None]
+Corruption = Callable[[bytearray], None]
 
 
-def swap(old: bytes, new: bytes) -> Change:
+def swap(old: bytes, new: bytes) -> Corruption:
     def change(batch: bytearray) -> None:
         at = batch.index(old)
         batch[at : at + len(old)] = new
@@ -41,7 +41,7 @@ def sign(batch: bytearray) -> None:
     struct.pack_into(">I", batch, CRC, calc_crc32c(bytes(batch[CHECKED:])))
 
 
-def spoil(log: Path, change: Change) -> bytes:
+def corrupt_batch(log: Path, change: Corruption) -> bytes:
     """Change the batch that holds the poison where it lies on the broker's disk; what it is now."""
     content, at = bytearray(log.read_bytes()), 0
     while True:
@@ -56,4 +56,4 @@ def spoil(log: Path, change: Change) -> bytes:
         at = end
 
 
-SPOILERS = (flip, unknown_codec, garbled_codec, no_text)
+CORRUPTIONS = (flip, unknown_codec, garbled_codec, no_text)

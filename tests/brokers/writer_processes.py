@@ -14,7 +14,7 @@ from tests.brokers.moving import FENCED
 from tests.brokers.staging import Boxes, contents, lay, numbered
 
 PATIENCE = 200.0
-BACK_AT_WORK = 60.0  # after a broker's return
+RECOVERY_TIMEOUT_S = 60.0  # after a broker's return
 ENVIRONMENT = os.environ | {"PYTHONPATH": f"{REPOSITORY / 'operator'}{os.pathsep}{REPOSITORY}"}
 
 
@@ -36,7 +36,7 @@ class Program:
     async def recovers(self) -> bool:
         """Wait until it began anew and made a step; False: it ended before."""
         assert self.child.stdout is not None
-        async with asyncio.timeout(BACK_AT_WORK):
+        async with asyncio.timeout(RECOVERY_TIMEOUT_S):
             while (said := await self.child.stdout.readline()) not in (b"ready\n", b""):
                 pass
             return bool(said and await self.child.stdout.readline())
@@ -63,10 +63,10 @@ async def start(kind: str, address: str, boxes: Boxes, size: int) -> Program:
     return Program(child, asyncio.ensure_future(child.stderr.read()))
 
 
-async def kill_and_finish(kind: str, address: str, boxes: Boxes, kills: int, size: int, seed: int) -> None:
+async def kill_and_finish(kind: str, address: str, boxes: Boxes, writer_processes: int, size: int, seed: int) -> None:
     """Kill it at random moments, then let it finish."""
     chance = random.Random(seed)
-    for _ in range(kills):
+    for _ in range(writer_processes):
         program = await start(kind, address, boxes, size)
         if await program.steps(chance.randint(0, 3)):
             await asyncio.sleep(chance.random() * 0.05)

@@ -17,7 +17,7 @@ from tests.pems import PAST, PRESENT, Authority
 
 # As Kafka numbers them.
 TOPIC, GROUP, TRANSACTIONAL_ID, PREFIXED = 2, 3, 5, 4
-EVERYTHING, WRITE, DENY, ALLOW = 2, 4, 2, 3
+ALL_OPERATIONS, WRITE, DENY, ALLOW = 2, 4, 2, 3
 PASSWORD = "canary-password-2f6c"
 PEM = """\
 ssl.keystore.type=PEM
@@ -45,7 +45,7 @@ super.users=User:ANONYMOUS;User:admin;User:rotated;User:CN=courier
 
 
 @dataclass(frozen=True)
-class Secured:
+class SecuredKafka:
     """Where it listens, and the files to log in with."""
 
     plain: str
@@ -55,21 +55,21 @@ class Secured:
     files: Path
 
 
-def open_secured(bed: beds.Bed) -> Secured:
+def open_secured_kafka(bed: beds.Bed) -> SecuredKafka:
     """The bed's secured Kafka, started at its first use."""
     said = bed.part(beds.Part("secured-kafka", 5, _start))
     plain, _, login, cert, old = (f"{said['address']}:{port}" for port in said["ports"])
-    return Secured(plain, login, cert, old, bed.directory / "secured-kafka")
+    return SecuredKafka(plain, login, cert, old, bed.directory / "secured-kafka")
 
 
-async def rights(secured: Secured, permission: int, operation: int, *resources: tuple[int, str]) -> None:
+async def grant_acl(secured: SecuredKafka, permission: int, operation: int, *resources: tuple[int, str]) -> None:
     """Give the guest a right on resources whose names begin so, or forbid it."""
     for kind, prefix in resources:
         request = CreateAclsRequest(kind, prefix, PREFIXED, "User:guest", "*", operation, permission)
         assert [code for code, *_ in (await _ask(secured, request)).creation_responses] == [0]
 
 
-async def take_back(secured: Secured, permission: int, operation: int, *resources: tuple[int, str]) -> None:
+async def revoke_acl(secured: SecuredKafka, permission: int, operation: int, *resources: tuple[int, str]) -> None:
     """What was given or forbidden so is so no more."""
     for kind, prefix in resources:
         request = DeleteAclsRequest(kind, prefix, PREFIXED, "User:guest", "*", operation, permission)
@@ -77,13 +77,13 @@ async def take_back(secured: Secured, permission: int, operation: int, *resource
         assert (code, len(matching)) == (0, 1)
 
 
-async def _ask(secured: Secured, request: Any) -> Any:
+async def _ask(secured: SecuredKafka, request: Any) -> Any:
     async with open_broker(kafka_at(secured.plain), no_secrets, LOOPBACK) as broker:
-        client = await broker._line.client()  # type: ignore[attr-defined]
+        client = await broker._kafka.client()  # type: ignore[attr-defined]
         return await client.send(client.get_random_node(), request)
 
 
-def configure(secured: Secured, *words: str) -> None:
+def alter_configs(secured: SecuredKafka, *words: str) -> None:
     """Change the settings of an entity while it runs."""
     command = kafka.java("-XX:TieredStopAtLevel=1", "kafka.admin.ConfigCommand")
     tools.run([*command, "--bootstrap-server", secured.plain, "--alter", *words], timeout=120)

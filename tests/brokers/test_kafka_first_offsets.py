@@ -24,13 +24,13 @@ PODS = 20
 @pytest.fixture
 def far_away(monkeypatch: pytest.MonkeyPatch) -> None:
     """Reading where the source begins and ends takes a second, in which others may open the transactional id."""
-    bounds = group._bounds
+    bounds = group._start_and_end_offsets
 
     async def later(*some: Any) -> tuple[dict[int, int], dict[int, int]]:
         await asyncio.sleep(1.0)
         return await bounds(*some)
 
-    monkeypatch.setattr(group, "_bounds", later)
+    monkeypatch.setattr(group, "_start_and_end_offsets", later)
 
 
 @pytest.mark.usefixtures("far_away")
@@ -39,7 +39,7 @@ async def test_many_couriers_that_begin_at_once_do_not_fence_each_other_for_ever
     await lay(broker, boxes.source, numbered(5), None)
     async with AsyncExitStack() as pods:
         opened = [pods.enter_async_context(open_broker(kafka_at(kafka), no_secrets, LOOPBACK)) for _ in range(PODS)]
-        lines = [one._line for one in await asyncio.gather(*opened) if isinstance(one, KafkaBroker)]
+        lines = [one._kafka for one in await asyncio.gather(*opened) if isinstance(one, KafkaBroker)]
 
         async def begin(number: int, line: KafkaClient) -> None:
             await asyncio.sleep(number / PODS)
@@ -62,7 +62,7 @@ async def test_couriers_that_wait_for_a_decision_do_not_fence_who_resumes_the_gr
     lost = 0
     while not resuming.done():
         try:
-            await group.ensure_first_offsets(broker._line, boxes.desk(has_started=True))
+            await group.ensure_first_offsets(broker._kafka, boxes.desk(has_started=True))
         except GroupOffsetsLost:
             lost += 1
     assert await resuming == ResumedGroup(0, 3)

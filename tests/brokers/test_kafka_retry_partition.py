@@ -31,7 +31,7 @@ def spans(monkeypatch: pytest.MonkeyPatch) -> list[Span]:
         async for records in read(consumer, wanted):
             yield records
 
-    monkeypatch.setattr(retry_partition, "KEPT_BYTES", 0)
+    monkeypatch.setattr(retry_partition, "MAX_CACHED_BYTES", 0)
     monkeypatch.setattr(retry_partition.reading, "read_to", read_to)
     return seen
 
@@ -42,9 +42,9 @@ async def park(desk: KafkaSubscription, boxes: Boxes, hours: list[int]) -> retry
     due = [now() + many * HOUR for many in hours]
     await asyncio.gather(*(desk.settle(one, Parked(one.message, at)) for one, at in zip(claims, due, strict=True)))
     async with asyncio.timeout(PATIENCE):
-        while desk.parked < len(hours):
+        while desk.parked_letters < len(hours):
             await desk.claim(1)
-    work = desk._works[TopicPartition(boxes.retry, 0)]
+    work = desk._assignment.partitions[TopicPartition(boxes.retry, 0)]
     assert isinstance(work, retry_partition.RetryPartition)
     return work
 

@@ -76,7 +76,7 @@ async def test_what_is_gone_stays_gone_when_a_settlement_is_tried_again(
     await say(kafka, boxes, 1, encode(1, 2, {1: NO_ATTEMPTS}))
     async with broker.subscribe(boxes.desk()) as desk:
         claims = await claim_some(desk, 1)
-        work = desk._works[TopicPartition(boxes.source, 0)]  # type: ignore[attr-defined]
+        work = desk._assignment.partitions[TopicPartition(boxes.source, 0)]  # type: ignore[attr-defined]
         await work._commit(1, encode(1, 2, {1: NO_ATTEMPTS}))  # as if what we said since had not arrived
         await work.recover()
         await settle_all(desk, claims)

@@ -19,18 +19,18 @@ from deadletter.core.replay_progress import SettledAs
 from deadletter.net.secrets import mounted_secrets
 from tests.bed import beds
 from tests.brokers.opening import LOOPBACK, fresh_name
-from tests.brokers.secured import (
+from tests.brokers.secured_kafka import (
     ALLOW,
     DENY,
-    EVERYTHING,
+    ALL_OPERATIONS,
     PASSWORD,
     TOPIC,
     TRANSACTIONAL_ID,
     WRITE,
-    Secured,
-    configure,
-    open_secured,
-    rights,
+    SecuredKafka,
+    alter_configs,
+    open_secured_kafka,
+    grant_acl,
 )
 from tests.brokers.staging import (
     PATIENCE,
@@ -50,12 +50,12 @@ from tests.pems import PAST, Authority
 
 
 @pytest.fixture(scope="session")
-def secured(bed: beds.Bed) -> Secured:
-    return open_secured(bed)
+def secured(bed: beds.Bed) -> SecuredKafka:
+    return open_secured_kafka(bed)
 
 
 @pytest.fixture
-def secrets(secured: Secured, tmp_path: Path) -> Path:
+def secrets(secured: SecuredKafka, tmp_path: Path) -> Path:
     """Secrets as they are mounted into a pod."""
     write(tmp_path / "ca" / "ca.crt", (secured.files / "ca.crt").read_bytes())
     for key in ("tls.crt", "tls.key"):
@@ -74,7 +74,7 @@ def login(secrets: Path, user: str, password: str) -> None:
     write(secrets / "login" / "password", f"{password}\n".encode())
 
 
-def dial(secured: Secured, secrets: Path, mechanism: str) -> AbstractAsyncContextManager[Broker]:
+def dial(secured: SecuredKafka, secrets: Path, mechanism: str) -> AbstractAsyncContextManager[Broker]:
     spec = {
         "bootstrapServers": [secured.login],
         "tls": {"caSecretRef": {"name": "ca", "key": "ca.crt"}},
@@ -84,7 +84,7 @@ def dial(secured: Secured, secrets: Path, mechanism: str) -> AbstractAsyncContex
 
 
 @pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"])
-async def test_we_log_in_and_work(secured: Secured, secrets: Path, mechanism: str) -> None:
+async def test_we_log_in_and_work(secured: SecuredKafka, secrets: Path, mechanism: str) -> None:
     name = fresh_name("secured")
     async with dial(secured, secrets, mechanism) as broker:
         await broker.ensure(BoxSpec(name, 1))
@@ -92,7 +92,7 @@ async def test_we_log_in_and_work(secured: Secured, secrets: Path, mechanism: st
         assert len(await contents(broker, name)) == 2
 
 
-async def test_a_certificate_is_enough(secured: Secured, secrets: Path) -> None:
+async def test_a_certificate_is_enough(secured: SecuredKafka, secrets: Path) -> None:
     tls = {"caSecretRef": {"name": "ca", "key": "ca.crt"}, "clientSecretRef": {"name": "mine"}}
     spec = {"kafka": {"bootstrapServers": [secured.cert], "tls": tls}}
     async with open_broker(BrokerConnectionSpec.model_validate(spec), mounted_secrets(secrets), LOOPBACK) as broker:
@@ -101,7 +101,7 @@ async def test_a_certificate_is_enough(secured: Secured, secrets: Path) -> None:
 
 @pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-512"])
 async def test_a_wrong_password_is_said_without_the_password(
-    secured: Secured, secrets: Path, mechanism: str, caplog: pytest.LogCaptureFixture
+    secured: SecuredKafka, secrets: Path, mechanism: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     login(secrets, "admin", "wrong-canary")
     async with dial(secured, secrets, mechanism) as broker:
@@ -110,7 +110,7 @@ async def test_a_wrong_password_is_said_without_the_password(
     assert "wrong-canary" not in caplog.text + str(raised.value) + repr(raised.value.__cause__)
 
 
-async def test_a_rotated_password_is_taken_up(secured: Secured, secrets: Path) -> None:
+async def test_a_rotated_password_is_taken_up(secured: SecuredKafka, secrets: Path) -> None:
     login(secrets, "admin", "old")
     async with dial(secured, secrets, "PLAIN") as broker:
         with pytest.raises(AuthenticationFailed):
@@ -119,14 +119,14 @@ async def test_a_rotated_password_is_taken_up(secured: Secured, secrets: Path) -
         assert (await broker.server_info()).brokers == 1
 
 
-async def test_a_missing_secret_is_named(secured: Secured, secrets: Path) -> None:
+async def test_a_missing_secret_is_named(secured: SecuredKafka, secrets: Path) -> None:
     (secrets / "login" / "password").unlink()
     async with dial(secured, secrets, "PLAIN") as broker:
         with pytest.raises(AuthenticationFailed, match="login has no key password"):
             await broker.server_info()
 
 
-async def test_an_authority_we_do_not_know_is_refused(secured: Secured, secrets: Path) -> None:
+async def test_an_authority_we_do_not_know_is_refused(secured: SecuredKafka, secrets: Path) -> None:
     spec = {
         "bootstrapServers": [secured.login],
         "tls": {},
@@ -143,7 +143,7 @@ async def test_an_authority_we_do_not_know_is_refused(secured: Secured, secrets:
     (None, "certificate.*clientSecretRef"),
 ])  # fmt: skip
 async def test_a_certificate_of_ours_that_is_refused_is_said_with_what_helps(
-    secured: Secured, secrets: Path, holds: tuple[float, float] | None, said: str
+    secured: SecuredKafka, secrets: Path, holds: tuple[float, float] | None, said: str
 ) -> None:
     tls = {"caSecretRef": {"name": "ca", "key": "ca.crt"}}
     if holds is not None:
@@ -155,7 +155,7 @@ async def test_a_certificate_of_ours_that_is_refused_is_said_with_what_helps(
             await broker.server_info()
 
 
-async def test_a_rotated_password_reaches_who_is_at_work(secured: Secured, secrets: Path) -> None:
+async def test_a_rotated_password_reaches_who_is_at_work(secured: SecuredKafka, secrets: Path) -> None:
     """The old password is worth nothing, and every connection is lost: what runs goes on with the new one."""
     login(secrets, "rotated", PASSWORD)
     async with dial(secured, secrets, "SCRAM-SHA-256") as broker, contextlib.AsyncExitStack() as stack:
@@ -168,9 +168,9 @@ async def test_a_rotated_password_reaches_who_is_at_work(secured: Secured, secre
         await lay(broker, boxes.dead, numbered(1))
         await until_depth(registers, boxes, 1)
         changed = ["--entity-type", "users", "--entity-name", "rotated", "--add-config", "SCRAM-SHA-256=[password=new]"]
-        await asyncio.to_thread(configure, secured, *changed)
+        await asyncio.to_thread(alter_configs, secured, *changed)
         clients = [one._client for one in (desk._consumer, registers._consumer)]  # type: ignore[attr-defined]
-        for client in (*clients, await broker._line.client()):  # type: ignore[attr-defined]
+        for client in (*clients, await broker._kafka.client()):  # type: ignore[attr-defined]
             for connection in list(client._conns.values()):
                 connection.close()
         with pytest.raises(AuthenticationFailed):
@@ -192,7 +192,7 @@ async def until_depth(registers: BoxMonitor, boxes: Boxes, depth: int) -> None:
         await asyncio.sleep(0.1)
 
 
-async def test_a_guest_without_rights_is_told_so(secured: Secured, secrets: Path) -> None:
+async def test_a_guest_without_rights_is_told_so(secured: SecuredKafka, secrets: Path) -> None:
     name = fresh_name("private")
     async with dial(secured, secrets, "PLAIN") as broker:
         await broker.ensure(BoxSpec(name, 1))
@@ -204,9 +204,9 @@ async def test_a_guest_without_rights_is_told_so(secured: Secured, secrets: Path
             await guest.ensure(BoxSpec(fresh_name("mine"), 1))
 
 
-async def test_offsets_that_a_guest_may_not_see_are_not_taken_for_lost(secured: Secured, secrets: Path) -> None:
+async def test_offsets_that_a_guest_may_not_see_are_not_taken_for_lost(secured: SecuredKafka, secrets: Path) -> None:
     name = fresh_name("hidden")
-    await rights(secured, ALLOW, EVERYTHING, (TOPIC, name))
+    await grant_acl(secured, ALLOW, ALL_OPERATIONS, (TOPIC, name))
     login(secrets, "guest", PASSWORD)
     async with dial(secured, secrets, "PLAIN") as guest:
         boxes = await until_allowed(guest, name)
@@ -215,24 +215,24 @@ async def test_offsets_that_a_guest_may_not_see_are_not_taken_for_lost(secured: 
             await guest.is_group_lost(boxes.source, boxes.group)
 
 
-async def test_who_may_not_alter_the_cluster_is_refused_more_replicas(secured: Secured, secrets: Path) -> None:
+async def test_who_may_not_alter_the_cluster_is_refused_more_replicas(secured: SecuredKafka, secrets: Path) -> None:
     name = fresh_name("single")
-    await rights(secured, ALLOW, EVERYTHING, (TOPIC, name))
+    await grant_acl(secured, ALLOW, ALL_OPERATIONS, (TOPIC, name))
     login(secrets, "guest", PASSWORD)
     async with dial(secured, secrets, "PLAIN") as guest:
         boxes = await until_allowed(guest, name)
         with pytest.raises(NotAuthorised):
-            await reassign_partitions(guest._line, boxes.dead, {0: [1]})  # type: ignore[attr-defined]
+            await reassign_partitions(guest._kafka, boxes.dead, {0: [1]})  # type: ignore[attr-defined]
     login(secrets, "admin", PASSWORD)
     async with dial(secured, secrets, "PLAIN") as admin:
-        await reassign_partitions(admin._line, boxes.dead, {0: [1]})  # type: ignore[attr-defined]
+        await reassign_partitions(admin._kafka, boxes.dead, {0: [1]})  # type: ignore[attr-defined]
         with pytest.raises(BoxRefused, match="InvalidReplicationAssignment"):
-            await reassign_partitions(admin._line, boxes.dead, {0: [1, 99]})  # type: ignore[attr-defined]
+            await reassign_partitions(admin._kafka, boxes.dead, {0: [1, 99]})  # type: ignore[attr-defined]
 
 
-async def test_a_right_lost_in_the_middle_of_a_replay_settles_nothing_more(secured: Secured, secrets: Path) -> None:
+async def test_a_right_lost_in_the_middle_of_a_replay_settles_nothing_more(secured: SecuredKafka, secrets: Path) -> None:
     name = fresh_name("rights")
-    await rights(secured, ALLOW, EVERYTHING, (TOPIC, name), (TRANSACTIONAL_ID, f"dlq.{name}"))
+    await grant_acl(secured, ALLOW, ALL_OPERATIONS, (TOPIC, name), (TRANSACTIONAL_ID, f"dlq.{name}"))
     login(secrets, "guest", PASSWORD)
     async with dial(secured, secrets, "PLAIN") as guest:
         boxes = await until_allowed(guest, name)
@@ -240,7 +240,7 @@ async def test_a_right_lost_in_the_middle_of_a_replay_settles_nothing_more(secur
         letters = await contents(guest, boxes.dead)
         async with guest.partition_writer(boxes.dead, boxes.ledger, 0, "uid-1") as mover:
             await replay_one(mover, boxes, letters[0])
-            await rights(secured, DENY, WRITE, (TOPIC, boxes.target))
+            await grant_acl(secured, DENY, WRITE, (TOPIC, boxes.target))
             replayed = await replay_until_refused(mover, boxes, letters)
         async with guest.partition_writer(boxes.dead, boxes.ledger, 0, "uid-1") as again:
             still_open = [one for one in letters if again.is_open(one.place.offset)]

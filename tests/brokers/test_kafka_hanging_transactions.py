@@ -20,7 +20,7 @@ from deadletter.brokers.types import Buried, CommitBatch, Delivered, Parked
 from deadletter.core.replay_progress import SettledAs
 from tests.bed import beds
 from tests.brokers.opening import LOOPBACK, fresh_name, kafka_at, no_secrets
-from tests.brokers.secured import open_secured
+from tests.brokers.secured_kafka import open_secured_kafka
 from tests.brokers.staging import (
     Boxes,
     claim_some,
@@ -37,7 +37,7 @@ from tests.brokers.staging import (
 
 @pytest.fixture
 async def broker(bed: beds.Bed) -> AsyncIterator[Broker]:
-    async with open_broker(kafka_at(open_secured(bed).plain), no_secrets, LOOPBACK) as opened:
+    async with open_broker(kafka_at(open_secured_kafka(bed).plain), no_secrets, LOOPBACK) as opened:
         yield opened
 
 
@@ -122,8 +122,8 @@ async def test_a_buried_letter_is_not_lost_to_the_next_burial(
         first, second = await claim_some(desk, 2)
         lost.add(boxes.dead)
         await desk.settle(first, Buried(boxes.dead, first.message))
-        work = desk._works[TopicPartition(boxes.source, 0)]  # type: ignore[attr-defined]
-        for connection in list(work._room._producer.client._conns.values()):
+        work = desk._assignment.partitions[TopicPartition(boxes.source, 0)]  # type: ignore[attr-defined]
+        for connection in list(work._producer._producer.client._conns.values()):
             connection.close()
         fail_once()
         with pytest.raises(BrokerUnreachable):
@@ -169,10 +169,10 @@ async def test_a_word_outlives_an_opening_that_failed(
     look = hanging_transactions.first_open_offsets
 
     async def failing(*words: Any) -> Any:
-        monkeypatch.setattr(hanging_transactions, "open_from", look)
+        monkeypatch.setattr(hanging_transactions, "first_open_offsets", look)
         raise BrokerUnreachable("it went away again")
 
-    monkeypatch.setattr(hanging_transactions, "open_from", failing)
+    monkeypatch.setattr(hanging_transactions, "first_open_offsets", failing)
     async with broker.subscribe(boxes.desk()) as desk:
         (second,) = await claim_some(desk, 1)
         fail_once()
