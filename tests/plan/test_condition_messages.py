@@ -10,7 +10,7 @@ from deadletter.api.dead_letter_queues import DeadLetterQueue
 from deadletter.api.replays import Replay
 from deadletter.api.retry_policies import RetryPolicy
 from deadletter.controller.reconcile.status import ready_status
-from deadletter.core.condition_types import BOXES_READY, COURIER_AVAILABLE, EXPECTED_STATUS
+from deadletter.core.condition_types import BOXES_READY, COURIER_AVAILABLE, EXPECTED_STATUS, MEANINGS
 from deadletter.core.heartbeats import WorkerStatus
 from deadletter.core.reasons import Reason
 from deadletter.plan.conditions import condition
@@ -173,3 +173,7 @@ def test_conditions_are_built_in_one_place() -> None:
     sources = (places.REPOSITORY / "operator").rglob("*.py")
     users = [file.name for file in sources if re.search(r"\bConditionUpdate\(", file.read_text())]
     assert users == ["conditions.py"]
+
+
+def test_every_condition_type_has_a_meaning() -> None:
+    assert MEANINGS.keys() == EXPECTED_STATUS.keys()

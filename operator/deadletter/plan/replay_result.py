@@ -9,11 +9,11 @@ import msgspec
 from deadletter.api.replays import Replay
 from deadletter.core import names, times
 from deadletter.core.reasons import Reason
+from deadletter.plan.conditions import MAX_MESSAGE_CHARACTERS
 from deadletter.plan.facts import ReplayFacts
 
 MAX_WINDOW_PARTITIONS = 1000
 MAX_LISTED = 10
-MAX_MESSAGE_CHARACTERS = 1024
 # Offsets above 2^53 are ids of Redis entries, which JSON numbers cannot hold exactly.
 MAX_JSON_INTEGER = 1 << 53
 # Three sweeps. A broker that is gone must not keep a Replay from ending for longer.

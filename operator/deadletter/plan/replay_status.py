@@ -35,7 +35,7 @@ RUNNABLE_REASONS = frozenset(
 )
 SUSPENDED_MESSAGE = "spec.suspend is true; set it to false to go on."
 RUNNING_MESSAGES = {
-    Reason.Freezing: "The window (status.window) is being frozen: letters that are buried from now on are not part of this Replay.",
+    Reason.Freezing: "status.window is being frozen: letters that are buried from now on are not part of this Replay.",
     Reason.Running: "Letters of the window are being processed; status.remaining shows what is left.",
     Reason.Waiting: "A canary step waits for letters that fail again, for spec.canary.wait.",
     Reason.Verifying: "All letters are sent; those that fail again are counted for spec.verify.window.",
@@ -129,7 +129,8 @@ def _current_reason(replay: Replay, facts: ReplayFacts, found: Finding | None) -
         last_pod = f" The last pod: {exit_summary(facts)}" if facts.pod_exits else ""
         return Reason.Running, f"Job {job_name(replay)} failed, and its last progress is being read.{last_pod}"
     if facts.failed_pods:
-        return Reason.Running, f"A pod of Job {job_name(replay)} failed and another one continues: {exit_summary(facts)}"
+        message = f"A pod of Job {job_name(replay)} failed and another one continues: {exit_summary(facts)}"
+        return Reason.Running, message
     if facts.pod_problem:
         return Reason.Pending, facts.pod_problem
     phase = next((partition.phase for partition in facts.progress if partition.phase in PHASE_REASONS), "")
