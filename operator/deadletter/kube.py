@@ -19,15 +19,15 @@ from kubernetes.aio import client, config
 
 Body = dict[str, Any]
 FIELD_MANAGER = "dlq-operator"
-APPLY = "application/apply-patch+yaml"
-MERGE = "application/merge-patch+json"
-REQUEST_SECONDS = 30
-WATCH_SECONDS = 240
-SILENCE_SECONDS = 70  # without bookmarks in this time the watch counts as dead
-PAGE = 500
+APPLY_PATCH = "application/apply-patch+yaml"
+MERGE_PATCH = "application/merge-patch+json"
+REQUEST_TIMEOUT_S = 30
+WATCH_TIMEOUT_S = 240
+WATCH_READ_TIMEOUT_S = 70  # without bookmarks in this time the watch counts as dead
+PAGE_SIZE = 500
 GONE = 410
 # A proxy's page in place of an answer is no answer either.
-TROUBLES = (aiohttp.ClientError, OSError, ssl.SSLError, TimeoutError, asyncio.IncompleteReadError, msgspec.DecodeError)
+CONNECTION_ERRORS = (aiohttp.ClientError, OSError, ssl.SSLError, TimeoutError, asyncio.IncompleteReadError, msgspec.DecodeError)
 
 
 class Resource(NamedTuple):
@@ -37,21 +37,21 @@ class Resource(NamedTuple):
     plural: str
     kind: str
 
-    def path(self, namespace: str | None = None, name: str | None = None, part: str | None = None) -> str:
+    def path(self, namespace: str | None = None, name: str | None = None, subresource: str | None = None) -> str:
         """Its URL path."""
         root = "/api/" if "/" not in self.api_version else "/apis/"
         steps = [root + self.api_version]
         steps += ["namespaces", namespace] if namespace else []
-        return "/".join([*steps, self.plural, *(step for step in (name, part) if step)])
+        return "/".join([*steps, self.plural, *(step for step in (name, subresource) if step)])
 
 
-OURS = "deadletter.dev/v1alpha1"
-CONNECTIONS = Resource(OURS, "brokerconnections", "BrokerConnection")
-POLICIES = Resource(OURS, "retrypolicies", "RetryPolicy")
-QUEUES = Resource(OURS, "deadletterqueues", "DeadLetterQueue")
-REPLAYS = Resource(OURS, "replays", "Replay")
+OUR_API_VERSION = "deadletter.dev/v1alpha1"
+CONNECTIONS = Resource(OUR_API_VERSION, "brokerconnections", "BrokerConnection")
+POLICIES = Resource(OUR_API_VERSION, "retrypolicies", "RetryPolicy")
+QUEUES = Resource(OUR_API_VERSION, "deadletterqueues", "DeadLetterQueue")
+REPLAYS = Resource(OUR_API_VERSION, "replays", "Replay")
 CONFIG_MAPS = Resource("v1", "configmaps", "ConfigMap")
-ACCOUNTS = Resource("v1", "serviceaccounts", "ServiceAccount")
+SERVICE_ACCOUNTS = Resource("v1", "serviceaccounts", "ServiceAccount")
 DEPLOYMENTS = Resource("apps/v1", "deployments", "Deployment")
 JOBS = Resource("batch/v1", "jobs", "Job")
 NETWORK_POLICIES = Resource("networking.k8s.io/v1", "networkpolicies", "NetworkPolicy")
@@ -61,7 +61,7 @@ SERVICES = Resource("v1", "services", "Service")
 SECRETS = Resource("v1", "secrets", "Secret")
 NAMESPACES = Resource("v1", "namespaces", "Namespace")
 EVENTS = Resource("v1", "events", "Event")
-CHILDREN = (CONFIG_MAPS, ACCOUNTS, DEPLOYMENTS, JOBS, NETWORK_POLICIES, POD_MONITORS)
+CHILDREN = (CONFIG_MAPS, SERVICE_ACCOUNTS, DEPLOYMENTS, JOBS, NETWORK_POLICIES, POD_MONITORS)
 RESOURCES = {one.kind: one for one in (CONNECTIONS, POLICIES, QUEUES, REPLAYS, *CHILDREN)}
 
 
@@ -75,14 +75,14 @@ class ApiError(Exception):
 
 
 @dataclass(slots=True)
-class Bucket:
+class RequestThrottle:
     """A token bucket that can also be told to wait."""
 
     rate: float
     burst: float
     tokens: float = 0.0
-    at: float = 0.0
-    shut_until: float = 0.0
+    updated_at: float = 0.0
+    paused_until: float = 0.0
 
     async def take(self) -> None:
         """Wait for one token."""
@@ -93,21 +93,21 @@ class Bucket:
             await asyncio.sleep(wait)
 
     def _wait(self, now: float) -> float:
-        self.tokens = min(self.burst, self.tokens + (now - self.at) * self.rate) if self.at else self.burst
-        self.at = now
-        if now < self.shut_until:
-            return self.shut_until - now
+        self.tokens = min(self.burst, self.tokens + (now - self.updated_at) * self.rate) if self.updated_at else self.burst
+        self.updated_at = now
+        if now < self.paused_until:
+            return self.paused_until - now
         if self.tokens < 1:
             return (1 - self.tokens) / self.rate
         self.tokens -= 1
         return 0.0
 
-    def shut(self, seconds: float) -> None:
+    def pause(self, seconds: float) -> None:
         """Let nothing through for so long."""
-        self.shut_until = max(self.shut_until, time.monotonic() + seconds)
+        self.paused_until = max(self.paused_until, time.monotonic() + seconds)
 
 
-def _said(status: int, content: bytes) -> ApiError:
+def _error_of_response(status: int, content: bytes) -> ApiError:
     try:
         message = str(msgspec.json.decode(content).get("message", ""))
     except (msgspec.DecodeError, AttributeError):
@@ -115,22 +115,22 @@ def _said(status: int, content: bytes) -> ApiError:
     return ApiError(status, message[:1024] or "no reason given")
 
 
-def _silent(error: BaseException) -> ApiError:
+def _no_response(error: BaseException) -> ApiError:
     return ApiError(0, f"the API server does not answer ({type(error).__name__})")
 
 
-class Cluster:
+class KubeClient:
     """One connection to the API server."""
 
-    def __init__(self, api: Any, bucket: Bucket, count: Callable[[str, str, int], None] | None = None) -> None:
+    def __init__(self, api: Any, throttle: RequestThrottle, count: Callable[[str, str, int], None] | None = None) -> None:
         self._api = api
-        self._bucket = bucket
+        self._throttle = throttle
         self._count = count or (lambda *_: None)
 
     async def get(self, resource: Resource, namespace: str, name: str) -> Body | None:
         """The object as it is now; None: it does not exist."""
         try:
-            return await self._ask("GET", resource.path(namespace, name))
+            return await self._request("GET", resource.path(namespace, name))
         except ApiError as error:
             if error.status == 404:
                 return None
@@ -139,9 +139,9 @@ class Cluster:
     async def list(self, resource: Resource, namespace: str | None, selector: str = "") -> tuple[list[Body], str]:
         """All objects and the version of the list."""
         items: list[Body] = []
-        query = {"limit": str(PAGE), "labelSelector": selector}
+        query = {"limit": str(PAGE_SIZE), "labelSelector": selector}
         while True:
-            page = await self._ask("GET", resource.path(namespace), query)
+            page = await self._request("GET", resource.path(namespace), query)
             items += page.get("items", [])
             query["continue"] = page["metadata"].get("continue", "")
             if not query["continue"]:
@@ -155,19 +155,19 @@ class Cluster:
             "watch": "true",
             "allowWatchBookmarks": "true",
             "resourceVersion": version,
-            "timeoutSeconds": str(WATCH_SECONDS),
+            "timeoutSeconds": str(WATCH_TIMEOUT_S),
             "labelSelector": selector,
         }
-        patience = aiohttp.ClientTimeout(total=WATCH_SECONDS + 30, sock_read=SILENCE_SECONDS, sock_connect=10)
-        response = await self._send("GET", resource.path(namespace), query, patience=patience)
+        patience = aiohttp.ClientTimeout(total=WATCH_TIMEOUT_S + 30, sock_read=WATCH_READ_TIMEOUT_S, sock_connect=10)
+        response = await self._send("GET", resource.path(namespace), query, timeout=patience)
         try:
             async for line in _lines(response.response):
                 event = msgspec.json.decode(line)
                 if event["type"] == "ERROR":
                     raise ApiError(event["object"].get("code", 0), event["object"].get("message", ""))
                 yield event["type"], event["object"]
-        except TROUBLES as error:
-            raise _silent(error) from error
+        except CONNECTION_ERRORS as error:
+            raise _no_response(error) from error
         finally:
             response.response.close()
 
@@ -175,34 +175,34 @@ class Cluster:
         """Server-side apply of the full intent."""
         resource, meta = RESOURCES[manifest["kind"]], manifest["metadata"]
         query = {"fieldManager": FIELD_MANAGER, "force": "true"}
-        return await self._ask("PATCH", resource.path(meta["namespace"], meta["name"]), query, manifest, APPLY)
+        return await self._request("PATCH", resource.path(meta["namespace"], meta["name"]), query, manifest, APPLY_PATCH)
 
-    async def patch(self, resource: Resource, namespace: str, name: str, body: Body, part: str | None = None) -> Body:
+    async def patch(self, resource: Resource, namespace: str, name: str, body: Body, subresource: str | None = None) -> Body:
         """Merge patch of an object or one of its parts (`status`)."""
         query = {"fieldManager": FIELD_MANAGER}
-        return await self._ask("PATCH", resource.path(namespace, name, part), query, body, MERGE)
+        return await self._request("PATCH", resource.path(namespace, name, subresource), query, body, MERGE_PATCH)
 
     async def create(self, resource: Resource, namespace: str, body: Body) -> None:
         """A new object."""
-        await self._ask("POST", resource.path(namespace), {"fieldManager": FIELD_MANAGER}, body)
+        await self._request("POST", resource.path(namespace), {"fieldManager": FIELD_MANAGER}, body)
 
     async def delete(self, resource: Resource, namespace: str, name: str, uid: str = "") -> None:
         """Delete it, with `uid` only that one; gone already is fine."""
         body: Body = {"propagationPolicy": "Background"} | ({"preconditions": {"uid": uid}} if uid else {})
         try:
-            await self._ask("DELETE", resource.path(namespace, name), {}, body)
+            await self._request("DELETE", resource.path(namespace, name), {}, body)
         except ApiError as error:
             if error.status not in (404, 409):
                 raise
 
-    async def _ask(
-        self, verb: str, path: str, query: Mapping[str, str] | None = None, body: Body | None = None, kind: str = ""
+    async def _request(
+        self, verb: str, path: str, query: Mapping[str, str] | None = None, body: Body | None = None, content_type: str = ""
     ) -> Body:
-        response = await self._send(verb, path, query or {}, body, kind)
+        response = await self._send(verb, path, query or {}, body, content_type)
         try:
             answer: Body = msgspec.json.decode(await response.read())
-        except TROUBLES as error:
-            raise _silent(error) from error
+        except CONNECTION_ERRORS as error:
+            raise _no_response(error) from error
         return answer
 
     async def _send(
@@ -211,28 +211,28 @@ class Cluster:
         path: str,
         query: Mapping[str, str],
         body: Body | None = None,
-        kind: str = "",
-        patience: aiohttp.ClientTimeout | None = None,
+        content_type: str = "",
+        timeout: aiohttp.ClientTimeout | None = None,
     ) -> Any:
-        await self._bucket.take()
+        await self._throttle.take()
         try:
             pairs = [(key, value) for key, value in query.items() if value]
-            headers = {"Accept": "application/json", "Content-Type": kind or "application/json"}
+            headers = {"Accept": "application/json", "Content-Type": content_type or "application/json"}
             request = await self._api.param_serialize(
                 verb, path, query_params=pairs, header_params=headers, body=body, auth_settings=["BearerToken"]
             )
-            limit = patience or aiohttp.ClientTimeout(total=REQUEST_SECONDS, sock_connect=10)
+            limit = timeout or aiohttp.ClientTimeout(total=REQUEST_TIMEOUT_S, sock_connect=10)
             response = await self._api.call_api(*request, _request_timeout=limit)
             self._count(verb.lower(), path, response.status)
             if response.status < 300:
                 return response
             content = await response.read()
-        except TROUBLES as error:
+        except CONNECTION_ERRORS as error:
             self._count(verb.lower(), path, 0)
-            raise _silent(error) from error
+            raise _no_response(error) from error
         if response.status == 429:
-            self._bucket.shut(_seconds(response.headers.get("Retry-After")))
-        raise _said(response.status, content)
+            self._throttle.pause(_seconds(response.headers.get("Retry-After")))
+        raise _error_of_response(response.status, content)
 
 
 def _seconds(header: str | None) -> float:
@@ -251,7 +251,7 @@ async def _lines(response: aiohttp.ClientResponse) -> AsyncIterator[bytes]:
                 yield line
 
 
-async def _configuration() -> Any:
+async def _load_configuration() -> Any:
     settings = client.Configuration()
     try:
         config.load_incluster_config(client_configuration=settings)  # type: ignore[no-untyped-call]
@@ -270,7 +270,7 @@ async def _configuration() -> Any:
 @asynccontextmanager
 async def connect(
     rate: float, burst: int, count: Callable[[str, str, int], None] | None = None
-) -> AsyncIterator[Cluster]:
+) -> AsyncIterator[KubeClient]:
     """The API server of this pod, or of KUBECONFIG."""
-    async with client.ApiClient(await _configuration()) as api:
-        yield Cluster(api, Bucket(rate, burst), count)
+    async with client.ApiClient(await _load_configuration()) as api:
+        yield KubeClient(api, RequestThrottle(rate, burst), count)

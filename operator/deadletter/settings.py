@@ -7,8 +7,8 @@ from typing import Annotated, Literal
 from pydantic import Field, field_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
-Names = Annotated[tuple[str, ...], NoDecode]
-Answer = Literal["Warn", "Deny"]
+NameList = Annotated[tuple[str, ...], NoDecode]
+WarnOrDeny = Literal["Warn", "Deny"]
 
 
 class Settings(BaseSettings):
@@ -16,13 +16,13 @@ class Settings(BaseSettings):
 
     model_config = SettingsConfigDict(env_prefix="DLQ_", frozen=True, extra="ignore")
 
-    namespaces: Names = Field((), description="Namespaces to watch; none: all of them.")
+    namespaces: NameList = Field((), description="Namespaces to watch; none: all of them.")
     image: str = Field("deadletter.dev/dlq-operator:latest", description="Image of couriers and replays.")
     image_pull_policy: str = Field("IfNotPresent", description="When workers pull the image.")
-    image_pull_secrets: Names = Field((), description="Secrets for pulling the image.")
+    image_pull_secrets: NameList = Field((), description="Secrets for pulling the image.")
     version: str = Field("unknown", description="Version of the image, which sets it.")
     log_level: str = Field("info", description="debug, info, warning or error.")
-    allow_addresses: Names = Field((), description="CIDRs that the address guard lets through.")
+    allow_addresses: NameList = Field((), description="CIDRs that the address guard lets through.")
     secrets_require_label: bool = Field(False, description="Read only Secrets labelled deadletter.dev/readable=true.")
     secrets_grant: str = Field(
         "--clusterrole=<that gets Secrets> --serviceaccount=<the operator's>",
@@ -34,8 +34,8 @@ class Settings(BaseSettings):
     health_port: int = Field(8080, description="Port of /healthz, /readyz and /metrics.")
     webhook_port: int = Field(9443, description="Port of the webhook.")
     webhook_certificates: Path | None = Field(None, description="Folder with tls.crt and tls.key; none: no webhook.")
-    webhook_missing_references: Answer = Field("Warn", description="What to say to a missing reference.")
-    webhook_delete_in_use: Answer = Field("Warn", description="What to say when something in use is deleted.")
+    webhook_missing_references: WarnOrDeny = Field("Warn", description="What to say to a missing reference.")
+    webhook_delete_in_use: WarnOrDeny = Field("Warn", description="What to say when something in use is deleted.")
 
     sweep_seconds: float = Field(10.0, gt=0, description="Between two sweeps over all queues.")
     relist_seconds: float = Field(60.0, gt=0, description="Between two lists of every kind.")
@@ -49,13 +49,13 @@ class Settings(BaseSettings):
 
     @field_validator("namespaces", "image_pull_secrets", "allow_addresses", mode="before")
     @classmethod
-    def split(cls, text: object) -> object:
+    def split_list(cls, text: object) -> object:
         """A list is written with commas."""
         return tuple(part.strip() for part in text.split(",") if part.strip()) if isinstance(text, str) else text
 
     @field_validator("allow_addresses")
     @classmethod
-    def are_networks(cls, addresses: tuple[str, ...]) -> tuple[str, ...]:
+    def validate_networks(cls, addresses: tuple[str, ...]) -> tuple[str, ...]:
         """Said at the start, not when the first broker is dialled."""
         for address in addresses:
             ip_network(address, strict=False)
@@ -63,6 +63,6 @@ class Settings(BaseSettings):
 
     @field_validator("webhook_certificates", mode="before")
     @classmethod
-    def absent(cls, text: object) -> object:
+    def unset_if_empty(cls, text: object) -> object:
         """An empty variable is no folder."""
         return text or None

@@ -1,1 +1,1 @@
-"""The only door to Kafka and Redis: one contract, three brokers."""
+"""One broker contract with three implementations: Kafka, Redis and a broker in memory."""

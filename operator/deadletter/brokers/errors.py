@@ -1,115 +1,115 @@
-"""What can go wrong at a broker, in our words.
+"""Errors of the broker contract.
 
     BrokerError
-    ├── BrokerUnreachable   time heals it
-    │   └── AddressForbidden    settings may allow it
-    ├── AuthenticationFailed time heals it (a Secret may be mended)
-    ├── CertificateRefused  time heals it (a certificate may be renewed)
-    ├── NotAuthorised       time heals it (an ACL may be mended)
-    ├── BoxMissing          time heals it (the box may be made)
-    ├── BoxRefused          time heals it (disk full, too few replicas, read-only)
-    ├── GroupOffsetsLost    tried again until a human has chosen where the group goes on
-    ├── BoxConflict         does not heal: what exists differs from what is asked
-    ├── BoxAppeared         tried again: others created the box at the same moment
-    ├── BoxRecreated        does not heal: a human decides
-    ├── LedgerCorrupt       does not heal: a human decides
-    ├── LedgerTooNew        time heals it (an upgrade knows the record)
-    ├── Undecodable         does not heal: what lies in the box is broken
-    ├── TooLarge            does not heal: this message exceeds the box's limit
-    ├── Fenced              does not heal: another settler took over
-    └── NotSupported        does not heal: this broker cannot do it
+    ├── BrokerUnreachable    transient
+    │   └── AddressForbidden     transient: the settings may allow the address later
+    ├── AuthenticationFailed transient: the Secret may be corrected
+    ├── CertificateRefused   transient: the certificate may be renewed
+    ├── NotAuthorised        transient: the ACL may be extended
+    ├── BoxMissing           transient: the box may be created
+    ├── BoxRefused           transient: disk full, too few replicas, read-only
+    ├── BoxAppeared          transient: another client created the box at the same moment
+    ├── GroupOffsetsLost     transient: retried until a user chooses where the group resumes
+    ├── LedgerTooNew         transient: a later release can read the record
+    ├── BoxConflict          permanent: the existing box differs from the requested one
+    ├── BoxRecreated         permanent: a user must decide
+    ├── LedgerCorrupt        permanent: a user must decide
+    ├── Undecodable          permanent: the stored bytes are damaged
+    ├── TooLarge             permanent: the message exceeds the limit of the box
+    ├── Fenced               permanent: another writer has taken over
+    └── NotSupported         permanent: this broker lacks the feature
 
-A driver's error is chained (`raise ... from error`), never passed up; texts carry no payload and no credential.
+Driver errors are chained (`raise ... from error`) and never passed on. Texts contain no payload and no credential.
 """
 
 
 class BrokerError(Exception):
-    """An objection of a broker; `heals` says whether time alone may mend it."""
+    """An error of a broker. `is_transient` is True if a retry may succeed without a change of the request."""
 
     is_transient = False
 
 
 class BrokerUnreachable(BrokerError):
-    """Nobody answers, or not in time."""
+    """The broker does not answer, or not in time."""
 
-    heals = True
+    is_transient = True
 
 
 class AddressForbidden(BrokerUnreachable):
-    """The address guard does not let us dial."""
+    """The address of the broker must not be dialled."""
 
 
 class AuthenticationFailed(BrokerError):
     """The broker refuses our credentials."""
 
-    heals = True
+    is_transient = True
 
 
 class CertificateRefused(BrokerError):
     """A certificate, the broker's or ours, is not accepted."""
 
-    heals = True
+    is_transient = True
 
 
 class NotAuthorised(BrokerError):
-    """The broker knows us and says no."""
+    """The broker accepts our credentials, but its ACL does not allow the request."""
 
-    heals = True
+    is_transient = True
 
 
 class BoxMissing(BrokerError):
     """The topic or stream does not exist."""
 
-    heals = True
+    is_transient = True
 
 
 class BoxRefused(BrokerError):
-    """The box does not take writes now: out of memory, too few replicas, read-only."""
+    """The box does not accept writes at present: out of memory, too few replicas, read-only."""
 
-    heals = True
+    is_transient = True
 
 
 class BoxAppeared(BrokerError):
-    """A box that was to be created exists already; the next look shows whose it is."""
+    """A box that was to be created exists already; the next reconcile finds out who owns it."""
 
-    heals = True
+    is_transient = True
 
 
 class GroupOffsetsLost(BrokerError):
     """A consumer group that had started has no offset of its source any more."""
 
-    heals = True
+    is_transient = True
 
 
 class BoxConflict(BrokerError):
-    """What exists differs from what is asked and must not be changed."""
+    """The existing box differs from the requested one and must not be changed."""
 
 
 class BoxRecreated(BrokerError):
-    """The box was deleted and made again; its ledger speaks of other letters."""
+    """The box was deleted and created again; its ledger refers to letters of the old box."""
 
 
 class LedgerCorrupt(BrokerError):
-    """A record of the ledger cannot be read; never taken for an empty one."""
+    """A ledger record cannot be read. It is never treated as missing."""
 
 
 class LedgerTooNew(BrokerError):
-    """A record of the ledger that must not be skipped was written by a later release."""
+    """A ledger record that must not be skipped was written by a later release."""
 
-    heals = True
+    is_transient = True
 
 
 class Undecodable(BrokerError):
-    """Nobody can read what lies there: a wrong checksum, an unknown codec, a header name that is no text."""
+    """A message cannot be decoded: wrong checksum, unknown codec, or a header name that is not text."""
 
 
 class TooLarge(BrokerError):
-    """The message exceeds what the box takes."""
+    """The message exceeds the size limit of the box."""
 
 
 class Fenced(BrokerError):
-    """Another settler of the same box partition took over; stop."""
+    """Another writer of the same box partition has taken over; stop."""
 
 
 class NotSupported(BrokerError):
-    """This broker cannot do what is asked."""
+    """This broker does not support the request."""

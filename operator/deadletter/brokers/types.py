@@ -1,4 +1,4 @@
-"""The values that cross the broker contract."""
+"""Data types of the broker contract."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -9,7 +9,7 @@ from deadletter.core.replay_progress import PartitionProgress, SettledAs
 
 @dataclass(slots=True, frozen=True)
 class ServerInfo:
-    """What the broker says of itself; `id` names the cluster, so that one box has one identity."""
+    """What a server reports about itself. `id` identifies the cluster, whatever address it is reached by."""
 
     kind: str
     version: str
@@ -20,9 +20,9 @@ class ServerInfo:
 
 @dataclass(slots=True, frozen=True)
 class BoxState:
-    """A box as it is. None: the broker has no such notion.
+    """A box as it exists on the broker; None where the broker has no such setting.
 
-    `id` changes when a box is deleted and created again under its name; empty if the broker keeps none for this box.
+    `id` changes when a box is deleted and created again under the same name. It is empty if the broker stores none.
     """
 
     name: str
@@ -43,7 +43,7 @@ class StoredMessage:
 
 @dataclass(slots=True, frozen=True)
 class MonitoredBox:
-    """A dead box whose register is kept, and how to read its letters."""
+    """A dead box to sweep, its ledger and retry box, and how its letters are read."""
 
     dead: str
     ledger: str
@@ -55,27 +55,28 @@ class MonitoredBox:
 
 @dataclass(slots=True)
 class Claim:
-    """A message in our hands until it is settled. `parked`: it comes from the retry box.
+    """A message that one worker holds until it is settled.
 
-    `unreadable`: why nobody can decode it; its value is then what lies there, byte by byte, and it cannot be delivered.
+    `undecodable_reason` is set if the message cannot be decoded. Its value is then the raw bytes, and it cannot be
+    delivered.
     """
 
     place: Place
     message: Message
     attempts: int = 0  # deliveries tried so far
     first_failed_at: int | None = None
-    parked: bool = False
+    parked: bool = False  # read from the retry box
     undecodable_reason: str = ""
 
 
 @dataclass(slots=True, frozen=True)
 class Delivered:
-    """The service took it."""
+    """The service accepted the message."""
 
 
 @dataclass(slots=True, frozen=True)
 class Buried:
-    """It goes into a dead box: this queue's, or the one a route names."""
+    """The message goes into a dead box: the queue's own, or the one that a route names."""
 
     box: str
     message: Message
@@ -83,7 +84,7 @@ class Buried:
 
 @dataclass(slots=True, frozen=True)
 class Parked:
-    """It goes into the retry box until `due_at`, stamped with attempts and first failure."""
+    """The message goes into the retry box until `due_at`, with its attempts and first failure in the headers."""
 
     message: Message
     due_at: int
@@ -91,7 +92,7 @@ class Parked:
 
 @dataclass(slots=True, frozen=True)
 class Discarded:
-    """It is dropped, as the policy says."""
+    """The message is dropped, as the policy demands."""
 
 
 Settlement = Delivered | Buried | Parked | Discarded
@@ -99,7 +100,7 @@ Settlement = Delivered | Buried | Parked | Discarded
 
 @dataclass(slots=True, frozen=True)
 class SubscriptionSpec:
-    """What a courier works on."""
+    """The boxes, the consumer group and the member name of a subscription."""
 
     source: str
     group: str
@@ -108,20 +109,20 @@ class SubscriptionSpec:
     ledger: str
     consumer: str  # stable name of this pod
     from_earliest: bool = False
-    has_started: bool = False  # the group had offsets of the source before; without them it must not begin again
+    has_started: bool = False  # the group had offsets of the source before; without offsets it must not start again
 
 
 @dataclass(slots=True, frozen=True)
 class ResumedGroup:
-    """Where a group goes on that had lost its offsets. None: the broker does not count them."""
+    """Position at which a group resumes that had lost its offsets; None if the broker cannot count the messages."""
 
-    skipped_messages: int | None  # messages that the source holds before that position
-    remaining_messages: int | None  # messages from that position on
+    skipped_messages: int | None  # of the source, before the position
+    remaining_messages: int | None  # of the source, from the position on
 
 
 @dataclass(slots=True)
 class Publication:
-    """A message to publish for a letter. `due_at`: park it in the retry box `to`, due then."""
+    """A message to publish for a letter. With `due_at`, `to` is a retry box and the letter is parked until then."""
 
     to: str
     message: Message
@@ -132,9 +133,9 @@ class Publication:
 
 @dataclass(slots=True)
 class CommitBatch:
-    """One step of a mover: all of it or nothing.
+    """What a partition writer commits at once.
 
-    Every offset named in `settled` belongs to the mover's partition. `selected` is what a DryRun found.
+    Every offset of `settled` belongs to the partition of the writer. `selected` are offsets that a DryRun has matched.
     """
 
     progress: PartitionProgress

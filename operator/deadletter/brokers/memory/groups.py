@@ -1,24 +1,24 @@
 """Positions of a consumer group in memory."""
 
 from deadletter.brokers.group_offsets import EARLIEST, LATEST, StartPosition
-from deadletter.brokers.memory.server import Box, MemoryServer
+from deadletter.brokers.memory.server import MemoryBox, MemoryServer
 
 
 def is_lost(server: MemoryServer, source: str, group: str) -> bool:
     """True if the source holds messages and the group has no position in it."""
-    box, known = server.box(source), server.groups.get((source, group))
-    return any(box.partitions) and (known is None or not known.next)
+    box, known = server.get_box(source), server.groups.get((source, group))
+    return any(box.partitions) and (known is None or not known.next_offsets)
 
 
-def positions(box: Box, start: StartPosition) -> list[int]:
+def start_offsets(box: MemoryBox, start: StartPosition) -> list[int]:
     """Return where to begin in each partition."""
-    return [_position(box, number, start) for number in range(len(box.ends))]
+    return [_start_offset(box, number, start) for number in range(len(box.end_offsets))]
 
 
-def _position(box: Box, number: int, start: StartPosition) -> int:
+def _start_offset(box: MemoryBox, number: int, start: StartPosition) -> int:
     if start == EARLIEST:
-        return box.start(number)
+        return box.first_offset(number)
     if start == LATEST:
-        return box.ends[number]
+        return box.end_offsets[number]
     later = (offset for offset, message in box.partitions[number].items() if message.timestamp >= start)
-    return next(later, box.ends[number])
+    return next(later, box.end_offsets[number])

@@ -1,4 +1,4 @@
-"""Redis 7 and newer, and Valkey, which speaks the same commands: boxes are streams, letters wait in sorted sets."""
+"""Redis 7 and newer, and Valkey, which has the same commands: boxes are streams, parked letters are in sorted sets."""
 
 from deadletter.brokers.redis.connection import open_redis
 

@@ -1,4 +1,4 @@
-"""The only way to the driver: no blind retry, our errors, and a cancelled call always ends."""
+"""Send commands and scripts to Redis: no retries, errors of the broker contract, prompt cancellation."""
 
 import asyncio
 from collections.abc import Awaitable, Sequence
@@ -12,33 +12,46 @@ from deadletter.brokers.redis.errors import translate
 from deadletter.brokers.redis.scripts import Script
 
 _Reply = TypeVar("_Reply")
-REPLY_TIMEOUT_S = 30.0  # over the driver's own time limits, for a socket that takes bytes and gives none
+CALL_TIMEOUT_S = 30.0  # in addition to the driver's timeouts, for a server that reads and never answers
 Arg = str | bytes | int
 
 
-class RedisClient:
-    """Commands and scripts on one Redis. Replies come as the server sent them."""
+def to_dict(reply: list[Any]) -> dict[bytes, Any]:
+    """Convert a reply of names and values in turn."""
+    return dict(zip(reply[::2], reply[1::2], strict=True))
 
-    def __init__(self, client: "Redis") -> None:
-        self._client = client
-        self._client.response_callbacks.clear()
+
+def raise_first(replies: list[Any]) -> list[Any]:
+    """Return the replies of `RedisClient.commands`, or raise the first error among them."""
+    for reply in replies:
+        if isinstance(reply, Exception):
+            raise reply
+    return replies
+
+
+class RedisClient:
+    """Commands and scripts on one Redis. Replies are returned as the server sent them, without conversion."""
+
+    def __init__(self, driver: "Redis") -> None:
+        self._driver = driver
+        self._driver.response_callbacks.clear()
 
     async def command(self, *args: Arg) -> Any:
-        """One command; a lost reply is an error and never a second try."""
-        return await _reply_in_time(self._client.execute_command(*args))  # type: ignore[no-untyped-call]
+        """Send one command. A lost reply is an error; the command is never repeated."""
+        return await _reply_in_time(self._driver.execute_command(*args))  # type: ignore[no-untyped-call]
 
-    async def commands(self, commands: Sequence[Sequence[Arg]]) -> list[Any]:
-        """Many commands in one round trip; a refused one is an error in its place."""
-        if not commands:
+    async def commands(self, requests: Sequence[Sequence[Arg]]) -> list[Any]:
+        """Send many commands in one round trip. A refused command has its error in the place of its reply."""
+        if not requests:
             return []
-        pipeline = self._client.pipeline(transaction=False)
-        for words in commands:
-            pipeline.execute_command(*words)
+        pipeline = self._driver.pipeline(transaction=False)
+        for args in requests:
+            pipeline.execute_command(*args)
         replies = await _reply_in_time(pipeline.execute(raise_on_error=False))
         return [translate(reply) if isinstance(reply, Exception) else reply for reply in replies]
 
     async def run_script(self, script: Script, keys: Sequence[str], args: Sequence[Arg]) -> Any:
-        """A script, by its digest; a server that does not know it has run nothing yet and is told it."""
+        """Run a script by its digest. A server that does not have it runs nothing; then it is loaded and run."""
         try:
             return await self._evaluate(script, keys, args)
         except _UnknownScript:
@@ -47,43 +60,46 @@ class RedisClient:
 
     async def _evaluate(self, script: Script, keys: Sequence[str], args: Sequence[Arg]) -> Any:
         return await _reply_in_time(
-            self._client.execute_command("EVALSHA", script.digest, len(keys), *keys, *args)  # type: ignore[no-untyped-call]
+            self._driver.execute_command("EVALSHA", script.digest, len(keys), *keys, *args)  # type: ignore[no-untyped-call]
         )
 
     async def close(self) -> None:
-        """Let go of all connections."""
+        """Close all connections."""
         try:
-            await self._client.aclose(close_connection_pool=True)
+            await self._driver.aclose(close_connection_pool=True)
         except (RedisError, OSError):
             return
 
 
 class _UnknownScript(BrokerUnreachable):
-    """The server does not know the script."""
+    """The server does not have the script."""
 
 
 async def _reply_in_time(reply: Awaitable[_Reply]) -> _Reply:
-    """The reply. The driver may swallow a cancellation, so it waits in a task of its own and we do not ask it."""
+    """Wait for a reply in a task of its own, because the driver may swallow a cancellation."""
     waiting = asyncio.ensure_future(reply)
     try:
-        await asyncio.wait({waiting}, timeout=REPLY_TIMEOUT_S)
+        await asyncio.wait({waiting}, timeout=CALL_TIMEOUT_S)
     except asyncio.CancelledError:
-        waiting.cancel()
-        waiting.add_done_callback(_retrieve_exception)
+        _abandon(waiting)
         raise
     if not waiting.done():
-        waiting.cancel()
-        waiting.add_done_callback(_retrieve_exception)
+        _abandon(waiting)
         raise BrokerUnreachable("Redis does not answer in time")
     try:
         return waiting.result()
     except NoScriptError as error:
-        raise _UnknownScript("Redis lost its scripts") from error
+        raise _UnknownScript("Redis has lost its scripts") from error
     except (RedisError, OSError) as error:
         raise translate(error) from error
 
 
+def _abandon(waiting: "asyncio.Future[Any]") -> None:
+    waiting.cancel()
+    waiting.add_done_callback(_retrieve_exception)
+
+
 def _retrieve_exception(waiting: "asyncio.Future[Any]") -> None:
-    """Nobody waits for it any more; its error is taken, so that the loop does not complain."""
+    # Otherwise the event loop logs an exception that was never retrieved.
     if not waiting.cancelled():
         waiting.exception()

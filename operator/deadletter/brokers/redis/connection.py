@@ -90,9 +90,7 @@ class _Credentials(CredentialProvider):
 class _CheckedConnection(Connection):
     """A connection that checks the address first and makes a new TLS context."""
 
-    def __init__(
-        self, check: AddressCheck, make_context: Callable[[], ssl.SSLContext | None], **settings: Any
-    ) -> None:
+    def __init__(self, check: AddressCheck, make_context: Callable[[], ssl.SSLContext | None], **settings: Any) -> None:
         super().__init__(**settings)
         self._check, self._make_context = check, make_context
 

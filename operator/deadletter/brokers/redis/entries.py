@@ -1,14 +1,14 @@
-"""A message as the fields of a stream entry, and back, without losing a byte.
+"""Convert messages to the fields of stream entries and back, without loss.
 
-Packed, our own: first `dlq-headers` (MessagePack, a list of name and value pairs), then `key` and `value` when there
-are any.
+Packed entries are our own format: first `dlq-headers` (MessagePack, a list of name and value pairs), then `key` and
+`value` if present.
 
-Plain, of any other system: the first of `body`, `value`, `data`, `payload` is the value, `key` the key, every other
-field a header; with none of the four the value is a JSON object of all fields (fields that are not text, or named
-twice, become headers without a value). The header `redis-body-field` remembers the shape, so that such a message is
-written with the very fields it came with, and our headers are fields beside them. A message that would take more than
-`MOST_FIELDS` fields is written packed, at its origin too: a script needs the longer the more fields an entry has, and
-Redis serves no one else meanwhile.
+Plain entries come from any other system. The first of the fields `body`, `value`, `data`, `payload` is the value, `key`
+is the key, every other field is a header. Without any of the four, the value is a JSON object of all fields (fields
+that are not text, or occur twice, become headers without a value). The header `redis-body-field` records this, so that
+the message can be written with its original fields again; our headers are then additional fields. A message of more
+than `MAX_FIELDS` fields is always written packed: the time of a script grows with the number of fields, and Redis
+serves no other client meanwhile.
 """
 
 from collections.abc import Sequence
@@ -30,7 +30,7 @@ _to_object = msgspec.json.Decoder(dict[str, str]).decode
 
 
 def to_fields(message: Message) -> list[bytes]:
-    """Names and values of the entry, one after the other."""
+    """Return names and values of the entry in turn."""
     for name, value in message.headers:
         if name == BODY_FIELD_HEADER and value is not None:
             plain = _to_plain_fields(message, value)
@@ -50,7 +50,7 @@ def _to_packed_fields(message: Message) -> list[bytes]:
 def _pack_headers(headers: Headers) -> bytes:
     try:
         return _pack(headers)
-    except UnicodeEncodeError:  # a name that was no UTF-8 when we read it
+    except UnicodeEncodeError:  # a name that was not UTF-8 when it was read
         return _pack(_to_pairs(headers))
 
 
@@ -70,7 +70,7 @@ def _to_headers(pairs: Sequence[tuple[bytes, bytes | None]]) -> Headers:
 
 
 def _to_plain_fields(message: Message, body: bytes) -> list[bytes] | None:
-    """The fields it came with; None when it cannot be written so any more (a transform may have changed it)."""
+    """Return the original fields of a plain entry; None if a transform has changed the message too much for that."""
     pairs = [(name, value) for name, value in _to_pairs(message.headers) if name != BODY_FIELD_HEADER.encode()]
     if any(value is None or name == HEADERS_FIELD for name, value in pairs):
         return None
@@ -104,7 +104,7 @@ def _round_trips(fields: list[bytes], message: Message) -> bool:
 
 
 def from_fields(fields: Sequence[bytes], timestamp: int) -> Message:
-    """The message in an entry's fields."""
+    """Return the message that an entry holds."""
     if fields[0] != HEADERS_FIELD:
         return _from_plain_fields(list(zip(fields[::2], fields[1::2], strict=True)), timestamp)
     try:
@@ -134,7 +134,7 @@ def _from_plain_fields(pairs: list[tuple[bytes, bytes]], timestamp: int) -> Mess
 
 
 def _from_fields_without_body(pairs: list[tuple[bytes, bytes]], timestamp: int) -> Message:
-    ours = [pair for pair in pairs if pair[0].startswith(OUR_PREFIXES)]
+    our_headers = [pair for pair in pairs if pair[0].startswith(OUR_PREFIXES)]
     fields = [pair for pair in pairs if not pair[0].startswith(OUR_PREFIXES)]
     try:
         texts = {name.decode(): value.decode() for name, value in fields}
@@ -142,15 +142,15 @@ def _from_fields_without_body(pairs: list[tuple[bytes, bytes]], timestamp: int) 
         texts = {}
     if len(texts) != len(fields) or not texts:
         return Message(None, None, (*_to_headers(pairs), (BODY_FIELD_HEADER, b"")), timestamp)
-    return Message(None, msgspec.json.encode(texts), (*_to_headers(ours), (BODY_FIELD_HEADER, b"")), timestamp)
+    return Message(None, msgspec.json.encode(texts), (*_to_headers(our_headers), (BODY_FIELD_HEADER, b"")), timestamp)
 
 
 def pack_letter(message: Message) -> bytes:
-    """A waiting letter as one value."""
+    """Pack a parked letter into one value."""
     return _pack((message.key, message.value, _pack_headers(message.headers)))
 
 
 def unpack_letter(packed: bytes, timestamp: int) -> Message:
-    """A waiting letter again."""
+    """Unpack a parked letter."""
     key, value, headers = _unpack_letter(packed)
     return Message(key, value, _unpack_headers(headers), timestamp)

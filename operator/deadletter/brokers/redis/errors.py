@@ -1,4 +1,4 @@
-"""What the driver says, in our words. Replies may quote keys, never payloads: their texts are not passed on."""
+"""Translate errors of the Redis driver. Replies may quote keys but no payload; their texts are not passed on."""
 
 from redis.exceptions import (
     AuthenticationError,
@@ -9,8 +9,8 @@ from redis.exceptions import (
     ReadOnlyError,
     RedisError,
 )
-from redis.exceptions import ConnectionError as LostConnection
-from redis.exceptions import TimeoutError as LateReply
+from redis.exceptions import ConnectionError as DriverConnectionError
+from redis.exceptions import TimeoutError as DriverTimeoutError
 
 from deadletter.brokers.errors import (
     AuthenticationFailed,
@@ -26,11 +26,12 @@ from deadletter.brokers.errors import (
 )
 from deadletter.net.tls_errors import certificate_problem
 
+_CLUSTER = (NotSupported, "this server is a Redis Cluster, which is not supported yet; use a standalone Redis")
 ERROR_BY_CODE: dict[str, tuple[type[BrokerError], str]] = {
-    "FENCED": (Fenced, "another settler took over"),
+    "FENCED": (Fenced, "another writer has taken over"),
     "NOBOX": (BoxMissing, "the box does not exist; create it first"),
     "NOGROUP": (BoxMissing, "the stream or its consumer group does not exist"),
-    "WRONGTYPE": (BoxConflict, "a key of this name holds something else"),
+    "WRONGTYPE": (BoxConflict, "a key of this name holds another type of value"),
     "OOM": (BoxRefused, "Redis is out of memory (maxmemory)"),
     "READONLY": (BoxRefused, "this Redis is a read-only replica"),
     "MISCONF": (BoxRefused, "Redis cannot persist and refuses writes"),
@@ -38,43 +39,14 @@ ERROR_BY_CODE: dict[str, tuple[type[BrokerError], str]] = {
     "LOADING": (BrokerUnreachable, "Redis is loading its dataset"),
     "BUSY": (BrokerUnreachable, "Redis is busy with a script"),
     "MASTERDOWN": (BrokerUnreachable, "the master of this replica is down"),
-    "WRONGPASS": (AuthenticationFailed, "Redis refuses user or password"),
-    "NOAUTH": (AuthenticationFailed, "Redis wants a password; name it in secretRef"),
-    "NOPERM": (NotAuthorised, "the ACL of this user does not allow it"),
-    "MOVED": (NotSupported, "this is a Redis Cluster; it is not supported yet"),
-    "ASK": (NotSupported, "this is a Redis Cluster; it is not supported yet"),
-    "CROSSSLOT": (NotSupported, "this is a Redis Cluster; it is not supported yet"),
+    "WRONGPASS": (AuthenticationFailed, "Redis refuses the user name or password; correct the Secret of secretRef"),
+    "NOAUTH": (AuthenticationFailed, "Redis requires a password; name its Secret in secretRef"),
+    "NOPERM": (NotAuthorised, "the ACL of this user does not allow the command"),
+    "MOVED": _CLUSTER,
+    "ASK": _CLUSTER,
+    "CROSSSLOT": _CLUSTER,
 }
-
-
-def translate(error: Exception) -> BrokerError:
-    """The same objection as one of ours; the driver's is chained by who raises."""
-    for ours in (error, error.__cause__):  # the driver wraps what we object to while it dials
-        if isinstance(ours, BrokerError):
-            return ours
-    kind, sentence = _describe(error)
-    return kind(sentence)
-
-
-def _describe(error: Exception) -> tuple[type[BrokerError], str]:
-    text = str(error)
-    words = (word for word in ERROR_BY_CODE if text == word or text.startswith(f"{word} "))
-    kinds = (word for kind, word in CODE_BY_EXCEPTION if isinstance(error, kind))
-    word = next(words, None) or next(kinds, None) or next((w for w, part in CODE_BY_TEXT if part in text), None)
-    if word == "NOBOX":  # our own script's word, and the name we gave it
-        return BoxMissing, f"{text.partition(' ')[2]}: it does not exist; create it first"
-    if word is not None:
-        return ERROR_BY_CODE[word]
-    if sentence := certificate_problem(error):
-        return CertificateRefused, sentence
-    if isinstance(error, LateReply | TimeoutError):
-        return BrokerUnreachable, "Redis does not answer in time"
-    if isinstance(error, LostConnection | OSError):
-        return BrokerUnreachable, "Redis cannot be reached"
-    return BoxRefused, f"Redis refuses: {type(error).__name__}"
-
-
-# The driver cuts the code off replies it knows; then the kind of its error tells, or the sentence that is left.
+# The driver strips the code from replies it knows; then the exception type tells the code, or a part of the text.
 CODE_BY_EXCEPTION: tuple[tuple[type[RedisError], str], ...] = (
     (AuthenticationError, "WRONGPASS"),
     (NoPermissionError, "NOPERM"),
@@ -90,3 +62,35 @@ CODE_BY_TEXT = (
     ("READONLY", "readonly replica"),
     ("NOPERM", "has no permissions"),
 )
+
+
+def translate(error: Exception) -> BrokerError:
+    """Return the broker error for a driver error; the caller chains the driver error to it."""
+    for candidate in (error, error.__cause__):  # the driver wraps the broker errors that we raise while it connects
+        if isinstance(candidate, BrokerError):
+            return candidate
+    error_type, text = _describe(error)
+    return error_type(text)
+
+
+def _describe(error: Exception) -> tuple[type[BrokerError], str]:
+    text = str(error)
+    code = _code(error, text)
+    if code == "NOBOX":  # raised by our own scripts, with the name of the stream
+        return BoxMissing, f"{text.partition(' ')[2]}: it does not exist; create it first"
+    if code is not None:
+        return ERROR_BY_CODE[code]
+    if problem := certificate_problem(error):
+        return CertificateRefused, problem
+    if isinstance(error, DriverTimeoutError | TimeoutError):
+        return BrokerUnreachable, "Redis does not answer in time"
+    if isinstance(error, DriverConnectionError | OSError):
+        return BrokerUnreachable, "Redis cannot be reached"
+    return BoxRefused, f"Redis refuses the command: {type(error).__name__}"
+
+
+def _code(error: Exception, text: str) -> str | None:
+    by_prefix = (code for code in ERROR_BY_CODE if text == code or text.startswith(f"{code} "))
+    by_exception = (code for exception, code in CODE_BY_EXCEPTION if isinstance(error, exception))
+    by_text = (code for code, part in CODE_BY_TEXT if part in text)
+    return next(by_prefix, None) or next(by_exception, None) or next(by_text, None)

@@ -1,52 +1,53 @@
-"""Keys beside a box: they carry its hash tag, so that a box and what belongs to it share a slot."""
+"""Names of the Redis keys that belong to a box. They carry its hash tag, so that they share its slot."""
 
 
 def sibling_key(box: str, suffix: str) -> str:
-    """`<box>.<suffix>`, in the slot of the box: a name without a hash tag becomes one."""
-    opened = box.find("{")
-    tagged = opened >= 0 and box.find("}", opened) > opened + 1
-    return f"{box}.{suffix}" if tagged else f"{{{box}}}.{suffix}"
+    """Return `<box>.<suffix>` in the slot of the box; a name without a hash tag becomes the tag."""
+    opening = box.find("{")
+    is_tagged = opening >= 0 and box.find("}", opening) > opening + 1
+    return f"{box}.{suffix}" if is_tagged else f"{{{box}}}.{suffix}"
 
 
 def marks(box: str) -> str:
-    """Sorted set of letters already published here, by the time they are forgotten."""
+    """Sorted set of letters that were published here, by the time at which their marks expire."""
     return sibling_key(box, "marks")
 
 
 def published(box: str, group: str = "") -> str:
-    """Sorted set of claims whose letter lies in some box already and that are still to be settled, by the time they
-    are forgotten: of a source per group, of a retry box.
+    """Sorted set of claims whose letter is published but that are not settled yet, by the time they expire.
+
+    A source has one set per consumer group, a retry box has one.
     """
     return sibling_key(box, f"{group}.published" if group else "published")
 
 
 def fence(box: str) -> str:
-    """Counter of movers: only the newest may write."""
+    """Counter of partition writers; only the newest may write."""
     return sibling_key(box, "fence")
 
 
 def due(retry: str) -> str:
-    """Sorted set of waiting letters by due time, or by the end of the lease of who holds them."""
+    """Sorted set of parked letters by due time, or by the end of the lease of their holder."""
     return sibling_key(retry, "due")
 
 
 def holders(retry: str) -> str:
-    """Hash of waiting letters in somebody's hands: who."""
+    """Hash from the id of a claimed parked letter to the consumer that holds it."""
     return sibling_key(retry, "holders")
 
 
 def identity(box: str) -> str:
-    """The id of a box that the operator created; set in the same script as the box."""
+    """Id of a box that the operator created; the script that creates the box sets it."""
     return sibling_key(box, "id")
 
 
 def lost(retry: str) -> str:
-    """Number of waiting letters that were gone when they were due."""
+    """Number of parked letters that were missing when they were due."""
     return sibling_key(retry, "lost")
 
 
 def notes(source: str, group: str) -> str:
-    """Hash of messages that failed inline: attempts and first failure."""
+    """Hash from the id of a message that failed inline to its attempts and first failure."""
     return sibling_key(source, f"{group}.notes")
 
 
@@ -56,5 +57,5 @@ def selected(ledger: str, uid: str) -> str:
 
 
 def produced(ledger: str, uid: str) -> str:
-    """List of where a Replay published."""
+    """List of the positions at which a Replay has published."""
     return f"{ledger}:produced:{uid}"

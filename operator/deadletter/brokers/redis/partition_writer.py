@@ -1,11 +1,11 @@
-"""The settler of a box on Redis.
+"""Settle the letters of one dead stream as its only writer.
 
-    publish   each letter unless its mark stands beside the target        (any number of scripts, each harmless again)
-    settle    letters out of the box, selection and tally into the ledger (one script)
-    unmark    what is settled needs no mark                               (a mark that stays ends after 7 days)
+    publish   each letter unless its mark is there              (any number of scripts; each may be repeated)
+    settle    letters, selection and progress                   (one script)
+    clean up  the marks of settled letters                      (a mark that is left behind expires after 7 days)
 
-Killed between the first two, the next mover finds the letters still there and the marks too: it publishes nothing
-twice and settles. Each script asks the fence of the box first.
+After a crash between the first two steps, the next writer finds the letters and the marks: it publishes nothing twice
+and settles. Every script checks the fence of the stream first.
 """
 
 import asyncio
@@ -15,9 +15,9 @@ from collections.abc import Sequence
 from deadletter.brokers.errors import BrokerError, Fenced
 from deadletter.brokers.redis import keys, streams
 from deadletter.brokers.redis.client import Arg, RedisClient
-from deadletter.brokers.redis.ledger import read_progress
-from deadletter.brokers.redis.packed_selection import pack_offsets
+from deadletter.brokers.redis.ledger import pack_offsets, read_progress
 from deadletter.brokers.redis.publish import PendingEntry, WriteGuard, delete_marks, publish
+from deadletter.brokers.redis.reads import entry_id
 from deadletter.brokers.redis.scripts import LIST_IDS, SETTLE
 from deadletter.brokers.types import CommitBatch
 from deadletter.core.ledger.records import encode_progress, progress_key
@@ -29,7 +29,7 @@ MAX_LISTED_IDS = 1_000
 
 
 class RedisPartitionWriter:
-    """Keeps the contract of `base.Mover`. `stream` is what it settles: the dead box or its archive."""
+    """Implements `contract.PartitionWriter` for `stream`, which is the dead stream or its archive."""
 
     def __init__(self, client: RedisClient, stream: str, archive: str, ledger: str, uid: str, token: int) -> None:
         self._client, self._stream, self._archive = client, stream, archive
@@ -39,12 +39,12 @@ class RedisPartitionWriter:
         self._present_until = 0
         self._settled: set[int] = set()
         self._settled_order: deque[int] = deque()
-        self._is_closed = False
+        self._is_failed = False
         self._mark_cleanup: asyncio.Task[None] | None = None
         self.progress: PartitionProgress | None = None
 
     async def open(self) -> None:
-        """Read the tally, and which letters are there when they are not too many to remember."""
+        """Read the progress, and the offsets of the stream if they are not too many to remember."""
         self.progress = await read_progress(self._client, self._ledger, self._uid)
         if await self._client.command("XLEN", self._stream) <= MAX_REMEMBERED:
             self._present_until = (await streams.window(self._client, self._stream, optional=True)).end
@@ -53,79 +53,76 @@ class RedisPartitionWriter:
     async def _list_offsets(self) -> list[int]:
         offsets: list[int] = []
         start = "-"
-        while found := await self._client.run_script(LIST_IDS, [self._stream], [start, MAX_LISTED_IDS]):
-            offsets += (Place.from_entry_id(self._stream, name.decode()).offset for name in found)
-            start = f"({found[-1].decode()}"
+        while ids := await self._client.run_script(LIST_IDS, [self._stream], [start, MAX_LISTED_IDS]):
+            offsets += (Place.from_entry_id(self._stream, id_.decode()).offset for id_ in ids)
+            start = f"({ids[-1].decode()}"
         return offsets
 
     def is_open(self, offset: int) -> bool:
-        """Settled letters are gone from the stream, so a letter that was read is open unless it was settled since.
+        """True unless this writer has settled the letter or the stream lacked it when this writer opened.
 
-        In a box of more than 20,000 letters, one that was settled before this mover began is not told apart.
+        Redis deletes settled letters. In a stream of more than 20,000 letters, a letter that was read earlier and
+        settled before this writer opened is not recognised.
         """
         if self._present_offsets is not None and offset < self._present_until and offset not in self._present_offsets:
             return False
         return offset not in self._settled
 
     async def commit(self, batch: CommitBatch) -> None:
-        """Publish, settle, count."""
-        if self._is_closed:
-            raise Fenced("this mover is spent; open a new one")
-        self._is_closed = True
-        gone = {offset for offsets in batch.settled.values() for offset in offsets}
-        parcels = self._pending_entries(batch, gone)
-        await publish(self._client, parcels, self._guard, keys.produced(self._ledger, self._uid))
+        """Publish the letters, settle them and write the progress."""
+        if self._is_failed:
+            raise Fenced("an earlier commit of this writer failed; open a new writer")
+        self._is_failed = True
+        settled = {offset for offsets in batch.settled.values() for offset in offsets}
+        entries = self._pending_entries(batch, settled)
+        await publish(self._client, entries, self._guard, keys.produced(self._ledger, self._uid))
         await self._settle(batch)
-        self._remember_settled(gone)
-        self.progress, self._is_closed = batch.progress, False
-        settled = [parcel for parcel, one in zip(parcels, batch.publications, strict=True) if one.letter.offset in gone]
+        self._remember_settled(settled)
+        self.progress, self._is_failed = batch.progress, False
+        letters = zip(entries, batch.publications, strict=True)
+        marked = [entry for entry, publication in letters if publication.letter.offset in settled]
         await self.close()
-        self._mark_cleanup = asyncio.create_task(self._delete_marks(settled))  # while the next step is made
+        self._mark_cleanup = asyncio.create_task(self._delete_marks(marked))  # while the next batch is prepared
 
     async def close(self) -> None:
-        """Wait until no mark is being taken away."""
+        """Wait until the marks of the last commit are deleted."""
         if self._mark_cleanup is not None:
             await asyncio.wait({self._mark_cleanup})
 
-    def _pending_entries(self, step: CommitBatch, gone: set[int]) -> list[PendingEntry]:
-        """A letter that stays in the box may be sent again by another Replay: its mark carries ours."""
+    def _pending_entries(self, batch: CommitBatch, settled: set[int]) -> list[PendingEntry]:
         return [
             PendingEntry(
-                one.to,
-                one.message,
-                f"{self._stream}/{one.letter.id}" + ("" if one.letter.offset in gone else f"/{self._uid}"),
-                one.due_at,
+                publication.to,
+                publication.message,
+                # A letter that stays in the stream may be published again by another Replay: its mark carries the uid.
+                f"{self._stream}/{publication.letter.id}"
+                + ("" if publication.letter.offset in settled else f"/{self._uid}"),
+                publication.due_at,
             )
-            for one in step.publications
+            for publication in batch.publications
         ]
 
-    async def _settle(self, step: CommitBatch) -> None:
+    async def _settle(self, batch: CommitBatch) -> None:
         key = progress_key(self._uid, 0)
-        keep = () if self._stream == self._archive else step.settled.get(SettledAs.Archived, ())
-        drop = [offset for why, offsets in step.settled.items() if why is not SettledAs.Archived for offset in offsets]
-        words: list[Arg] = [
-            self._guard.token,
-            key,
-            encode_progress(key, step.progress),
-            pack_offsets(step.selected),
-            len(keep),
-        ]
-        words += [_entry_id(offset) for offset in (*keep, *drop)]
-        fence, chosen = self._guard.key, keys.selected(self._ledger, self._uid)
-        await self._client.run_script(SETTLE, [fence, self._stream, self._archive, self._ledger, chosen], words)
+        archive = () if self._stream == self._archive else batch.settled.get(SettledAs.Archived, ())
+        others = [offsets for why, offsets in batch.settled.items() if why is not SettledAs.Archived]
+        delete = [offset for offsets in others for offset in offsets]
+        progress, selection = encode_progress(key, batch.progress), pack_offsets(batch.selected)
+        args: list[Arg] = [self._guard.token, key, progress, selection, len(archive)]
+        args += [entry_id(offset) for offset in (*archive, *delete)]
+        selected = keys.selected(self._ledger, self._uid)
+        await self._client.run_script(
+            SETTLE, [self._guard.key, self._stream, self._archive, self._ledger, selected], args
+        )
 
-    def _remember_settled(self, gone: set[int]) -> None:
-        self._settled |= gone
-        self._settled_order.extend(sorted(gone))
+    def _remember_settled(self, settled: set[int]) -> None:
+        self._settled |= settled
+        self._settled_order.extend(sorted(settled))
         while len(self._settled_order) > MAX_REMEMBERED:
             self._settled.discard(self._settled_order.popleft())
 
-    async def _delete_marks(self, parcels: Sequence[PendingEntry]) -> None:
+    async def _delete_marks(self, entries: Sequence[PendingEntry]) -> None:
         try:
-            await delete_marks(self._client, parcels)
+            await delete_marks(self._client, entries)
         except BrokerError:
-            return  # they end by themselves
-
-
-def _entry_id(offset: int) -> str:
-    return Place("", 0, offset).id
+            return  # the marks expire

@@ -1,4 +1,4 @@
-"""Ranged reads of a stream: bounded batches, the next one fetched while the last is worked on."""
+"""Read a range of a stream in bounded batches; the next batch is fetched while the caller processes the last one."""
 
 import asyncio
 from collections.abc import AsyncGenerator
@@ -15,41 +15,39 @@ TARGET_BATCH_BYTES = 1 << 20
 
 
 def entry_id(offset: int) -> str:
-    """The entry id of an offset."""
+    """Return the entry id of an offset."""
     return f"{offset >> SEQUENCE_BITS}-{offset & SEQUENCE_MASK}"
 
 
 def to_stored_message(stream: str, entry: list[Any]) -> StoredMessage:
-    """One raw entry."""
+    """Convert one raw entry."""
     place = Place.from_entry_id(stream, entry[0].decode())
     return StoredMessage(place, from_fields(entry[1], place.offset >> SEQUENCE_BITS))
 
 
 async def read_span(client: RedisClient, stream: str, span: Span) -> AsyncGenerator[list[StoredMessage], None]:
-    """All entries of the span, in order. The size of a batch follows the size of its letters."""
+    """Read all entries of the span in order. The number of entries in a batch follows their size."""
+
+    def fetch() -> "asyncio.Future[list[Any]]":
+        last = entry_id(span.end - 1)
+        return asyncio.ensure_future(client.command("XRANGE", stream, entry_id(start), last, "COUNT", count))
+
     count, start = MIN_BATCH_ENTRIES, span.start
-    ahead: asyncio.Task[Any] | None = None
+    pending = fetch() if start < span.end else None
     try:
-        while start < span.end:
-            entries = await (ahead or client.command("XRANGE", stream, entry_id(start), entry_id(span.end - 1), "COUNT", count))
-            batch = [to_stored_message(stream, entry) for entry in entries]
+        while pending is not None:
+            batch = [to_stored_message(stream, entry) for entry in await pending]
+            pending = None
             if not batch:
                 return
-            more, start = len(batch) >= count, batch[-1].place.offset + 1
-            count = _next_count(count, sum(one.message.size for one in batch))
-            ahead = (
-                asyncio.ensure_future(
-                    client.command("XRANGE", stream, entry_id(start), entry_id(max(span.end - 1, start)), "COUNT", count)
-                )
-                if more and start < span.end
-                else None
-            )
+            is_full, start = len(batch) >= count, batch[-1].place.offset + 1
+            count = _next_count(count, sum(stored.message.size for stored in batch))
+            if is_full and start < span.end:
+                pending = fetch()
             yield batch
-            if ahead is None:
-                return
     finally:
-        if ahead is not None and not ahead.done():
-            ahead.cancel()
+        if pending is not None and not pending.done():
+            pending.cancel()
 
 
 def _next_count(count: int, size: int) -> int:

@@ -1,8 +1,8 @@
-"""The Lua scripts: each is atomic, and harmless when run again after a lost reply.
+"""Lua scripts. Each is atomic and may be repeated after a lost reply.
 
-Every writing script checks first that its caller may still write: a mover by the fence of its box, a courier by what
-it holds. When Redis is out of memory it refuses `PUT` before its first line; what settles is let through, for it
-frees memory.
+Every script that writes checks first that its caller may still write: a partition writer by the fence of its stream, a
+subscription by the claims it holds. A Redis that is out of memory refuses `PUBLISH` before its first line. Scripts that
+settle are allowed to run (`allow-oom`), because they free memory.
 """
 
 from dataclasses import dataclass, field
@@ -11,7 +11,7 @@ from hashlib import sha1
 
 @dataclass(slots=True, frozen=True)
 class Script:
-    """A script and the digest by which Redis knows it."""
+    """A script and the digest by which Redis identifies it."""
 
     body: str
     flags: str = "allow-oom"
@@ -20,23 +20,23 @@ class Script:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "text", f"#!lua flags={self.flags}\n{self.body}")
-        # Redis names scripts by SHA-1; nothing secret hangs on it.
+        # Redis identifies scripts by SHA-1; it is not used for security.
         object.__setattr__(self, "digest", sha1(self.text.encode(), usedforsecurity=False).hexdigest())
 
 
-# Lua's unpack() ends at 8,000 values (LUAI_MAXCSTACK), an entry of a stream does not. A vararg has no such bound, so a
-# long list is gathered in one, `_STRIDE` words a call. Each call copies what the ones before gathered: 20,000 fields
-# take about 20 ms, 100,000 about 200 ms.
+# Lua's unpack() is limited to 8,000 values (LUAI_MAXCSTACK); the entries of a stream are not. A vararg has no such
+# limit, so a long list is collected in a vararg, `ARGS_PER_CALL` values per call. Each call copies what earlier calls
+# have collected: 20,000 fields take about 20 ms, 100,000 about 200 ms.
 ARGS_PER_CALL = 200
-_SPREAD = f"""
-local function gather(call, words, first, last, ...)
+_CALL_WITH_ALL = f"""
+local function collect(call, values, first, last, ...)
   if last < first then return call(...) end
   local at = last - {ARGS_PER_CALL - 1}
-  return gather(call, words, first, at - 1, {", ".join(f"words[at + {n}]" for n in range(ARGS_PER_CALL))}, ...)
+  return collect(call, values, first, at - 1, {", ".join(f"values[at + {n}]" for n in range(ARGS_PER_CALL))}, ...)
 end
-local function spread(call, words, first, last)
+local function call_with_all(call, values, first, last)
   local rest = (last - first + 1) % {ARGS_PER_CALL}
-  return gather(call, words, first, last - rest, unpack(words, last - rest + 1, last))
+  return collect(call, values, first, last - rest, unpack(values, last - rest + 1, last))
 end
 """
 
@@ -45,76 +45,80 @@ local clock = redis.call('TIME')
 local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
 """
 
-# KEYS: guard, target, marks, due, produced. ARGV: mode (free, fence, claim, held), token or group, consumer,
-# life of a mark in ms, note it in produced?, then per letter: mark (with claim and held: the claim's id), wait in ms,
-# number of fields, fields. Answers per letter: 1 published, 0 was published before, -1 not ours. Redis undoes nothing
-# when a script fails half way, so each letter has its mark before the next one is published; a letter that Redis
-# refuses ends the script with its error, after `produced` is noted.
+# KEYS: guard, target, marks, due, positions. ARGV: mode (free, fence, claim, held), token or group, consumer,
+# lifetime of a mark in ms, whether to append to positions (1 or 0), then per letter: mark (for claim and held: the id
+# of the claim), delay in ms or empty, number of fields, fields.
+# Returns per letter: 1 published, 0 published before, -1 not ours.
+# Redis does not roll back a script that fails half-way, so each letter gets its mark before the next is published. If
+# Redis refuses a letter, the positions are recorded and the script ends with the error.
 PUBLISH = Script(
     _NOW
-    + _SPREAD
+    + _CALL_WITH_ALL
     + """
-local mode, who, consumer, life, noted = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4]), ARGV[5] == '1'
+local mode, token, consumer, lifetime = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4])
+local record_positions = ARGV[5] == '1'
 local target, marks = KEYS[2], KEYS[3]
-if mode == 'fence' and redis.call('GET', KEYS[1]) ~= who then return redis.error_reply('FENCED') end
-local open = mode == 'free' or mode == 'fence'
-local function ours(id)
+if mode == 'fence' and redis.call('GET', KEYS[1]) ~= token then return redis.error_reply('FENCED') end
+local any_letter = mode == 'free' or mode == 'fence'
+local function is_ours(id)
   if mode == 'claim' then
-    local found = redis.call('XPENDING', KEYS[1], who, id, id, 1)
+    local found = redis.call('XPENDING', KEYS[1], token, id, id, 1)
     return found[1] and found[1][2] == consumer
   end
   return redis.call('HGET', KEYS[1], id) == consumer
 end
-local starts, names, at = {}, {}, 6
+local starts, ids, at = {}, {}, 6
 while at <= #ARGV do
-  starts[#starts + 1], names[#names + 1] = at, ARGV[at]
+  starts[#starts + 1], ids[#ids + 1] = at, ARGV[at]
   at = at + 3 + tonumber(ARGV[at + 2])
 end
 redis.call('ZREMRANGEBYSCORE', marks, '-inf', now)
-local known = redis.call('ZMSCORE', marks, unpack(names))
-local ends = string.format('%.0f', now + life)
+local marked = redis.call('ZMSCORE', marks, unpack(ids))
+local expiry = string.format('%.0f', now + lifetime)
 local function add(...) return redis.pcall('XADD', target, 'NOMKSTREAM', '*', ...) end
-local out, first, last, count, seen, refused = {}, false, false, 0, {}, false
+local results, first, last, count, done, refusal = {}, false, false, 0, {}, false
 for index, start in ipairs(starts) do
-  local name, wait = ARGV[start], ARGV[start + 1]
-  if not open and not ours(name) then out[index] = -1
-  elseif known[index] or seen[name] then out[index] = 0
+  local mark, delay = ARGV[start], ARGV[start + 1]
+  if not any_letter and not is_ours(mark) then results[index] = -1
+  elseif marked[index] or done[mark] then results[index] = 0
   else
     local id
-    if wait == '' then
-      id = spread(add, ARGV, start + 3, start + 2 + tonumber(ARGV[start + 2]))
+    if delay == '' then
+      id = call_with_all(add, ARGV, start + 3, start + 2 + tonumber(ARGV[start + 2]))
     elseif redis.call('EXISTS', target) == 1 then
       id = string.format('%.0f', now) .. '-' .. redis.call('HINCRBY', target, '', 1)
       redis.call('HSET', target, id, ARGV[start + 3])
-      redis.call('ZADD', KEYS[4], string.format('%.0f', now + wait), id)
+      redis.call('ZADD', KEYS[4], string.format('%.0f', now + delay), id)
     end
-    if not id then return redis.error_reply('NOBOX ' .. target) end  -- at the first letter, or never
+    if not id then return redis.error_reply('NOBOX ' .. target) end  -- only ever at the first letter
     if type(id) == 'table' then
-      refused = id
+      refusal = id
       break
     end
-    redis.call('ZADD', marks, ends, name)
-    seen[name], out[index], first, last, count = true, 1, first or id, id, count + 1
+    redis.call('ZADD', marks, expiry, mark)
+    done[mark], results[index], first, last, count = true, 1, first or id, id, count + 1
   end
 end
-if noted and first then redis.call('RPUSH', KEYS[5], target .. ' ' .. first .. ' ' .. last .. ' ' .. count) end
-return refused or out
+if record_positions and first then
+  redis.call('RPUSH', KEYS[5], target .. ' ' .. first .. ' ' .. last .. ' ' .. count)
+end
+return refusal or results
 """,
     flags="",
 )
 
-# KEYS: fence, box, archive, ledger, selected. ARGV: token, tally field, tally, selection, number of letters to
-# archive, their ids, ids to delete. What is archived leaves the box at once, so that a step is never in memory twice.
-# One script: letters that were archived without their tally would never be counted.
+# KEYS: fence, stream, archive, ledger, selected. ARGV: token, name of the progress record, progress, selection, number
+# of letters to archive, their ids, ids to delete. An archived letter leaves the stream at once, so that a batch is
+# never in memory twice. It is one script, because letters that are archived without their progress would not be counted.
 SETTLE = Script(
-    _SPREAD
+    _CALL_WITH_ALL
     + """
 if redis.call('GET', KEYS[1]) ~= ARGV[1] then return redis.error_reply('FENCED') end
 local archived = tonumber(ARGV[5])
 local function add(...) return redis.call('XADD', KEYS[3], '*', ...) end
 for at = 6, 5 + archived do
   local found = redis.call('XRANGE', KEYS[2], ARGV[at], ARGV[at])
-  if found[1] then spread(add, found[1][2], 1, #found[1][2]) end
+  if found[1] then call_with_all(add, found[1][2], 1, #found[1][2]) end
   redis.call('XDEL', KEYS[2], ARGV[at])
 end
 for at = 6 + archived, #ARGV, 1000 do redis.call('XDEL', KEYS[2], unpack(ARGV, at, math.min(at + 999, #ARGV))) end
@@ -124,23 +128,23 @@ return 1
 """
 )
 
-# KEYS: source, notes, published. ARGV: group, consumer, ids. Answers per id: 1 acknowledged, 0 not ours.
+# KEYS: source, notes, published. ARGV: group, consumer, ids. Returns per id: 1 acknowledged, 0 not ours.
 ACKNOWLEDGE = Script("""
-local out = {}
+local results = {}
 for at = 3, #ARGV do
   local found = redis.call('XPENDING', KEYS[1], ARGV[1], ARGV[at], ARGV[at], 1)
   if found[1] and found[1][2] == ARGV[2] then
     redis.call('XACK', KEYS[1], ARGV[1], ARGV[at])
     redis.call('HDEL', KEYS[2], ARGV[at])
     redis.call('ZREM', KEYS[3], ARGV[at])
-    out[#out + 1] = 1
-  else out[#out + 1] = 0 end
+    results[#results + 1] = 1
+  else results[#results + 1] = 0 end
 end
-return out
+return results
 """)
 
-# KEYS: source, notes. ARGV: group, consumer, then per message: id, note. What is not ours is passed over: its note may
-# be another's by now, or never be deleted.
+# KEYS: source, notes. ARGV: group, consumer, then per message: id, attempts and first failure. A message that is not
+# ours is skipped: another consumer may have recorded more attempts, or the record would never be deleted.
 RECORD_ATTEMPTS = Script(
     """
 for at = 3, #ARGV, 2 do
@@ -152,7 +156,7 @@ return 1
     flags="",
 )
 
-# KEYS: source. ARGV: group, consumer, idle time to set, ids. Answers the ids that are not ours any more.
+# KEYS: source. ARGV: group, consumer, idle time to set in ms, ids. Returns the ids that are not ours any more.
 REFRESH_PENDING = Script("""
 local lost = {}
 for at = 4, #ARGV do
@@ -164,37 +168,38 @@ end
 return lost
 """)
 
-# KEYS: retry, due, holders, published, lost. ARGV: consumer, lease, most letters, most bytes. Answers how many wait,
-# how many were gone, then id and letter of each that was taken. One whose holder died after it had published it
-# elsewhere is settled instead. One without a letter was deleted by others; it is counted for the sweep too.
+# KEYS: retry, due, holders, published, lost. ARGV: consumer, lease in ms, maximum letters, maximum bytes. Returns how
+# many letters are parked, how many were lost, then id and letter of each claimed one. A letter that its holder had
+# published elsewhere before it died is settled instead. An id without a letter was deleted by another client; it is
+# also counted in `lost` for the sweep.
 CLAIM_DUE = Script(
     _NOW
     + """
-local out, room = {redis.call('ZCARD', KEYS[2]), 0}, tonumber(ARGV[4])
+local results, free_bytes = {redis.call('ZCARD', KEYS[2]), 0}, tonumber(ARGV[4])
 for _, id in ipairs(redis.call('ZRANGEBYSCORE', KEYS[2], '-inf', now, 'LIMIT', 0, ARGV[3])) do
   local letter = redis.call('HGET', KEYS[1], id)
   local published = redis.call('ZREM', KEYS[4], id) == 1
   if published or not letter then
     if not published then
-      out[2] = out[2] + 1
+      results[2] = results[2] + 1
       redis.call('INCR', KEYS[5])
     end
     redis.call('HDEL', KEYS[1], id)
     redis.call('ZREM', KEYS[2], id)
     redis.call('HDEL', KEYS[3], id)
   else
-    room = room - #letter
-    if room < 0 and #out > 2 then break end
+    free_bytes = free_bytes - #letter
+    if free_bytes < 0 and #results > 2 then break end
     redis.call('ZADD', KEYS[2], now + tonumber(ARGV[2]), id)
     redis.call('HSET', KEYS[3], id, ARGV[1])
-    out[#out + 1], out[#out + 2] = id, letter
+    results[#results + 1], results[#results + 2] = id, letter
   end
 end
-return out
+return results
 """
 )
 
-# KEYS: due, holders. ARGV: consumer, lease, ids. Answers the ids that are not ours any more.
+# KEYS: due, holders. ARGV: consumer, lease in ms, ids. Returns the ids that are not ours any more.
 REFRESH_DUE = Script(
     _NOW
     + """
@@ -208,7 +213,7 @@ return lost
 """
 )
 
-# KEYS: due, holders. ARGV: consumer. Whatever this consumer holds is due again.
+# KEYS: due, holders. ARGV: consumer. Makes every letter that this consumer holds due again.
 RELEASE_DUE = Script("""
 local held = redis.call('HGETALL', KEYS[2])
 for at = 1, #held, 2 do
@@ -220,16 +225,16 @@ end
 return 1
 """)
 
-# KEYS: retry, due, holders, published. ARGV: consumer, then per letter: id, wait in ms or nothing, letter. With a wait
-# the letter is laid back unless it was published elsewhere, without one it is settled. Answers per letter: 1 done,
+# KEYS: retry, due, holders, published. ARGV: consumer, then per letter: id, delay in ms or empty, letter. With a delay
+# the letter is parked again unless it was published elsewhere; without one it is settled. Returns per letter: 1 done,
 # 0 not ours.
 SETTLE_DUE = Script(
     _NOW
     + """
-local out = {}
+local results = {}
 for at = 2, #ARGV, 3 do
   local id = ARGV[at]
-  if redis.call('HGET', KEYS[3], id) ~= ARGV[1] then out[#out + 1] = 0
+  if redis.call('HGET', KEYS[3], id) ~= ARGV[1] then results[#results + 1] = 0
   else
     if redis.call('ZREM', KEYS[4], id) == 1 or ARGV[at + 1] == '' then
       redis.call('HDEL', KEYS[1], id)
@@ -239,15 +244,15 @@ for at = 2, #ARGV, 3 do
       redis.call('ZADD', KEYS[2], string.format('%.0f', now + ARGV[at + 1]), id)
     end
     redis.call('HDEL', KEYS[3], id)
-    out[#out + 1] = 1
+    results[#results + 1] = 1
   end
 end
-return out
+return results
 """
 )
 
-# KEYS: box, its id key. ARGV: new id, kind (stream, hash). Creates the box and its id unless the key is taken.
-# A sorted set cannot be empty, so a retry box is its hash, with the counter of its letters as first field.
+# KEYS: stream or retry box, its id key. ARGV: new id, type (stream, hash). Creates the key and its id unless it exists.
+# A sorted set cannot be empty, so the hash stands for a retry box; its first field is the counter of letters.
 CREATE = Script(
     """
 if redis.call('EXISTS', KEYS[1]) == 1 then return 0 end
@@ -262,12 +267,31 @@ return 1
     flags="",
 )
 
-# KEYS: stream. ARGV: first id, how many. Answers ids alone.
+# KEYS: stream. ARGV: first id, maximum number. Returns ids without fields.
 LIST_IDS = Script(
     """
-local out = {}
-for index, entry in ipairs(redis.call('XRANGE', KEYS[1], ARGV[1], '+', 'COUNT', ARGV[2])) do out[index] = entry[1] end
-return out
+local ids = {}
+for index, entry in ipairs(redis.call('XRANGE', KEYS[1], ARGV[1], '+', 'COUNT', ARGV[2])) do ids[index] = entry[1] end
+return ids
+""",
+    flags="no-writes",
+)
+
+# KEYS: streams. Returns per stream: length, last id, first id, number of entries ever added; empty for other keys.
+SUMMARISE = Script(
+    """
+local results = {}
+for index, key in ipairs(KEYS) do
+  local key_type, summary = redis.call('TYPE', key)['ok'], {}
+  if key_type == 'stream' then
+    local reply, info = redis.call('XINFO', 'STREAM', key), {}
+    for at = 1, #reply, 2 do info[reply[at]] = reply[at + 1] end
+    local first = info['first-entry']
+    summary = {info['length'], info['last-generated-id'], first and first[1] or '', info['entries-added'] or -1}
+  end
+  results[index] = summary
+end
+return results
 """,
     flags="no-writes",
 )

@@ -1,4 +1,4 @@
-"""Streams and retry boxes: looked at, made, dropped. None is ever trimmed by us."""
+"""Create, describe and delete streams and retry boxes. The operator never trims a stream."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -6,9 +6,9 @@ from typing import Any
 from uuid import uuid4
 
 from deadletter.brokers.errors import BoxAppeared, BoxConflict, BoxMissing, BrokerError, NotSupported
-from deadletter.brokers.redis import keys as names
+from deadletter.brokers.redis import keys as key_names
 from deadletter.brokers.redis import ledger
-from deadletter.brokers.redis.client import RedisClient
+from deadletter.brokers.redis.client import RedisClient, raise_first, to_dict
 from deadletter.brokers.redis.scripts import CREATE
 from deadletter.brokers.types import BoxState
 from deadletter.core.boxes import BoxSpec
@@ -21,101 +21,110 @@ MIN_MAJOR_VERSION = 7
 
 @dataclass(slots=True, frozen=True)
 class RedisVersion:
-    """What INFO tells."""
+    """Version and mode of a server as INFO reports them."""
 
     version: str
     mode: str
 
 
 async def read_version(client: RedisClient) -> RedisVersion:
-    """Version and mode; NotSupported when we cannot work with it."""
+    """Read version and mode; NotSupported if the server is too old or not standalone."""
     lines = (await client.command("INFO", "server")).decode().splitlines()
-    told = dict(line.split(":", 1) for line in lines if ":" in line)
-    facts = RedisVersion(
-        told.get("valkey_version") or told.get("redis_version", ""), told.get("redis_mode", "standalone")
+    info = dict(line.split(":", 1) for line in lines if ":" in line)
+    found = RedisVersion(
+        info.get("valkey_version") or info.get("redis_version", ""), info.get("redis_mode", "standalone")
     )
-    if facts.mode != "standalone":
-        raise NotSupported(f"this Redis runs in mode {facts.mode}; only standalone is supported yet")
-    major = facts.version.split(".")[0]
+    if found.mode != "standalone":
+        raise NotSupported(f"this Redis runs in mode {found.mode}, which is not supported yet; use a standalone Redis")
+    major = found.version.split(".")[0]
     if major.isdigit() and int(major) < MIN_MAJOR_VERSION:
-        raise NotSupported(f"Redis {facts.version} is too old; {MIN_MAJOR_VERSION} or newer is needed")
-    return facts
+        raise NotSupported(f"Redis {found.version} is too old; use version {MIN_MAJOR_VERSION} or newer")
+    return found
 
 
-async def describe(client: RedisClient, boxes: Sequence[str]) -> Mapping[str, BoxState]:
-    """The boxes among these names; a key of another type too, so that it is not taken for free."""
-    asked = [(command, key) for box in boxes for command, key in (("TYPE", box), ("GET", names.identity(box)))]
-    replies = await client.commands(asked)
-    kinds = ledger.raise_first(replies[::2])
-    found = zip(boxes, kinds, replies[1::2], strict=True)
-    return {box: BoxState(box, id=_id(reply)) for box, kind, reply in found if kind != b"none"}
+async def describe(client: RedisClient, names: Sequence[str]) -> Mapping[str, BoxState]:
+    """Return the boxes among these names, also keys of another type, because their names are not free."""
+    commands = [
+        (command, key) for name in names for command, key in (("TYPE", name), ("GET", key_names.identity(name)))
+    ]
+    replies = await client.commands(commands)
+    types = raise_first(replies[::2])
+    found = zip(names, types, replies[1::2], strict=True)
+    return {name: BoxState(name, id=_id_of(reply)) for name, type_, reply in found if type_ != b"none"}
 
 
-def _id(reply: Any) -> str:
-    """The id in a reply to GET; none for boxes of 0.2.0, of others, and where the user may not read the key."""
+def _id_of(reply: Any) -> str:
+    """Return the id; empty for boxes of release 0.2.0 or of others, and if the user may not read the key."""
     return reply.decode() if isinstance(reply, bytes) else ""
 
 
 async def ensure(client: RedisClient, spec: BoxSpec) -> BoxState:
-    """Make it if it is not there. Partitions and retention are no notions of a stream."""
-    kind: bytes = await client.command("TYPE", spec.name)
-    wanted = "hash" if spec.is_retry_box else "stream"
-    if kind == b"none" and spec.adopt:
+    """Create a stream or retry box if it is missing. A stream has neither partitions nor retention."""
+    type_: bytes = await client.command("TYPE", spec.name)
+    required = "hash" if spec.is_retry_box else "stream"
+    if type_ == b"none" and spec.adopt:
         raise BoxMissing(f"stream {spec.name} does not exist and is to be adopted; create it first")
     is_created = False
-    if kind == b"none":
-        is_created = await client.run_script(CREATE, [spec.name, names.identity(spec.name)], [uuid4().hex, wanted])
-    elif kind != wanted.encode():
-        raise BoxConflict(f"key {spec.name} holds a {kind.decode()}, not a {wanted}")
+    if type_ == b"none":
+        keys = [spec.name, key_names.identity(spec.name)]
+        is_created = await client.run_script(CREATE, keys, [uuid4().hex, required])
+    elif type_ != required.encode():
+        raise BoxConflict(f"key {spec.name} holds a {type_.decode()}, not a {required}")
     if spec.must_be_new and not is_created:
-        raise BoxAppeared(f"{spec.name}: others created it at the same moment")
-    (reply,) = await client.commands([("GET", names.identity(spec.name))])
-    return BoxState(spec.name, id=_id(reply))
+        raise BoxAppeared(f"{spec.name}: another client created it at the same moment")
+    (reply,) = await client.commands([("GET", key_names.identity(spec.name))])
+    return BoxState(spec.name, id=_id_of(reply))
 
 
-async def create_group(client: RedisClient, stream: str, group: str, start: str) -> None:
-    """A consumer group, and an empty stream if there is none; one that exists is left as it is."""
+async def create_group(client: RedisClient, stream: str, group: str, start_id: str) -> None:
+    """Create a consumer group, and an empty stream if it is missing. An existing group is not changed."""
     try:
-        await client.command("XGROUP", "CREATE", stream, group, start, "MKSTREAM")
+        await client.command("XGROUP", "CREATE", stream, group, start_id, "MKSTREAM")
     except BrokerError as error:
-        if not str(error.__cause__).startswith("BUSYGROUP"):
+        if not is_existing_group(error):
             raise
 
 
-async def delete(client: RedisClient, boxes: Sequence[str]) -> None:
-    """Each box and every key beside it."""
-    for box in boxes:
-        keys = [box, archive_name(box), names.marks(box), names.fence(box), names.due(box), names.holders(box)]
-        keys += [
-            names.fence(archive_name(box)),
-            names.marks(archive_name(box)),
-            names.published(box),
-            names.identity(box),
-        ]
-        keys += [names.lost(box)]
-        for uid in await ledger.replay_uids(client, box):
-            keys += [names.selected(box, uid), names.produced(box, uid)]
+def is_existing_group(error: BrokerError) -> bool:
+    """True if Redis refused to create a group because it exists."""
+    return str(error.__cause__).startswith("BUSYGROUP")
+
+
+async def delete(client: RedisClient, names: Sequence[str]) -> None:
+    """Delete boxes and ledgers with every key that belongs to them."""
+    for name in names:
+        archive = archive_name(name)
+        siblings = (key_names.marks, key_names.fence, key_names.due, key_names.holders, key_names.published)
+        keys = [name, archive, *(sibling(name) for sibling in (*siblings, key_names.identity, key_names.lost))]
+        keys += [key_names.fence(archive), key_names.marks(archive)]
+        for uid in await ledger.replay_uids(client, name):
+            keys += [key_names.selected(name, uid), key_names.produced(name, uid)]
         await client.command("UNLINK", *keys)
 
 
 async def window(client: RedisClient, stream: str, optional: bool = False) -> Span:
-    """What lies in a stream now; an archive that was never needed is empty."""
-    told = await describe_stream(client, stream)
-    if told is None and not optional:
+    """Return the offsets that a stream holds; an `optional` stream that does not exist is empty."""
+    found = await describe_stream(client, stream)
+    if found is None and not optional:
         raise BoxMissing(f"stream {stream} does not exist")
-    if told is None:
+    if found is None:
         return Span(0, 0, 0)
-    end = Place.from_entry_id(stream, told[b"last-generated-id"].decode()).offset + 1
-    first = told[b"first-entry"]
+    end = Place.from_entry_id(stream, found[b"last-generated-id"].decode()).offset + 1
+    first = found[b"first-entry"]
     return Span(0, Place.from_entry_id(stream, first[0].decode()).offset if first else end, end)
 
 
 async def describe_stream(client: RedisClient, stream: str) -> dict[bytes, Any] | None:
-    """XINFO of a stream, or None if there is none."""
+    """Return the reply to XINFO STREAM; None if the stream does not exist."""
     try:
-        told: list[Any] = await client.command("XINFO", "STREAM", stream)
+        return to_dict(await client.command("XINFO", "STREAM", stream))
     except BrokerError as error:
         if str(error.__cause__).startswith("no such key"):
             return None
         raise
-    return dict(zip(told[::2], told[1::2], strict=True))
+
+
+async def describe_group(client: RedisClient, stream: str, group: str) -> dict[bytes, Any] | None:
+    """Return the reply to XINFO GROUPS for one consumer group; None if the group does not exist."""
+    groups = [to_dict(reply) for reply in await client.command("XINFO", "GROUPS", stream)]
+    return next((found for found in groups if found[b"name"] == group.encode()), None)
