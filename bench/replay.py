@@ -31,7 +31,7 @@ from tests.bed import beds, processes
 from tests.bed.node import Cluster
 from tests.demo import story
 from tests.demo.stage import Stage
-from tests.e2e.hauls import PARTITIONS, Haul
+from tests.e2e.cluster_replay import PARTITIONS, ClusterReplay
 from tests.workers.replay_scene import Scene
 
 VALUE = b"x" * 1_024
@@ -79,13 +79,13 @@ async def measure_in_one_process(stage: Stage, address: str, letters: int, round
     """Measure preview, bare broker and replay in turn; each round has letters of its own."""
     rates: dict[str, list[float]] = {"preview": [], "replay": [], "bare": []}
     for number in range(rounds):
-        haul = Haul(stage, address)
-        await haul.fill(letters // PARTITIONS, VALUE)
-        async with haul.opened() as scene:
+        load = ClusterReplay(stage, address)
+        await load.fill(letters // PARTITIONS, VALUE)
+        async with load.open_scene() as scene:
             rates["preview"].append(letters / await timed(scene.replay("dry", mode="DryRun")))
-            rates["bare"].append(letters / await timed(run_bare_broker(scene, f"{haul.name}.bare")))
+            rates["bare"].append(letters / await timed(run_bare_broker(scene, f"{load.name}.bare")))
             rates["replay"].append(letters / await timed(scene.replay()))
-            await scene.broker.delete([haul.name, scene.boxes.dead, f"{haul.name}.bare"])
+            await scene.broker.delete([load.name, scene.boxes.dead, f"{load.name}.bare"])
         progress(f"round {number + 1} of {rounds}: { {name: int(found[-1]) for name, found in rates.items()} }")
     middle = {name: statistics.median(found) for name, found in rates.items()}
     versus("replay-process", "letters/s", middle["replay"], "bare broker", middle["bare"], round(1 / MAX_OVERHEAD, 3))
@@ -94,27 +94,27 @@ async def measure_in_one_process(stage: Stage, address: str, letters: int, round
 
 async def measure_start(stage: Stage, address: str, rounds: int) -> float:
     """Return the median seconds of a Replay that has nothing to do."""
-    haul = Haul(stage, address)
-    await haul.fill(0)
-    await asyncio.to_thread(haul.watch)
+    load = ClusterReplay(stage, address)
+    await load.fill(0)
+    await asyncio.to_thread(load.create_queue)
     seconds = []
     for number in range(rounds):
         begun = time.perf_counter()
-        await asyncio.to_thread(haul.replay, f"empty-{number}")
-        await asyncio.to_thread(haul.wait, f"empty-{number}")
+        await asyncio.to_thread(load.replay, f"empty-{number}")
+        await asyncio.to_thread(load.wait, f"empty-{number}")
         seconds.append(time.perf_counter() - begun)
         progress(f"an empty Replay: {seconds[-1]:.1f} s")
     return statistics.median(seconds)
 
 
-async def sample(haul: Haul, done: asyncio.Future[None]) -> list[tuple[int, float]]:
+async def sample(load: ClusterReplay, done: asyncio.Future[None]) -> list[tuple[int, float]]:
     """Return pairs of letters sent and MiB of memory used by the replay worker, sampled until it ends."""
-    container = await asyncio.to_thread(haul.container)
-    status = Path("/proc", str(await asyncio.to_thread(haul.pid, container)), "status")
+    container = await asyncio.to_thread(load.container)
+    status = Path("/proc", str(await asyncio.to_thread(load.pid, container)), "status")
     samples = []
-    async with haul.opened() as scene:
+    async with load.open_scene() as scene:
         while not done.done():
-            sent = sum(span.end for span in await scene.broker.window(haul.name))
+            sent = sum(span.end for span in await scene.broker.window(load.name))
             text = status.read_text() if status.exists() else ""
             if "VmRSS:" not in text:
                 break
@@ -123,10 +123,10 @@ async def sample(haul: Haul, done: asyncio.Future[None]) -> list[tuple[int, floa
     return samples
 
 
-async def measure_bare_broker(haul: Haul) -> float:
+async def measure_bare_broker(load: ClusterReplay) -> float:
     """Return the seconds of the bare broker, to a target that is deleted afterwards."""
-    target = f"{haul.name}.bare"
-    async with haul.opened() as scene:
+    target = f"{load.name}.bare"
+    async with load.open_scene() as scene:
         took = await timed(run_bare_broker(scene, target))
         await scene.broker.delete([target, f"{target}.ledger"])
     return took
@@ -135,19 +135,19 @@ async def measure_bare_broker(haul: Haul) -> float:
 async def measure_job(stage: Stage, address: str, letters: int, rounds: int) -> None:
     """Measure a whole Replay, and the bare broker on the same letters before and after it."""
     overhead = await measure_start(stage, address, rounds)
-    haul = Haul(stage, address)
-    await haul.fill(letters // PARTITIONS, VALUE)
-    await asyncio.to_thread(haul.watch)
+    load = ClusterReplay(stage, address)
+    await load.fill(letters // PARTITIONS, VALUE)
+    await asyncio.to_thread(load.create_queue)
     progress(f"{letters} letters in the dead box")
-    alone = [await measure_bare_broker(haul)]
+    alone = [await measure_bare_broker(load)]
     begun = time.perf_counter()
-    await asyncio.to_thread(haul.replay)
-    done = asyncio.ensure_future(asyncio.to_thread(haul.wait))
-    samples = await sample(haul, done)
+    await asyncio.to_thread(load.replay)
+    done = asyncio.ensure_future(asyncio.to_thread(load.wait))
+    samples = await sample(load, done)
     await done
     took = time.perf_counter() - begun
-    assert stage.get("rply/haul")["status"]["replayed"] == letters
-    alone.append(await measure_bare_broker(haul))
+    assert stage.get("rply/load")["status"]["replayed"] == letters
+    alone.append(await measure_bare_broker(load))
     progress(f"job {took:.1f} s, bare {alone[0]:.1f} and {alone[1]:.1f} s, start {overhead:.1f} s")
     bound = MAX_OVERHEAD * statistics.mean(alone) + overhead
     line(f"replay-job-{letters}", "s", took, "1.5 x bare broker + start", bound, lower_is_better=True)
@@ -159,7 +159,7 @@ async def measure(cluster: Cluster, address: str, options: argparse.Namespace) -
     """Measure both parts in a new namespace."""
     story.install(cluster)
     stage = Stage(cluster, f"bench-{uuid.uuid4().hex[:6]}", out=sys.stderr)
-    story.namespaces(cluster, stage.namespace)
+    story.create_namespaces(cluster, stage.namespace)
     await measure_job(stage, address, options.letters, options.rounds)
     await measure_in_one_process(stage, address, options.small, options.rounds)
 

@@ -1,1 +1,1 @@
-"""The whole story on a real cluster with real brokers: what `make demo` shows and `make test` proves."""
+"""An incident from start to end on a real cluster with real brokers: shown by `make demo`, checked by `make test`."""

@@ -1,4 +1,4 @@
-"""`make demo`: bring up the bed, install the operator, tell the story. The cluster stays up until `make demo-down`."""
+"""`make demo`: start the test bed, install the operator, run the demo. The cluster runs until `make demo-down`."""
 
 import argparse
 import os
@@ -8,7 +8,7 @@ import time
 import uuid
 from contextlib import redirect_stdout
 
-from tests.bed import __main__ as bed_door
+from tests.bed import __main__ as bed_cli
 from tests.bed import beds, binaries, network
 from tests.bed.processes import BedError
 from tests.demo import story
@@ -16,71 +16,71 @@ from tests.demo.stage import Stage
 
 
 def main() -> int:
-    """Up from outside; told within the bed's own network."""
+    """Run one verb; `up` and `picture` start the test bed and then run the others inside its network."""
     parser = argparse.ArgumentParser(prog="python -m tests.demo", description=__doc__)
-    parser.add_argument("verb", choices=("up", "picture", "tell", "draw"))
+    parser.add_argument("verb", choices=("up", "picture", "run", "draw"))
     parser.add_argument("--broker", choices=("kafka", "redis"), default="kafka")
-    asked = parser.parse_args()
+    options = parser.parse_args()
     try:
-        return {"up": up, "picture": picture, "tell": tell, "draw": draw}[asked.verb](asked.broker)
+        return {"up": up, "picture": picture, "run": run, "draw": draw}[options.verb](options.broker)
     except (BedError, AssertionError) as error:
         print(f"demo: {error}", file=sys.stderr)
         return 1
 
 
 def up(broker: str) -> int:
-    """The bed first: nothing to see before it stands."""
-    said = "1. A cluster of one real node, a real Kafka and a real Redis, and the operator installed by Helm"
-    print(said, flush=True)  # before what others say in the same pipe
-    return _within("tell", broker)
+    """Start the test bed and run the demo in it."""
+    title = "1. A cluster of one real node, a real Kafka and a real Redis, and the operator installed by Helm"
+    print(title, flush=True)  # before the output of child processes in the same pipe
+    return _run_in_bed("run", broker)
 
 
 def picture(broker: str) -> int:
-    """The README's picture of the dashboard, drawn anew."""
-    return _within("draw", broker)
+    """Draw the README's picture of the dashboard again."""
+    return _run_in_bed("draw", broker)
 
 
-def _within(verb: str, broker: str) -> int:
-    if code := bed_door.main(["up"]):
+def _run_in_bed(verb: str, broker: str) -> int:
+    if code := bed_cli.main(["up"]):
         return code
-    bed = beds.Bed(beds.home() / bed_door.STANDING)
-    words = [sys.executable, "-m", "tests.demo", verb, "--broker", broker]
-    return subprocess.run(network.inside(bed.directory, words), check=False).returncode
+    bed = beds.Bed(beds.home() / bed_cli.STANDING)
+    command = [sys.executable, "-m", "tests.demo", verb, "--broker", broker]
+    return subprocess.run(network.inside(bed.directory, command), check=False).returncode
 
 
 def draw(broker: str) -> int:
-    """Within the bed: tell the story before a Prometheus, and draw what it saw."""
-    from tests.demo import watching
-    from tests.demo.picture import Told, plot
+    """Run the demo inside the test bed while Prometheus scrapes it, and draw the result."""
+    from tests.demo import prometheus
+    from tests.demo.picture import ChapterTimes, plot
 
-    cluster = beds.Bed(beds.home() / bed_door.STANDING).cluster()
-    told = Told(sys.stdout)
-    with watching.watching(cluster) as seen:
-        with redirect_stdout(told):
-            code = tell(broker)
-        plot(seen, told.chapters, f"shop-{broker}")
+    cluster = beds.Bed(beds.home() / bed_cli.STANDING).cluster()
+    output = ChapterTimes(sys.stdout)
+    with prometheus.scraping(cluster) as series:
+        with redirect_stdout(output):
+            code = run(broker)
+        plot(series, output.chapters, f"shop-{broker}")
     return code
 
 
-def tell(broker: str) -> int:
-    """Install, then the chapters, then what to try next."""
+def run(broker: str) -> int:
+    """Install the operator, run the chapters, print what to try next."""
     begun = time.monotonic()
-    bed = beds.Bed(beds.home() / bed_door.STANDING)
+    bed = beds.Bed(beds.home() / bed_cli.STANDING)
     cluster = bed.cluster()
     stage = Stage(cluster, f"shop-{broker}")
-    stage.say("    $ helm upgrade --install dlq charts/dlq-operator --namespace dlq-system --wait")
-    stage.say("    (which here looks at queues every 2 s instead of every 10, so that the story is short)")
+    stage.print("    $ helm upgrade --install dlq charts/dlq-operator --namespace dlq-system --wait")
+    stage.print("    (here the operator sweeps queues every 2 s instead of every 10, so that the demo is short)")
     story.install(cluster)
-    # Told before in this cluster? Finished Replays never run again, and its boxes hold what became of their letters.
+    # After an earlier run in this cluster: finished Replays do not run again, and the boxes contain old letters.
     cluster.kubectl("delete", "namespace", stage.namespace, "--ignore-not-found", "--timeout=180s")
     source = f"orders-{uuid.uuid4().hex[:6]}"
-    story.Story(stage, broker, bed.kafka() if broker == "kafka" else bed.redis(), source).tell()
-    stage.say(f"\nTold in {time.monotonic() - begun:.0f} s. The cluster stays up; look around:\n")
-    stage.say(f"    {' '.join(network.inside(bed.directory, ['bash']))}")
-    stage.say(f"    export KUBECONFIG={cluster.kubeconfig} PATH={binaries.path('kubectl').parent}:$PATH")
-    stage.say(f"    kubectl -n {stage.namespace} get deadletters")
-    stage.say(f"    kubectl -n {stage.namespace} describe dlq orders")
-    stage.say("    kubectl explain replay.spec\n\n`make demo-down` takes everything away.")
+    story.Story(stage, broker, bed.kafka() if broker == "kafka" else bed.redis(), source).run()
+    stage.print(f"\nFinished in {time.monotonic() - begun:.0f} s. The cluster stays up. Explore it:\n")
+    stage.print(f"    {' '.join(network.inside(bed.directory, ['bash']))}")
+    stage.print(f"    export KUBECONFIG={cluster.kubeconfig} PATH={binaries.path('kubectl').parent}:$PATH")
+    stage.print(f"    kubectl -n {stage.namespace} get deadletters")
+    stage.print(f"    kubectl -n {stage.namespace} describe dlq orders")
+    stage.print("    kubectl explain replay.spec\n\n`make demo-down` removes everything.")
     return 0
 
 

@@ -1,4 +1,4 @@
-"""The story in chapters; each ends when the cluster shows what it tells."""
+"""The chapters of the demo; each ends when the cluster shows the expected result."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -19,84 +19,84 @@ CHART = places.REPOSITORY / "charts" / "dlq-operator"
 GOOD, FLAKY, BAD, DURING = 40, 6, 12, 20
 
 
-def namespaces(cluster: Cluster, *names: str) -> None:
-    """Namespaces in which only restricted pods may run."""
+def create_namespaces(cluster: Cluster, *names: str) -> None:
+    """Create namespaces in which only restricted pods may run."""
     for name in names:
         manifest = cluster.kubectl("create", "namespace", name, "--dry-run=client", "-o", "yaml")
         cluster.kubectl("apply", "-f", "-", stdin=manifest)
         cluster.kubectl("label", "--overwrite", "namespace", name, RESTRICTED)
 
 
-def install(cluster: Cluster, *words: str, chart: Path = CHART) -> None:
+def install(cluster: Cluster, *arguments: str, chart: Path = CHART) -> None:
     """Install or upgrade the operator with Helm and wait until it is ready."""
-    namespaces(cluster, SYSTEM)
+    create_namespaces(cluster, SYSTEM)
     cluster.helm(
         "upgrade", "--install", "dlq", str(chart), "--namespace", SYSTEM, "--wait", "--timeout", "240s",
         "--set", "operator.sweepSeconds=2,operator.extraEnv[0].name=DLQ_STATUS_SECONDS",
-        "--set-string", "operator.extraEnv[0].value=2", *words,
+        "--set-string", "operator.extraEnv[0].value=2", *arguments,
     )  # fmt: skip
 
 
 def install_previous(cluster: Cluster) -> None:
-    """Install the release before this one: its own chart, and its own code in the image that the chart names."""
+    """Install the previous release: its chart, and its code in the image that the chart names."""
     cluster.load(image.previous_archive())
     install(cluster, chart=previous.CHART)
 
 
 def depth(stage: Stage) -> int | None:
-    """The depth of the queue, as its status tells."""
+    """Return the depth in the status of the queue."""
     return stage.get("dlq/orders").get("status", {}).get("depth")
 
 
 class Story:
-    """One telling, for one broker."""
+    """One run of the demo on one broker."""
 
     def __init__(self, stage: Stage, broker: str, address: str, source: str = "orders") -> None:
         self.stage, self.broker, self.address, self.source = stage, broker, address, source
-        stage.words = {"ADDRESS": address, "IMAGE": stage.cluster.image, "SOURCE": source}
+        stage.substitutions = {"ADDRESS": address, "IMAGE": stage.cluster.image, "SOURCE": source}
 
-    def tell(self) -> None:
-        """All chapters, in order."""
+    def run(self) -> None:
+        """Run all chapters in order."""
         chapters: tuple[tuple[str, Callable[[], None]], ...] = (
             ("A shop, a queue and its retry policy", self.set_up),
-            ("Orders arrive; some are flaky, some are bad", self.letters),
-            ("Why did they die, and who is told?", self.alert),
-            ("The shop goes down: delivery pauses, nothing is drained", self.outage),
-            ("A preview: what would a replay take?", self.preview),
-            ("A replay too early: the canary stops it", self.too_early),
-            ("The mended replay: every letter goes back, once", self.mended),
+            ("Orders arrive; some fail at first, some always", self.letters),
+            ("Why did they fail, and which alert fires?", self.alert),
+            ("The shop goes down: delivery pauses and no order becomes a letter", self.outage),
+            ("A preview counts the letters that a replay would send", self.preview),
+            ("A replay without a fix: the canary stops it", self.too_early),
+            ("A replay with a fix: every letter is sent back once", self.fixed),
         )
         for number, (title, chapter) in enumerate(chapters, 2):
-            self.stage.say(f"\n{number}. {title}")
+            self.stage.print(f"\n{number}. {title}")
             chapter()
 
     def set_up(self) -> None:
-        """The shop answers and the queue is Ready with a courier."""
-        namespaces(self.stage.cluster, self.stage.namespace)
+        """Start the shop, create the queue and wait until it is Ready."""
+        create_namespaces(self.stage.cluster, self.stage.namespace)
         self._shop()
         self.send([])
         for manifest in (f"broker-{self.broker}", "queue"):
-            self.stage.say(f"    applying tests/demo/manifests/{manifest}.yaml")
+            self.stage.print(f"    applying tests/demo/manifests/{manifest}.yaml")
             self.stage.apply(manifest)
         self.stage.until("the queue to be Ready", lambda: self._is("dlq/orders", "Ready", "True"))
-        self.stage.until("the first reading", self._is_calm)
+        self.stage.until("the first sweep", self._is_idle)
         self.stage.show("get", "bkc,rtp")
         self.stage.show("get", "dlq")
 
     def letters(self) -> None:
-        """Flaky orders are retried until taken; bad ones become letters with a reason."""
+        """Orders that fail at first are retried until accepted; those that always fail become letters with a reason."""
         flaky, bad = traffic.orders(FLAKY, 100, flaky=True), traffic.orders(BAD, 200, currency="DOGE")
         self.send(traffic.mixed(traffic.orders(GOOD), flaky, bad))
-        self.stage.say(
-            f"    sent {GOOD} good orders, {FLAKY} that the shop stumbles over, {BAD} in a currency it refuses"
+        self.stage.print(
+            f"    sent {GOOD} good orders, {FLAKY} that fail twice, {BAD} in a currency that the shop rejects"
         )
         self.stage.until(f"{BAD} letters", lambda: depth(self.stage) == BAD)
-        self.stage.until("the depth to be called high", lambda: self._reason("Degraded") == "DepthHigh")
+        self.stage.until("the condition DepthHigh", lambda: self._reason("Degraded") == "DepthHigh")
         self.stage.show("get", "dlq")
 
     def alert(self) -> None:
-        """The causes, the letters themselves, and the condition that an alert looks at."""
-        self.stage.until("the groups", lambda: self._grouped() == BAD)
+        """Show the causes, the letters, and the condition behind the alert."""
+        self.stage.until("the failure groups", lambda: self._count_grouped() == BAD)
         self.stage.show("get", "dlq/orders", "-o", f"custom-columns={GROUPS}")
         listed = (*LETTERS, "-n", self.stage.namespace, "orders", "--limit=2")
         self.stage.show("-n", SYSTEM, "exec", OPERATOR, "--", *listed)
@@ -104,64 +104,64 @@ class Story:
         self.stage.until("the metrics", lambda: self._metric("dlq_letters") == BAD)
         allowed = self._metric("dlq_alert_threshold", 'signal="depth"')
         assert 0 < allowed < BAD
-        self.stage.say(f"    DLQDepthHigh fires: dlq_letters {BAD} > dlq_alert_threshold {allowed:.0f}")
+        self.stage.print(f"    DLQDepthHigh fires: dlq_letters {BAD} > dlq_alert_threshold {allowed:.0f}")
 
     def outage(self) -> None:
-        """With the shop gone the circuit opens; when it is back all orders arrive and no letter was added."""
+        """The circuit opens while the shop is down; then all orders arrive and no letter is added."""
         self._scale(0)
         self.send(traffic.orders(DURING, 300))
-        self.stage.say(f"    the shop is gone; sent {DURING} more orders")
+        self.stage.print(f"    the shop is down; sent {DURING} more orders")
         self.stage.until("the circuit to open", lambda: self._reason("Degraded") == "CircuitOpen")
         self.stage.show("get", "dlq")
         self._scale(1)
         self.stage.until("the circuit to close", lambda: self._reason("Degraded") != "CircuitOpen")
-        self.stage.say("    the shop is back and takes what had waited")
+        self.stage.print("    the shop is back and accepts the waiting orders")
         self.stage.until(f"still {BAD} letters", lambda: depth(self.stage) == BAD)
 
     def preview(self) -> None:
-        """A dry run counts what would be taken and sends nothing."""
+        """A dry run counts letters and sends nothing."""
         self._replay("preview", "True", "DryRunFinished")
         assert self.stage.get("rply/preview")["status"]["matched"] == BAD
 
     def too_early(self) -> None:
-        """Nothing was mended, so the canary's letters fail again and the replay stops by itself."""
+        """Nothing is fixed, so the letters of the canary fail again and the replay stops."""
         self._replay("too-early", "False", "FailureShareExceeded")
-        self.stage.say("    the shop refused them again, so the rest stayed where it was")
+        self.stage.print("    the shop rejected them again, so all other letters stayed in the dead box")
         self.stage.until("the letters to be back", lambda: depth(self.stage) == BAD)
-        self.stage.until("the depth to be called high", lambda: self._reason("Degraded") == "DepthHigh")
+        self.stage.until("the condition DepthHigh", lambda: self._reason("Degraded") == "DepthHigh")
         self.stage.show("get", "dlq")
 
-    def mended(self) -> None:
-        """The currency is mended on the way; the shop takes all of it and the dead box is empty."""
-        self._replay("mended", "True", "AllReplayed")
+    def fixed(self) -> None:
+        """The replay corrects the currency; the shop accepts all orders and the dead box is empty."""
+        self._replay("fixed", "True", "AllReplayed")
         self.stage.until("an empty dead box", lambda: depth(self.stage) == 0)
-        self.stage.until("the alarm to end", lambda: self._reason("Degraded") == "AsExpected")
-        assert self.stage.get("rply/mended")["status"]["replayed"] == BAD
+        self.stage.until("the queue to be as expected", lambda: self._reason("Degraded") == "AsExpected")
+        assert self.stage.get("rply/fixed")["status"]["replayed"] == BAD
         self.stage.show("get", "rply")
         self.stage.show("get", "dlq")
 
     def _replay(self, name: str, status: str, reason: str) -> None:
-        self.stage.say(f"    applying tests/demo/manifests/{name}.yaml")
+        self.stage.print(f"    applying tests/demo/manifests/{name}.yaml")
         self.stage.apply(name)
-        self.stage.until(f"replay {name} to end", lambda: self._ended(name), done=lambda: self._back(name))
-        self.stage.say(f"    {self._back(name)}")
+        self.stage.until(f"replay {name} to end", lambda: self._ended(name), done=lambda: self._progress(name))
+        self.stage.print(f"    {self._progress(name)}")
         self.stage.show("get", f"rply/{name}")
         found = self.stage.condition(f"rply/{name}", "Succeeded")
         assert (found["status"], found["reason"]) == (status, reason), found
 
-    def _back(self, name: str) -> str:
+    def _progress(self, name: str) -> str:
         return f"{bar(self.stage.get(f'rply/{name}').get('status', {}).get('replayed', 0), BAD)} letters sent back"
 
     def _metric(self, name: str, label: str = "") -> float:
-        """What the operator exports of this queue."""
+        """Return a metric of this queue as the operator exports it."""
         lines = self.stage.cluster.kubectl("get", "--raw", METRICS).splitlines()
         ours = [line for line in lines if line.startswith(f"{name}{{") and f'"{self.stage.namespace}"' in line]
         return next((float(line.rsplit(" ", 1)[1]) for line in ours if label in line), 0.0)
 
-    def _grouped(self) -> int:
+    def _count_grouped(self) -> int:
         return sum(group["letters"] for group in self.stage.get("dlq/orders")["status"].get("groups", []))
 
-    def _is_calm(self) -> bool:
+    def _is_idle(self) -> bool:
         queues = [self.stage.get(what).get("status", {}).get("queues") for what in ("bkc/broker", "rtp/patient")]
         return queues == [1, 1] and depth(self.stage) == 0 and self._reason("Degraded") == "AsExpected"
 
@@ -175,7 +175,7 @@ class Story:
         return str(self.stage.condition("dlq/orders", kind).get("reason"))
 
     def send(self, sent: list[dict[str, object]]) -> None:
-        """Orders for the shop, through the broker."""
+        """Send orders for the shop through the broker."""
         traffic.send(self.broker, self.address, self.source, sent)
 
     def _shop(self) -> None:

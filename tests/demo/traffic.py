@@ -1,4 +1,4 @@
-"""An application that sends orders, as applications do: with the broker's ordinary client."""
+"""An application that sends orders with an ordinary client of the broker."""
 
 import asyncio
 import json
@@ -7,24 +7,24 @@ from typing import Any
 
 
 def orders(count: int, first: int = 0, **more: Any) -> list[dict[str, Any]]:
-    """So many orders with running ids."""
+    """Return orders with consecutive ids."""
     return [
         {"id": f"order-{number}", "amount": number, "currency": "EUR", **more} for number in range(first, first + count)
     ]
 
 
 def mixed(*kinds: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Orders of several kinds, each spread evenly over the whole."""
+    """Mix orders of several kinds, each spread evenly."""
     placed = [(place / len(kind), order) for kind in kinds for place, order in enumerate(kind)]
     return [order for _, order in sorted(placed, key=lambda one: one[0])]
 
 
-def send(broker: str, address: str, source: str, sent: Sequence[dict[str, Any]]) -> None:
-    """Send orders to a topic or stream; a topic is made when it does not exist."""
-    asyncio.run(_to_kafka(address, source, sent) if broker == "kafka" else _to_redis(address, source, sent))
+def send(broker: str, address: str, source: str, messages: Sequence[dict[str, Any]]) -> None:
+    """Send orders to a topic or stream; a missing topic is created."""
+    asyncio.run(_to_kafka(address, source, messages) if broker == "kafka" else _to_redis(address, source, messages))
 
 
-async def _to_kafka(address: str, source: str, sent: Sequence[dict[str, Any]]) -> None:
+async def _to_kafka(address: str, source: str, messages: Sequence[dict[str, Any]]) -> None:
     from aiokafka import AIOKafkaProducer
     from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 
@@ -36,13 +36,13 @@ async def _to_kafka(address: str, source: str, sent: Sequence[dict[str, Any]]) -
     finally:
         await admin.close()
     async with AIOKafkaProducer(bootstrap_servers=address, acks="all") as producer:
-        waiting = [await producer.send(source, json.dumps(one).encode(), key=one["id"].encode()) for one in sent]
-        await asyncio.gather(*waiting)
+        pending = [await producer.send(source, json.dumps(one).encode(), key=one["id"].encode()) for one in messages]
+        await asyncio.gather(*pending)
 
 
-async def _to_redis(address: str, source: str, sent: Sequence[dict[str, Any]]) -> None:
+async def _to_redis(address: str, source: str, messages: Sequence[dict[str, Any]]) -> None:
     from redis.asyncio import Redis
 
     async with Redis.from_url(address) as client:
-        for order in sent:
+        for order in messages:
             await client.xadd(source, {"key": order["id"], "value": json.dumps(order)})

@@ -59,7 +59,7 @@ class ShopEnvironment:
     def make(self) -> None:
         """Create what a reader has before the first command: brokers, topics and a service, but no operator."""
         self.cluster.helm("uninstall", "dlq", "--namespace", story.SYSTEM, "--ignore-not-found", "--wait")
-        story.namespaces(self.cluster, "infra", "shop", story.SYSTEM)
+        story.create_namespaces(self.cluster, "infra", "shop", story.SYSTEM)
         address, port = self.kafka.split(":")
         self.cluster.kubectl("apply", "-f", "-", stdin=KAFKA % (int(port), address))
         for topic in ("orders", "payments-dlt"):

@@ -26,14 +26,14 @@ ORDER = (
 # Commands that a test bed cannot run, each with the reason.
 NOT_RUN = {
     r"make test(-\w+)?( .*)?": "it is what runs these tests",
-    r"make (demo( BROKER=redis)?|demo-picture|demo-down)": "tests/e2e/test_story.py runs it and compares the README",
+    r"make (demo( BROKER=redis)?|demo-picture|demo-down)": "tests/e2e/test_demo.py runs it and compares the README",
     r"make (image|setup|lint|check|bed-status)": "`make test` has done it before any test runs: the pods run its image",
     r"make requirements": "downloads packages from an index",
     r"make bed-up PROVIDER=kind": "needs Docker",
     r"make bed-up PARTS=kafka-cluster": "the fixture kafka_cluster starts the same part",
     r"docker build .*": "needs Docker; `make image` builds the same Dockerfile",
     r"make (bench|bench-.+)": "measures for minutes on a quiet machine",
-    r"make crds": "tests/api/test_generated.py writes the same files and expects no difference",
+    r"make crds": "tests/api/test_generated_files.py writes the same files and expects no difference",
     r"kafka-(acls|reassign-partitions) .*": "Kafka's own tools; tests/brokers/test_ledger_replication.py does it",
     r"python -m deadletter (letters|decode)": "only the name of a command; it has tests of its own",
 }

@@ -1,1 +1,1 @@
-"""The product in a cluster, as people use it."""
+"""End-to-end tests: the operator in a real cluster, installed with Helm."""

@@ -1,4 +1,4 @@
-"""A courier in the cluster while everything around it changes: nothing is lost."""
+"""A courier in the cluster during upgrades, rollbacks and pauses: no order is lost."""
 
 import asyncio
 import json
@@ -27,33 +27,33 @@ from tests.helpers.headers import read_own_envelope
 
 pytestmark = [pytest.mark.node, pytest.mark.timeout(1200)]
 
-A_SECOND = 100
+ORDERS_PER_SECOND = 100
 COURIERS = 2
 
 
 def orders(first: int) -> list[dict[str, Any]]:
-    """A second's orders: one is refused for good, four are taken at their third attempt."""
-    made = traffic.orders(A_SECOND, first)
+    """Return the orders of one second: one is always rejected, four are accepted at the third attempt."""
+    made = traffic.orders(ORDERS_PER_SECOND, first)
     made[50]["currency"] = "DOGE"
-    for number in range(3, A_SECOND, 25):
+    for number in range(3, ORDERS_PER_SECOND, 25):
         made[number]["flaky"] = True
     return made
 
 
 @contextmanager
-def flowing(told: story.Story) -> Iterator[list[int]]:
-    """Orders at a hundred a second until the end; the list holds how many were sent."""
+def sending(demo: story.Story) -> Iterator[list[int]]:
+    """Send a hundred orders per second while the block runs; the list holds how many were sent."""
     sent, stop = [0], threading.Event()
 
-    def flow() -> None:
+    def send() -> None:
         begun = time.monotonic()
         while not stop.is_set():
-            told.send(orders(sent[0]))
-            sent[0] += A_SECOND
-            stop.wait(max(0.0, begun + sent[0] / A_SECOND - time.monotonic()))  # who is late catches up
+            demo.send(orders(sent[0]))
+            sent[0] += ORDERS_PER_SECOND
+            stop.wait(max(0.0, begun + sent[0] / ORDERS_PER_SECOND - time.monotonic()))  # catch up after a delay
 
     with ThreadPoolExecutor(1) as executor:
-        work = executor.submit(flow)
+        work = executor.submit(send)
         try:
             yield sent
         finally:
@@ -61,14 +61,14 @@ def flowing(told: story.Story) -> Iterator[list[int]]:
         work.result(120)  # orders that could not be sent fail the test
 
 
-def taken(stage: Stage) -> int:
-    """How many different orders the shop took, as it says itself."""
+def count_accepted(stage: Stage) -> int:
+    """Ask the shop how many different orders it accepted."""
     pod = stage.kubectl("get", "pods", "-l", "app=shop", "-o", "jsonpath={.items[0].metadata.name}")
     return int(stage.kubectl("get", "--raw", f"/api/v1/namespaces/{stage.namespace}/pods/{pod}:8080/proxy/"))
 
 
 def letters(stage: Stage, address: str) -> list[StoredMessage]:
-    """What is in the dead box, whoever wrote it."""
+    """Return all letters in the dead box."""
 
     async def read() -> list[StoredMessage]:
         async with open_broker(kafka_at(address), no_secrets, LOOPBACK) as broker:
@@ -81,39 +81,39 @@ def id_of(letter: StoredMessage) -> str:
     return str(json.loads(letter.message.value or b"")["id"])
 
 
-def check_account(stage: Stage, address: str, sent: int) -> None:
-    """Every good order was taken, every bad one is in the dead box, once; if not, say what is wrong and why."""
-    bad = Counter(f"order-{number}" for number in range(50, sent, A_SECOND))
+def check_orders(stage: Stage, address: str, sent: int) -> None:
+    """Assert that every good order was accepted and every bad one is in the dead box once; describe what is wrong."""
+    bad = Counter(f"order-{number}" for number in range(50, sent, ORDERS_PER_SECOND))
     good = sent - bad.total()
     try:
-        stage.until(f"{good} orders", lambda: taken(stage) == good, 300)
+        stage.until(f"{good} orders", lambda: count_accepted(stage) == good, 300)
         stage.until(f"{bad.total()} letters", lambda: story.depth(stage) == bad.total())
     except BedError as error:
         found = letters(stage, address)
-        said = [(id_of(one), read_own_envelope(one.message)) for one in found]
-        why = Counter(
-            (known.reason, known.failure.type, known.attempts) for id_, known in said if known and id_ not in bad
+        envelopes = [(id_of(one), read_own_envelope(one.message)) for one in found]
+        unexpected = Counter(
+            (known.reason, known.failure.type, known.attempts) for id_, known in envelopes if known and id_ not in bad
         )
         missing = sorted((bad - Counter(map(id_of, found))).elements())[:20]
         pods = stage.kubectl("get", "pods", "-o", "wide")
         pytest.fail(
-            f"{error} taken: {taken(stage)} of {good}, depth {story.depth(stage)}, {len(found)} letters;"
-            f" bad orders without a letter: {missing}; good orders in the dead box: {why}\n{pods}"
+            f"{error} accepted: {count_accepted(stage)} of {good}, depth {story.depth(stage)}, {len(found)} letters;"
+            f" bad orders without a letter: {missing}; good orders in the dead box: {unexpected}\n{pods}"
         )
     assert Counter(map(id_of, letters(stage, address))) == bad
-    stage.say(f"    {sent} orders, {bad.total()} letters")
+    stage.print(f"    {sent} orders, {bad.total()} letters")
 
 
-def until_couriers_run(stage: Stage, version: str) -> None:
-    """Every courier is of this version and ready, and no other is left."""
+def wait_for_couriers(stage: Stage, version: str) -> None:
+    """Wait until all couriers are of this version and ready, and no other is left."""
 
-    def are_there() -> bool:
+    def are_ready() -> bool:
         pods = json.loads(stage.kubectl("get", "pods", "-l", "deadletter.dev/queue=orders", "-o", "json"))["items"]
         images = [pod["spec"]["containers"][0]["image"] for pod in pods]
         ready = stage.get("dlq/orders")["status"].get("readyReplicas") == COURIERS
         return ready and len(images) == COURIERS and all(one.endswith(f":{version}") for one in images)
 
-    stage.until(f"{COURIERS} couriers of {version}", are_there)
+    stage.until(f"{COURIERS} couriers of {version}", are_ready)
 
 
 def test_no_order_is_lost_while_the_release_is_upgraded_rolled_back_and_upgraded_again(
@@ -121,38 +121,38 @@ def test_no_order_is_lost_while_the_release_is_upgraded_rolled_back_and_upgraded
 ) -> None:
     story.install_previous(cluster)
     stage = Stage(cluster, "flow")
-    told = story.Story(stage, "kafka", bed.kafka(), source="flow")
+    demo = story.Story(stage, "kafka", bed.kafka(), source="flow")
     try:
-        told.set_up()
-        # Every retry is parked, and a busy machine neither buries an order nor opens the circuit.
-        patience = {"maxAttempts": 50, "timeout": "30s", "circuitBreaker": {"enabled": False}}
-        patch(stage, "rtp/patient", patience)
+        demo.set_up()
+        # Park every retry; a slow machine must neither bury an order nor open the circuit.
+        policy = {"maxAttempts": 50, "timeout": "30s", "circuitBreaker": {"enabled": False}}
+        patch(stage, "rtp/patient", policy)
         patch(stage, "dlq/orders", {"delivery": {"inlineLimit": "0s", "replicas": COURIERS}})
-        with flowing(told) as sent:
-            until_couriers_run(stage, previous.VERSION)
+        with sending(demo) as sent:
+            wait_for_couriers(stage, previous.VERSION)
             stage.until("letters", lambda: bool(story.depth(stage)))
             story.install(cluster)
-            until_couriers_run(stage, image.version())
+            wait_for_couriers(stage, image.version())
             cluster.helm("rollback", "dlq", "--namespace", story.SYSTEM, "--wait", "--timeout", "240s")
-            until_couriers_run(stage, previous.VERSION)
+            wait_for_couriers(stage, previous.VERSION)
             story.install(cluster)
-            until_couriers_run(stage, image.version())
+            wait_for_couriers(stage, image.version())
             roll_and_pause(stage)
-        check_account(stage, bed.kafka(), sent[0])
+        check_orders(stage, bed.kafka(), sent[0])
         assert stage.condition("dlq/orders", "Ready")["status"] == "True"
     finally:
         cluster.kubectl("delete", "namespace", stage.namespace, "--wait=false")
 
 
 def roll_and_pause(stage: Stage) -> None:
-    """Couriers roll for another policy, then stand still for a while."""
+    """Change the policy, so that couriers roll, then suspend and resume the queue."""
     rolled = stage.get("dlq/orders")["status"]["policy"]["hash"]
     patch(stage, "rtp/patient", {"maxAttempts": 60})
     stage.until("the new policy", lambda: stage.get("dlq/orders")["status"]["policy"]["hash"] != rolled)
     patch(stage, "dlq/orders", {"suspend": True})
     stage.until("the pause", lambda: stage.condition("dlq/orders", "Ready").get("reason") == "Suspended")
     patch(stage, "dlq/orders", {"suspend": False})
-    stage.until("the end of it", lambda: stage.condition("dlq/orders", "Ready").get("reason") == "Reconciled")
+    stage.until("the end of the pause", lambda: stage.condition("dlq/orders", "Ready").get("reason") == "Reconciled")
 
 
 def patch(stage: Stage, what: str, spec: dict[str, object]) -> None:

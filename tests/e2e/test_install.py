@@ -1,4 +1,4 @@
-"""Install, ask, upgrade, roll back, uninstall: queues and couriers stay."""
+"""Install, upgrade, roll back and uninstall with Helm: queues and couriers stay."""
 
 import json
 import uuid
@@ -30,9 +30,9 @@ spec: {brokerRef: {name: broker}, dead: {name: "{%s}.dlq"}}
 
 @pytest.fixture
 def stage(cluster: Cluster, bed: Bed) -> Iterator[Stage]:
-    """A namespace with one plain queue, which becomes Ready."""
+    """A namespace of its own."""
     stage = Stage(cluster, f"install-{uuid.uuid4().hex[:6]}")
-    story.namespaces(cluster, stage.namespace)
+    story.create_namespaces(cluster, stage.namespace)
     yield stage
     cluster.kubectl("delete", "namespace", stage.namespace, "--wait=false")
 
@@ -45,17 +45,17 @@ def uninstall(cluster: Cluster, release: str, namespace: str) -> None:
     cluster.helm("uninstall", release, "--namespace", namespace, "--wait", "--timeout", "240s")
 
 
-def run_the_notes(cluster: Cluster) -> None:
-    """The three commands that an install ends with are run as they stand there."""
+def run_commands_of_notes(cluster: Cluster) -> None:
+    """Run the three commands that the notes of the chart show."""
     notes = cluster.helm("get", "notes", "dlq", "--namespace", story.SYSTEM)
     commands = [line.split("  #")[0].split() for line in notes.splitlines() if line.startswith("  ")]
     assert len(commands) == 3
-    for program, *words in commands:
-        assert (cluster.helm if program == "helm" else cluster.kubectl)(*words)
+    for program, *arguments in commands:
+        assert (cluster.helm if program == "helm" else cluster.kubectl)(*arguments)
 
 
 def certificate_of(cluster: Cluster) -> str:
-    """The webhook's certificate, which an upgrade keeps."""
+    """Return the certificate of the webhook."""
     return cluster.kubectl(
         "-n", story.SYSTEM, "get", "secret", "dlq-dlq-operator-webhook", "-o", r"jsonpath={.data.tls\.crt}"
     )
@@ -76,7 +76,7 @@ def test_a_release_is_upgraded_rolled_back_and_removed_and_queues_stay(stage: St
     assert certificate_of(cluster) == certificate
     assert f"dlq-operator-{image.version()}" in cluster.helm("list", "--namespace", story.SYSTEM)
     assert is_ready(stage)
-    run_the_notes(cluster)
+    run_commands_of_notes(cluster)
     cluster.helm("rollback", "dlq", "--namespace", story.SYSTEM, "--wait", "--timeout", "240s")
     assert f"dlq-operator-{previous.VERSION}" in cluster.helm("list", "--namespace", story.SYSTEM)
     stage.until("the queue to be Ready", lambda: is_ready(stage))
@@ -88,8 +88,8 @@ def test_a_release_is_upgraded_rolled_back_and_removed_and_queues_stay(stage: St
 def test_namespaced_mode_works_with_roles_only(stage: Stage, bed: Bed) -> None:
     cluster = stage.cluster
     story.install(cluster)
-    uninstall(cluster, "dlq", story.SYSTEM)  # which leaves the kinds, as an administrator would have made them
-    story.namespaces(cluster, "dlq-one")
+    uninstall(cluster, "dlq", story.SYSTEM)  # the CRDs stay, as if an administrator had installed them
+    story.create_namespaces(cluster, "dlq-one")
     values = f"watchNamespaces={{{stage.namespace}}},crds.enabled=false,rbac.aggregate=false,operator.sweepSeconds=2"
     cluster.helm(
         "upgrade", "--install", "one", str(story.CHART), "--namespace", "dlq-one", "--wait", "--timeout", "240s",
@@ -105,11 +105,11 @@ def test_namespaced_mode_works_with_roles_only(stage: Stage, bed: Bed) -> None:
         uninstall(cluster, "one", "dlq-one")
 
 
-def test_a_bad_reference_is_refused_at_the_door(stage: Stage, bed: Bed) -> None:
+def test_the_webhook_refuses_a_second_owner_of_a_box(stage: Stage, bed: Bed) -> None:
     story.install(stage.cluster)
     apply_queue(stage, bed)
     stage.until("the queue to be Ready", lambda: is_ready(stage))
-    routed = {
+    second = {
         "apiVersion": "deadletter.dev/v1alpha1",
         "kind": "DeadLetterQueue",
         "metadata": {"name": "other"},
@@ -118,10 +118,10 @@ def test_a_bad_reference_is_refused_at_the_door(stage: Stage, bed: Bed) -> None:
 
     def is_refused() -> bool:
         try:
-            stage.kubectl("apply", "--dry-run=server", "-f", "-", stdin=json.dumps(routed))
+            stage.kubectl("apply", "--dry-run=server", "-f", "-", stdin=json.dumps(second))
         except Exception as error:
             return "is already the dead box of" in str(error)
         return False
 
-    # The webhook's endpoint takes a moment to be known to the API server.
+    # The API server needs a moment to learn the endpoint of the webhook.
     stage.until("the webhook to refuse a second owner", is_refused)

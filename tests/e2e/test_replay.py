@@ -1,4 +1,4 @@
-"""A Replay in the cluster whose pods are killed from the node's side: 0 lost, 0 twice, order and tally exact."""
+"""A Replay in the cluster whose pods are killed: nothing is lost or repeated, order and counts are exact."""
 
 import asyncio
 import uuid
@@ -14,22 +14,22 @@ from tests.bed.beds import Bed
 from tests.bed.node import Cluster
 from tests.demo import story
 from tests.demo.stage import Stage
-from tests.e2e.hauls import PARTITIONS, Haul
+from tests.e2e.cluster_replay import PARTITIONS, ClusterReplay
 
 pytestmark = [pytest.mark.node, pytest.mark.timeout(1800)]
 
 
 @contextmanager
-def haul_of(cluster: Cluster, address: str, share: int) -> Iterator[Haul]:
-    """A queue of so many letters a partition, in a namespace of its own."""
+def loaded_queue(cluster: Cluster, address: str, share: int) -> Iterator[ClusterReplay]:
+    """Create a queue with `share` letters in each partition, in a new namespace."""
     story.install(cluster)
-    stage = Stage(cluster, f"haul-{uuid.uuid4().hex[:6]}")
-    story.namespaces(cluster, stage.namespace)
-    haul = Haul(stage, address)
+    stage = Stage(cluster, f"load-{uuid.uuid4().hex[:6]}")
+    story.create_namespaces(cluster, stage.namespace)
+    load = ClusterReplay(stage, address)
     try:
-        asyncio.run(haul.fill(share))
-        haul.watch()
-        yield haul
+        asyncio.run(load.fill(share))
+        load.create_queue()
+        yield load
     except Exception:
         print(stage.show("get", "deadletters,jobs,pods", "-o", "wide"))
         print(cluster.kubectl("-n", story.SYSTEM, "logs", "deploy/dlq-dlq-operator", "--tail=40"))
@@ -38,65 +38,67 @@ def haul_of(cluster: Cluster, address: str, share: int) -> Iterator[Haul]:
         cluster.kubectl("delete", "namespace", stage.namespace, "--wait=false")
 
 
-def check_all_once(haul: Haul, share: int) -> None:
-    """Every letter arrived once, in its own partition and in order; ledger and status say so."""
-    assert haul.ending(patience=900) == ("True", "AllReplayed")
-    assert asyncio.run(haul.arrived()) == dict.fromkeys(range(PARTITIONS), list(range(share)))
-    assert asyncio.run(haul.open_letters()) == 0
-    status = haul.stage.get("rply/haul")["status"]
+def assert_all_replayed_once(load: ClusterReplay, share: int) -> None:
+    """Assert that every letter arrived once, in its partition and in order, and that ledger and status agree."""
+    assert load.result(timeout_s=900) == ("True", "AllReplayed")
+    assert asyncio.run(load.arrived_numbers()) == dict.fromkeys(range(PARTITIONS), list(range(share)))
+    assert asyncio.run(load.open_letters()) == 0
+    status = load.stage.get("rply/load")["status"]
     counted = {name: status[name] for name in ("matched", "replayed", "skipped", "remaining")}
     assert counted == {"matched": 4 * share, "replayed": 4 * share, "skipped": 0, "remaining": 0}
-    haul.stage.until("depth 0", lambda: haul.stage.get(f"dlq/{haul.name}")["status"].get("depth") == 0)
+    load.stage.until("depth 0", lambda: load.stage.get(f"dlq/{load.name}")["status"].get("depth") == 0)
 
 
-def delete_job(haul: Haul) -> None:
-    haul.stage.kubectl("delete", "job", haul.job(), "--cascade=foreground", "--wait=true", "--timeout=120s")
+def delete_job(load: ClusterReplay) -> None:
+    load.stage.kubectl("delete", "job", load.job(), "--cascade=foreground", "--wait=true", "--timeout=120s")
 
 
-def suspend(haul: Haul) -> None:
-    """Stop and go on."""
-    haul.replay(rate={"perSecond": 150}, suspend=True)
-    haul.stage.until("no pod", lambda: not haul.stage.get(f"job/{haul.job()}")["status"].get("active"))
-    haul.replay(rate={"perSecond": 150})
-    haul.container()
+def suspend(load: ClusterReplay) -> None:
+    """Suspend the Replay and resume it."""
+    load.replay(rate={"perSecond": 150}, suspend=True)
+    load.stage.until("no pod", lambda: not load.stage.get(f"job/{load.job()}")["status"].get("active"))
+    load.replay(rate={"perSecond": 150})
+    load.container()
 
 
-def delete_pod(haul: Haul) -> None:
-    """Ask its pod to stop, and wait for the next."""
-    asked = haul.container()
-    haul.stage.kubectl("delete", "pod", "-l", f"job-name={haul.job()}", "--wait=true", "--timeout=120s")
-    haul.container(other_than=asked)
+def delete_pod(load: ClusterReplay) -> None:
+    """Delete its pod and wait for the next one."""
+    deleted = load.container()
+    load.stage.kubectl("delete", "pod", "-l", f"job-name={load.job()}", "--wait=true", "--timeout=120s")
+    load.container(other_than=deleted)
 
 
 def test_pods_killed_and_a_job_deleted_lose_and_repeat_nothing(cluster: Cluster, bed: Bed) -> None:
-    with haul_of(cluster, bed.kafka(), 1_500) as haul:
-        haul.replay(rate={"perSecond": 75})  # far from its end, however long a fault takes
-        haul.until_sent(300)
-        first = haul.container()
-        haul.kill(first)
-        haul.container(other_than=first)
-        haul.until_sent(900)
-        haul.stage.until("a kill not to count once another pod got on", lambda: haul.patience() > MAX_FAILED_PODS)
-        suspend(haul)
-        delete_pod(haul)
-        assert haul.stage.get(f"job/{haul.job()}")["status"]["failed"] == 1  # asked to stop: no failure
-        delete_job(haul)
-        third = haul.container()
-        haul.until_sent(1_500)
-        haul.kill(third)
-        haul.replay(rate={"perSecond": 100_000})
-        check_all_once(haul, 1_500)
+    with loaded_queue(cluster, bed.kafka(), 1_500) as load:
+        load.replay(rate={"perSecond": 75})  # slow, so that the Replay outlasts all faults
+        load.until_sent(300)
+        first = load.container()
+        load.kill(first)
+        load.container(other_than=first)
+        load.until_sent(900)
+        load.stage.until(
+            "the backoff limit to allow for the killed pod", lambda: load.backoff_limit() > MAX_FAILED_PODS
+        )
+        suspend(load)
+        delete_pod(load)
+        assert load.stage.get(f"job/{load.job()}")["status"]["failed"] == 1  # a stopped pod does not count as failed
+        delete_job(load)
+        third = load.container()
+        load.until_sent(1_500)
+        load.kill(third)
+        load.replay(rate={"perSecond": 100_000})
+        assert_all_replayed_once(load, 1_500)
 
 
 @pytest.mark.kill
 def test_every_fault_at_every_tenth_loses_and_repeats_nothing(cluster: Cluster, bed: Bed) -> None:
-    """A kill at every 10 %; between them the Job deleted, the operator restarted, Kafka killed and started again."""
-    part = beds.Part("bounced-haul-kafka", 2, kafka_part.start)
-    said = bed.part(part)
-    address, ports = said["address"], said["ports"]
+    """A kill at every 10 %; between them the Job is deleted, the operator restarted, Kafka killed and restarted."""
+    part = beds.Part("restarted-load-kafka", 2, kafka_part.start)
+    started = bed.part(part)
+    address, ports = started["address"], started["ports"]
     share = 10_000
 
-    def bounce() -> None:
+    def restart_kafka() -> None:
         processes.kill(processes.of_bed(bed.directory, part.name))
         kafka_part.start(bed.directory, part.name, address, *ports)
 
@@ -104,17 +106,17 @@ def test_every_fault_at_every_tenth_loses_and_repeats_nothing(cluster: Cluster, 
         cluster.kubectl("-n", story.SYSTEM, "rollout", "restart", "deploy/dlq-dlq-operator")
         cluster.kubectl("-n", story.SYSTEM, "rollout", "status", "deploy/dlq-dlq-operator", "--timeout=180s")
 
-    with haul_of(cluster, f"{address}:{ports[0]}", share) as haul:
-        faults = {25: lambda: delete_job(haul), 35: restart_operator, 45: lambda: delete_job(haul), 55: bounce}
-        faults |= {65: lambda: delete_job(haul), 85: lambda: delete_job(haul)}
-        haul.replay(rate={"perSecond": 500})
+    with loaded_queue(cluster, f"{address}:{ports[0]}", share) as load:
+        faults = {25: lambda: delete_job(load), 35: restart_operator, 45: lambda: delete_job(load), 55: restart_kafka}
+        faults |= {65: lambda: delete_job(load), 85: lambda: delete_job(load)}
+        load.replay(rate={"perSecond": 500})
         killed = ""
         for percent in range(10, 100, 5):
-            haul.until_sent(PARTITIONS * share * percent // 100)
+            load.until_sent(PARTITIONS * share * percent // 100)
             if percent % 10 == 0:
-                killed = haul.container(other_than=killed)
-                haul.kill(killed)
+                killed = load.container(other_than=killed)
+                load.kill(killed)
             elif percent in faults:
                 faults[percent]()
-        check_all_once(haul, share)
+        assert_all_replayed_once(load, share)
     processes.stop(processes.of_bed(bed.directory, part.name))

@@ -1,43 +1,43 @@
-"""A shop that takes orders: it wants euros, and it stumbles over a few orders before it takes them."""
+"""A shop that accepts orders in euros; it fails on some orders twice before it accepts them."""
 
 import json
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
-STUMBLES = 2
+FAILURES = 2
 seen: dict[str, int] = {}
-taken: set[str] = set()
+accepted: set[str] = set()
 
 
 class Shop(BaseHTTPRequestHandler):
-    """Answers 200, 422 for a currency it does not know, 503 for a flaky order's first tries."""
+    """Answers 200, 422 for an unknown currency, 503 for the first attempts of a flaky order."""
 
     protocol_version = "HTTP/1.1"
 
     def do_POST(self) -> None:
-        """Take one order."""
+        """Accept or reject one order."""
         order = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         tries = seen[order["id"]] = seen.get(order["id"], 0) + 1
         if order["currency"] != "EUR":
             self.answer(422, f"currency {order['currency']} is not known")
-        elif order.get("flaky") and tries <= STUMBLES:
+        elif order.get("flaky") and tries <= FAILURES:
             self.answer(503, "try again")
         else:
-            taken.add(order["id"])
+            accepted.add(order["id"])
             self.answer(200, "thank you")
 
     def do_GET(self) -> None:
-        """How many different orders were taken."""
-        self.answer(200, str(len(taken)))
+        """Return how many different orders were accepted."""
+        self.answer(200, str(len(accepted)))
 
     def answer(self, status: int, text: str) -> None:
-        """Say it in a line."""
+        """Send a response with one line of text."""
         self.send_response(status)
         self.send_header("Content-Length", str(len(text)))
         self.end_headers()
         self.wfile.write(text.encode())
 
     def log_message(self, *_: object) -> None:
-        """Orders are nobody's business."""
+        """Do not log requests."""
 
 
 ThreadingHTTPServer(("", 8080), Shop).serve_forever()

@@ -1,4 +1,4 @@
-"""A real Prometheus beside the demo: it scrapes the operator and its workers, and answers the dashboard's queries."""
+"""A real Prometheus that scrapes the operator and its workers during the demo."""
 
 import json
 import subprocess
@@ -24,26 +24,28 @@ scrape_configs:
     honor_labels: true
     file_sd_configs: [{{files: [{targets}], refresh_interval: 1s}}]
 """
-OURS = "app.kubernetes.io/part-of=dlq-operator"
+POD_SELECTOR = "app.kubernetes.io/part-of=dlq-operator"
 
 
 @dataclass(frozen=True)
 class Prometheus:
-    """Where it answers, and since when it watches."""
+    """The URL of the API, and the time when scraping began."""
 
     url: str
     begun: float
 
-    def over_time(self, query: str) -> list[dict[str, Any]]:
-        """Every series of a query since the beginning, a point a second."""
-        asked = {"query": query, "start": self.begun, "end": time.time(), "step": 1}
-        with urllib.request.urlopen(f"{self.url}/query_range?{urllib.parse.urlencode(asked)}", timeout=30) as answer:
-            return list(json.load(answer)["data"]["result"])
+    def query_range(self, query: str) -> list[dict[str, Any]]:
+        """Return every series of a query since the beginning, with one point per second."""
+        parameters = {"query": query, "start": self.begun, "end": time.time(), "step": 1}
+        with urllib.request.urlopen(
+            f"{self.url}/query_range?{urllib.parse.urlencode(parameters)}", timeout=30
+        ) as response:
+            return list(json.load(response)["data"]["result"])
 
 
 @contextmanager
-def watching(cluster: Cluster) -> Iterator[Prometheus]:
-    """Watch the cluster until the end."""
+def scraping(cluster: Cluster) -> Iterator[Prometheus]:
+    """Run Prometheus while the block runs."""
     tools.need("prometheus")
     (port,) = ports.free(network.ADDRESS, 1)
     with tempfile.TemporaryDirectory() as folder:
@@ -55,7 +57,7 @@ def watching(cluster: Cluster) -> Iterator[Prometheus]:
             f"--web.listen-address={network.ADDRESS}:{port}", "--log.level=error",
         ]  # fmt: skip
         stop = threading.Event()
-        finder = threading.Thread(target=_find, args=(cluster, targets, stop), daemon=True)
+        finder = threading.Thread(target=_discover, args=(cluster, targets, stop), daemon=True)
         finder.start()
         running = subprocess.Popen(command)
         try:
@@ -68,28 +70,28 @@ def watching(cluster: Cluster) -> Iterator[Prometheus]:
             running.wait(60)
 
 
-def _find(cluster: Cluster, targets: Path, stop: threading.Event) -> None:
-    """Debian's Prometheus does not ask Kubernetes for pods, so we do."""
+def _discover(cluster: Cluster, targets: Path, stop: threading.Event) -> None:
+    """Write the pods into the target file every second: Debian's Prometheus has no Kubernetes discovery."""
     while not stop.wait(1):
         try:
-            pods = json.loads(cluster.kubectl("get", "pods", "-A", "-l", OURS, "-o", "json"))["items"]
+            pods = json.loads(cluster.kubectl("get", "pods", "-A", "-l", POD_SELECTOR, "-o", "json"))["items"]
         except BedError:
             continue
         aside = targets.with_suffix(".new")
-        aside.write_text(json.dumps([{"targets": [place for pod in pods for place in _places(pod)]}]))
+        aside.write_text(json.dumps([{"targets": [address for pod in pods for address in _addresses(pod)]}]))
         aside.rename(targets)
 
 
-def _places(pod: dict[str, Any]) -> list[str]:
+def _addresses(pod: dict[str, Any]) -> list[str]:
     (container, *_) = pod["spec"]["containers"]
     found = [port["containerPort"] for port in container.get("ports", []) if port["name"] in ("metrics", "health")]
     address = pod["status"].get("podIP")
     return [f"{address}:{port}" for port in found if address and pod["status"]["phase"] == "Running"]
 
 
-def _wait(url: str, patience: float = 60) -> None:
-    ending = time.monotonic() + patience
-    while time.monotonic() < ending:
+def _wait(url: str, timeout_s: float = 60) -> None:
+    deadline = time.monotonic() + timeout_s
+    while time.monotonic() < deadline:
         try:
             with urllib.request.urlopen(url, timeout=5):
                 return

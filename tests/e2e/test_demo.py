@@ -1,4 +1,4 @@
-"""What `make demo` tells is what happens, on both brokers."""
+"""The demo runs on both brokers, and the README shows its output."""
 
 import io
 from pathlib import Path
@@ -14,28 +14,28 @@ from tests.docs import transcripts
 
 pytestmark = [pytest.mark.node, pytest.mark.timeout(1200)]
 
-# What `kubectl get dlq -w` says of READY and REASON, without a log being opened.
-WATCHED = (
-    ("True",),  # the shop takes orders
-    ("True", "DepthHigh"),  # some are refused for good
-    ("True", "CircuitOpen"),  # the shop is away, and nothing is drained
+# READY and REASON as `kubectl get dlq -w` shows them during the demo.
+EXPECTED_ROWS = (
+    ("True",),  # the shop accepts orders
+    ("True", "DepthHigh"),  # some orders are always rejected
+    ("True", "CircuitOpen"),  # the shop is down, and no message becomes a letter
     ("True", "DepthHigh"),  # the shop is back
-    ("True",),  # the letters went back
+    ("True",),  # all letters were sent back
 )
 
 
 @pytest.mark.parametrize("broker", ["kafka", "redis"])
-def test_letters_go_back_once_the_cause_is_mended(broker: str, cluster: Cluster, bed: Bed, tmp_path: Path) -> None:
+def test_the_demo_runs_and_the_readme_shows_its_output(broker: str, cluster: Cluster, bed: Bed, tmp_path: Path) -> None:
     story.install(cluster)
-    said = io.StringIO()
-    stage = Stage(cluster, f"story-{broker}", out=said)
-    story.namespaces(cluster, stage.namespace)
+    output = io.StringIO()
+    stage = Stage(cluster, f"story-{broker}", out=output)
+    story.create_namespaces(cluster, stage.namespace)
     try:
         with watching(cluster, stage.namespace, tmp_path / "watch") as transcript:
-            story.Story(stage, broker, bed.kafka() if broker == "kafka" else bed.redis()).tell()
-            transcript.tells(*WATCHED)
+            story.Story(stage, broker, bed.kafka() if broker == "kafka" else bed.redis()).run()
+            transcript.tells(*EXPECTED_ROWS)
         if broker == "kafka":
-            transcripts.assert_matches_readme(said.getvalue(), stage.namespace)
+            transcripts.assert_matches_readme(output.getvalue(), stage.namespace)
     except Exception:
         print(stage.show("get", "deadletters,pods,jobs", "-o", "wide"))
         print(cluster.kubectl("-n", story.SYSTEM, "logs", "deploy/dlq-dlq-operator", "--tail=60"))
