@@ -20,8 +20,8 @@ from deadletter.plan.facts import ParkedLetterLoss, QueueFacts, ReplayFacts
 from deadletter.plan.queue_status import queue_status
 from deadletter.plan.replay_status import replay_status
 from tests.plan.builders import NOW, box_stats, connection, delivered_queue, partition_progress, replay
-from tools.crds import crd
-from tools.reference_docs import rows
+from tools.crds import build_crd
+from tools.reference_docs import walk_fields
 
 GROUP = FailureGroup("ab12cd34", "Timeout", "Network", 3, NOW - 1000, NOW)
 DEPLOYMENT = {"status": {"replicas": 2, "readyReplicas": 1, "availableReplicas": 1}}
@@ -78,8 +78,8 @@ def _paths(node: Any, path: str = "status") -> set[str]:
     [(BrokerConnection, _connection), (RetryPolicy, _policy), (DeadLetterQueue, _queue), (Replay, _replay)],
 )
 def test_every_field_of_a_status_is_written(kind: type[CustomResource], written_status: Any) -> None:
-    status = crd(kind)["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["status"]
-    declared = {path for path, _, _ in rows(status, "status")}
+    status = build_crd(kind)["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["status"]
+    declared = {path for path, _, _ in walk_fields(status, "status")}
     assert declared - _paths(written_status()) == set()
     kind.model_fields["status"].annotation.model_validate(written_status())  # type: ignore[union-attr]
 

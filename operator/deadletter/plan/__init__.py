@@ -1,1 +1,1 @@
-"""Facts in, findings, manifests and status out; pure."""
+"""Decide from facts what is wrong, what should exist and what the status says. Nothing here does I/O."""
