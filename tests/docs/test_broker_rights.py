@@ -152,6 +152,7 @@ async def run_queue(sender: BrokerQueue, queue: BrokerQueue, parked: Callable[[]
     assert reading.depth == 9
 
 
+@pytest.mark.server
 async def test_the_rights_of_the_docs_are_enough_for_a_queue_with_delivery(
     guest: RestrictedUser, brokers: tuple[Broker, Broker], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -175,6 +176,7 @@ async def test_the_rights_of_the_docs_are_enough_for_a_queue_with_delivery(
     )
 
 
+@pytest.mark.server
 async def test_the_user_of_the_docs_is_enough_on_redis(tmp_path: Path) -> None:
     sentence = GUARANTEES.split("### The user that we need")[1].split("##")[0].split("; on the keys")[0]
     commands = [f"+{word.lower().replace(' ', '|')}" for word in re.findall(r"`([^`]+)`", sentence)]
@@ -204,6 +206,7 @@ async def test_the_user_of_the_docs_is_enough_on_redis(tmp_path: Path) -> None:
             assert (ending.code, ending.reason) == (exit_status.FINISHED, "AllReplayed"), ending
 
 
+@pytest.mark.server
 async def test_the_rights_of_the_docs_are_enough_for_a_replay_to_the_origin(
     guest: RestrictedUser, brokers: tuple[Broker, Broker]
 ) -> None:
