@@ -3,7 +3,7 @@
 import time
 from typing import Any
 
-from deadletter.controller.admission import validate_queue
+from deadletter.controller.reconcile.queue import validate
 from deadletter.controller.context import OperatorContext
 from deadletter.kube import CONNECTIONS, QUEUES
 from deadletter.settings import Settings
@@ -23,6 +23,6 @@ async def test_a_queue_with_as_many_and_as_long_routes_as_the_schema_takes_is_ju
     routes = [{"match": "true&&" * 160 + "true" + " " * at, "queueRef": {"name": "other"}} for at in range(16)]
     spec = {"brokerRef": {"name": "broker"}, "dead": {"name": "orders.dlq"}, "routes": routes}
     before = time.process_time()
-    found = await validate_queue(context, body(QUEUES.kind, "orders", spec))
+    found = await validate(context, body(QUEUES.kind, "orders", spec))
     assert time.process_time() - before < MOST_SECONDS
     assert [one.message for one in found] == ["DeadLetterQueue other does not exist; create it first."]

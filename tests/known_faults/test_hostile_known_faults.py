@@ -17,9 +17,9 @@ from deadletter.brokers.errors import BrokerError
 from deadletter.brokers.memory import MemoryBroker, MemoryServer
 from deadletter.brokers.types import MonitoredBox
 from deadletter.cli.letters import _table, list_fields
-from deadletter.controller.reconcile.queue import validate
 from deadletter.controller.context import OperatorContext
 from deadletter.controller.reconcile.facts import gather_queue_facts
+from deadletter.controller.reconcile.queue import validate
 from deadletter.core.boxes import BoxSpec
 from deadletter.core.dialects.reader import read_letter
 from deadletter.core.fingerprint import top_frame

@@ -1,1 +1,1 @@
-"""What kopf calls: each handler is the list of the walk."""
+"""The operator: informers, reconcilers, the periodic sweep and the webhooks."""

@@ -1,4 +1,4 @@
-"""The objects that all parts of the operator share, and which objects a change of the cluster puts into the work queue."""
+"""The state that all parts of the operator share, and what a change of an object puts into the work queue."""
 
 import time
 from dataclasses import dataclass, field
@@ -11,7 +11,6 @@ from deadletter.controller.state.observed_queues import ObservedQueues
 from deadletter.controller.state.secret_cache import SecretCache
 from deadletter.controller.state.workqueue import WorkQueue
 from deadletter.kube import (
-    SERVICE_ACCOUNTS,
     CONFIG_MAPS,
     CONNECTIONS,
     DEPLOYMENTS,
@@ -21,6 +20,7 @@ from deadletter.kube import (
     POLICIES,
     QUEUES,
     REPLAYS,
+    SERVICE_ACCOUNTS,
     Body,
     KubeClient,
     Resource,

@@ -1,4 +1,4 @@
-"""Entry point of `python -m deadletter operator`: start the informers, the workers and the loops, and stop on SIGTERM."""
+"""Entry point of `python -m deadletter operator`: run the informers, workers and loops until SIGTERM."""
 
 import asyncio
 import gc
@@ -154,5 +154,5 @@ def main(argv: list[str]) -> int:
     del argv
     settings = Settings()
     logs.configure(level=settings.log_level, library_levels=logs.OPERATOR_LIBRARY_LEVELS, format_tracebacks=False)
-    metrics.BUILD.info({"version": settings.version})
+    metrics.BUILD_INFO.info({"version": settings.version})
     return asyncio.run(_main(settings))

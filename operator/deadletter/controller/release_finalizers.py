@@ -6,11 +6,11 @@ import sys
 from deadletter.clock import now_ms
 from deadletter.controller.context import FINALIZER
 from deadletter.controller.reconcile.queue import RELEASED_ANNOTATION
-from deadletter.kube import QUEUES, ApiError, Cluster, connect
+from deadletter.kube import QUEUES, ApiError, KubeClient, connect
 from deadletter.settings import Settings
 
 
-async def release_all(kube: Cluster, namespaces: tuple[str, ...]) -> int:
+async def release_all(kube: KubeClient, namespaces: tuple[str, ...]) -> int:
     """Remove our finalizer from every queue and return how many had it; their boxes stay on the broker."""
     released = 0
     scopes: list[str | None] = [*namespaces] or [None]

@@ -1,1 +1,1 @@
-"""The reconcilers, one per kind, and the steps that they share."""
+"""The reconcilers, one for each kind, and the steps that they share."""

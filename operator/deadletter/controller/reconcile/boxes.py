@@ -91,7 +91,7 @@ async def _match_ledger(pooled: PooledBroker, queue: DeadLetterQueue) -> str:
 
 
 async def _describe_boxes(pooled: PooledBroker, queue: DeadLetterQueue) -> dict[str, BoxState]:
-    """Describe the queue's source and boxes, and the ledger if the queue may own it; only existing ones are returned."""
+    """Describe the source and the boxes of the queue, and the ledger if it may own it; missing ones are left out."""
     names = queue.boxes(pooled.spec.is_redis)
     needed = [name for name in (names.source, names.dead, names.retry) if name]
     ledger = [name for name in owned_boxes(queue, pooled.spec.is_redis) if name not in needed]
@@ -138,9 +138,7 @@ async def _ensure_planned(
 def _needs_change(box: BoxSpec, state: BoxState | None) -> bool:
     if state is None:
         return True
-    has_other_partitions = (
-        box.partitions is not None and state.partitions != box.partitions and not box.is_retry_box
-    )
+    has_other_partitions = box.partitions is not None and state.partitions != box.partitions and not box.is_retry_box
     has_other_retention = (
         box.retention_ms is not None and state.retention_ms is not None and state.retention_ms != box.retention_ms
     )

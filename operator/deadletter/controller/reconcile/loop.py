@@ -1,4 +1,4 @@
-"""One pass over one object, whatever happens in it: an error is counted, told without its content, and tried again."""
+"""Reconcile one object from the work queue; an error is counted, logged without its text, and retried."""
 
 import time
 import traceback
@@ -13,9 +13,9 @@ from deadletter.api.kinds import CustomResource, Status
 from deadletter.brokers.errors import BrokerError
 from deadletter.clock import now_ms
 from deadletter.controller.context import ObjectKey, OperatorContext
-from deadletter.controller.reconcile import queue, references, replay
-from deadletter.controller.reconcile import status as statuses
+from deadletter.controller.reconcile import connection, policy, queue, replay
 from deadletter.controller.reconcile.facts import MODELS
+from deadletter.controller.reconcile.status import merge_patch
 from deadletter.controller.state.broker_pool import ProbeInProgress
 from deadletter.controller.state.dependents import BY_BROKER
 from deadletter.core.reasons import Reason
@@ -23,106 +23,112 @@ from deadletter.kube import CONNECTIONS, POLICIES, QUEUES, REPLAYS, ApiError, Bo
 from deadletter.plan.conditions import condition, merge_conditions
 
 log = structlog.stdlib.get_logger("reconcile")
-MAX_RETRIES_PER_S = 20  # passes a second over things that only time heals, however many there are
+MAX_RETRIES_PER_S = 20  # of all objects together that wait for something transient
+MAX_MESSAGE_CHARACTERS = 1024
+SHOWN_FRAMES = 3
 RECONCILERS: dict[Resource, Callable[..., Awaitable[bool]]] = {
-    CONNECTIONS: references.reconcile_connection,
-    POLICIES: references.reconcile_policy,
+    CONNECTIONS: connection.reconcile,
+    POLICIES: policy.reconcile,
     QUEUES: queue.reconcile,
     REPLAYS: replay.reconcile,
 }
 
 
 async def reconcile_one(context: OperatorContext, key: ObjectKey) -> None:
-    """Judge one object; never raises."""
-    began = time.monotonic()
+    """Reconcile the object and put it into the work queue again if necessary; never raises."""
+    started = time.monotonic()
     body = context.informers[key.resource].get(key.namespace, key.name)
+    workqueue, retry_s = context.workqueue, context.settings.retry_seconds
     try:
         if body is None:
             await forget_deleted(context, key)
         elif await _dispatch(context, key, body):
-            context.workqueue.add_rate_limited(key, max(context.settings.retry_seconds, context.workqueue.failing / MAX_RETRIES_PER_S))
+            workqueue.add_rate_limited(key, max(retry_s, workqueue.failing / MAX_RETRIES_PER_S))
         else:
-            context.workqueue.forget(key)
+            workqueue.forget(key)
     except ApiError as error:
-        if error.status in (404, 409):  # it went or changed while we looked: look at what is there now
-            context.workqueue.add_rate_limited(key, context.settings.retry_seconds)
+        if error.status in (404, 409):  # the object was deleted or changed during the pass
+            workqueue.add_rate_limited(key, retry_s)
             return
         _report_error(context, key, f"Api{error.status}", error.message)
     except ProbeInProgress:
-        context.workqueue.add_rate_limited(key, context.settings.retry_seconds)
+        workqueue.add_rate_limited(key, retry_s)
         return
     except BrokerError as error:
         _report_error(context, key, type(error).__name__, "")
-    except Exception as error:  # noqa: BLE001 - one object must never end the operator; the text may hold a secret
-        _report_error(context, key, type(error).__name__, "".join(traceback.format_tb(error.__traceback__)[-3:]))
+    except Exception as error:  # noqa: BLE001 - one object must never end the operator; the text may contain a secret
+        frames = traceback.format_tb(error.__traceback__)[-SHOWN_FRAMES:]
+        _report_error(context, key, type(error).__name__, "".join(frames))
     finally:
         context.liveness.reconciled_at = time.monotonic()
-    metrics.RECONCILE_DURATION.labels(key.resource.kind).observe(time.monotonic() - began)
+    metrics.RECONCILE_DURATION.labels(key.resource.kind).observe(time.monotonic() - started)
 
 
-def _report_error(context: OperatorContext, key: ObjectKey, reason: str, where: str) -> None:
+def _report_error(context: OperatorContext, key: ObjectKey, reason: str, detail: str) -> None:
     metrics.RECONCILE_ERRORS.labels(key.resource.kind, reason).inc()
     log.warning(
-        "a pass failed",
+        "reconcile failed",
         kind=key.resource.kind,
         namespace=key.namespace,
         name=key.name,
         reason=reason,
-        error=where,
+        error=detail,
     )
     context.workqueue.add_rate_limited(key, context.settings.retry_seconds)
 
 
 async def _dispatch(context: OperatorContext, key: ObjectKey, body: Body) -> bool:
+    """Run the reconciler of the object's kind; True if the object should be reconciled again soon."""
     try:
         model: CustomResource = MODELS[key.resource].from_body(body)
     except ValidationError as error:
         await _report_invalid_spec(context, key, body, error)
         return False
-    bound = {"kind": key.resource.kind, "namespace": key.namespace, "name": key.name}
-    with structlog.contextvars.bound_contextvars(**bound, generation=model.generation):
-        log.debug("pass")
+    fields = {"kind": key.resource.kind, "namespace": key.namespace, "name": key.name}
+    with structlog.contextvars.bound_contextvars(**fields, generation=model.generation):
+        log.debug("reconciling")
         return await RECONCILERS[key.resource](context, key, model, body)
 
 
 async def _report_invalid_spec(context: OperatorContext, key: ObjectKey, body: Body, error: ValidationError) -> None:
-    """A spec that no schema should have let through: said in the status, field by field, without its values."""
-    found = [f"{'.'.join(str(part) for part in one['loc'])}: {one['msg']}" for one in error.errors(include_input=False)]
-    sentence = "; ".join(found)[:1024]
-    old = Status.model_validate({"conditions": (body.get("status") or {}).get("conditions") or ()})
-    ready = "Succeeded" if key.resource is REPLAYS else "Ready"
-    said = [
-        condition(ready, False, Reason.InvalidSpec, sentence),
+    """Write the invalid fields into the status, without their values; the schema should have refused such a spec."""
+    fields = [
+        f"{'.'.join(str(part) for part in one['loc'])}: {one['msg']}" for one in error.errors(include_input=False)
+    ]
+    message = "; ".join(fields)[:MAX_MESSAGE_CHARACTERS]
+    before: Body = body.get("status") or {}
+    old = Status.model_validate({"conditions": before.get("conditions") or ()})
+    updates = [
+        condition("Succeeded" if key.resource is REPLAYS else "Ready", False, Reason.InvalidSpec, message),
         condition("Reconciling", False, Reason.InvalidSpec),
-        condition("Stalled", True, Reason.InvalidSpec, sentence),
+        condition("Stalled", True, Reason.InvalidSpec, message),
     ]
     generation = body["metadata"].get("generation", 0)
-    conditions = [one.to_wire() for one in merge_conditions(old.conditions, said, generation, now_ms())]
-    status: dict[str, Any] = (body.get("status") or {}) | {"observedGeneration": generation, "conditions": conditions}
-    if statuses.merge_patch(body.get("status") or {}, status):
+    conditions = [one.to_wire() for one in merge_conditions(old.conditions, updates, generation, now_ms())]
+    status: dict[str, Any] = before | {"observedGeneration": generation, "conditions": conditions}
+    if merge_patch(before, status):
         patch = {"metadata": {"uid": body["metadata"]["uid"]}, "status": status}
         written = await context.kube.patch(key.resource, key.namespace, key.name, patch, "status")
         context.informers[key.resource].upsert(written)
 
 
 async def forget_deleted(context: OperatorContext, key: ObjectKey) -> None:
-    """An object is gone: nothing of it is kept."""
+    """Remove everything that is kept in memory about a deleted object."""
     context.workqueue.remove(key)
     context.status_written_at.pop(key, None)
-    namespaced_name = (key.namespace, key.name)
     if key.resource is QUEUES:
-        context.observed.forget(*namespaced_name)
-        metrics.remove_queue(*namespaced_name)
+        context.observed.forget(key.namespace, key.name)
+        metrics.remove_queue(key.namespace, key.name)
         await close_unused_brokers(context)
     elif key.resource is REPLAYS:
-        metrics.remove_replay(*namespaced_name)
+        metrics.remove_replay(key.namespace, key.name)
     elif key.resource is CONNECTIONS:
         await close_unused_brokers(context)
 
 
 async def close_unused_brokers(context: OperatorContext) -> None:
-    """A line goes with its connection, or with the last queue that had boxes to drop through it."""
-    for key, _ in context.pool.items():
-        gone = context.informers[CONNECTIONS].get(*key) is None
-        if gone and not context.informers[QUEUES].by_index(BY_BROKER, *key):
+    """Close the broker of each deleted connection that no queue needs any more to delete its boxes."""
+    for key, _ in context.pool.list_open():
+        is_deleted = context.informers[CONNECTIONS].get(*key) is None
+        if is_deleted and not context.informers[QUEUES].by_index(BY_BROKER, *key):
             await context.pool.close(*key)

@@ -13,7 +13,7 @@ from deadletter.brokers.types import BoxState
 from deadletter.controller.context import ObjectKey, OperatorContext
 from deadletter.controller.reconcile.facts import confirm_current, still_exists
 from deadletter.controller.reconcile.status import build_event, create_event
-from deadletter.core.box_spec import BoxSpec
+from deadletter.core.boxes import BoxSpec
 from deadletter.core.reasons import Reason
 from deadletter.kube import QUEUES
 from deadletter.plan.findings import Finding

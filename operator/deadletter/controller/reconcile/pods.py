@@ -1,4 +1,4 @@
-"""What our pods' statuses tell when something seems wrong: how one ended, its last words, or why one waits."""
+"""Read the pods of a worker when something is wrong: how its containers ended, or why one does not start."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -10,52 +10,54 @@ from deadletter.kube import PODS, Body
 from deadletter.plan.facts import PodExit
 from deadletter.plan.replay_result import read_termination_message
 
-MAX_MESSAGE_CHARACTERS = 4096
+MAX_PROBLEM_CHARACTERS = 1024
+MAX_TERMINATION_CHARACTERS = 4096  # the kubelet's limit of a termination message
 NORMAL_WAITING_REASONS = (None, "ContainerCreating", "PodInitializing")
 
 
 async def pods_of_queue(context: OperatorContext, queue: DeadLetterQueue, role: str) -> list[Body]:
-    """The pods of its courier or redrive."""
+    """List the pods of a queue's courier or redrive."""
     labels = names.labels(queue.name, role)
     selector = f"deadletter.dev/queue={labels['deadletter.dev/queue']},app.kubernetes.io/component={role}"
     return (await context.kube.list(PODS, queue.namespace, selector))[0]
 
 
 async def pods_of_job(context: OperatorContext, job: Mapping[str, Any]) -> list[Body]:
-    """The pods of a Job."""
+    """List the pods of a Job."""
     meta = job["metadata"]
     selector = f"batch.kubernetes.io/controller-uid={meta['uid']}"
     return (await context.kube.list(PODS, meta["namespace"], selector))[0]
 
 
 def describe_problem(pods: list[Body]) -> str:
-    """A sentence about the pod that ended last, or about one that cannot start."""
-    ended = container_exits(pods)
-    return ((_describe_exit(ended[-1]) if ended else "") or waiting_reason(pods))[:1024]
+    """Return a sentence about the container that failed last, or else about a pod that does not start."""
+    exits = container_exits(pods)
+    return ((_describe_exit(exits[-1]) if exits else "") or waiting_reason(pods))[:MAX_PROBLEM_CHARACTERS]
 
 
-def _describe_exit(one: PodExit) -> str:
-    said = read_termination_message(one.message)
-    if said.get("reason"):
-        return f"A pod ended: {said['reason']}: {said.get('message', '')}"
-    return f"A pod ended: {one.reason}, exit code {one.code}." if one.code else ""
+def _describe_exit(pod_exit: PodExit) -> str:
+    message = read_termination_message(pod_exit.message)
+    if message.get("reason"):
+        return f"A pod ended: {message['reason']}: {message.get('message', '')}"
+    return f"A pod ended: {pod_exit.reason}, exit code {pod_exit.code}." if pod_exit.code else ""
 
 
 def container_exits(pods: list[Body]) -> tuple[PodExit, ...]:
-    """How containers of these pods ended, the newest last."""
-    return tuple(sorted((_to_exit(found) for pod in pods for found in _terminated_states(pod)), key=lambda one: one.at))
+    """Return how the containers of these pods ended, the newest last."""
+    exits = [_to_exit(state) for pod in pods for state in _terminated_states(pod)]
+    return tuple(sorted(exits, key=lambda pod_exit: pod_exit.at))
 
 
 def waiting_reason(pods: list[Body]) -> str:
-    """Why a pod does not run, in the kubelet's or the scheduler's words."""
+    """Return why a pod does not run, in the kubelet's or the scheduler's words, or an empty string."""
     for pod in pods:
-        for one in _container_statuses(pod):
-            waiting = (one.get("state") or {}).get("waiting") or {}
+        for container in _container_statuses(pod):
+            waiting = (container.get("state") or {}).get("waiting") or {}
             if waiting.get("reason") not in NORMAL_WAITING_REASONS:
-                return f"A pod waits: {waiting['reason']}: {waiting.get('message', '')}"
-        for one in (pod.get("status") or {}).get("conditions") or ():
-            if (one["type"], one["status"]) == ("PodScheduled", "False"):
-                return f"A pod waits: {one.get('reason', '')}: {one.get('message', '')}"
+                return f"A pod is waiting: {waiting['reason']}: {waiting.get('message', '')}"
+        for condition in (pod.get("status") or {}).get("conditions") or ():
+            if (condition["type"], condition["status"]) == ("PodScheduled", "False"):
+                return f"A pod is waiting: {condition.get('reason', '')}: {condition.get('message', '')}"
     return ""
 
 
@@ -68,7 +70,7 @@ def _terminated_states(pod: Body) -> list[Body]:
     return [state["terminated"] for state in states if state.get("terminated")]
 
 
-def _to_exit(found: Body) -> PodExit:
-    at = times.parse(found["finishedAt"]) if found.get("finishedAt") else 0
-    message = (found.get("message") or "")[:MAX_MESSAGE_CHARACTERS]
-    return PodExit(at, found.get("exitCode") or 0, found.get("reason") or "", message)
+def _to_exit(terminated: Body) -> PodExit:
+    at = times.parse(terminated["finishedAt"]) if terminated.get("finishedAt") else 0
+    message = (terminated.get("message") or "")[:MAX_TERMINATION_CHARACTERS]
+    return PodExit(at, terminated.get("exitCode") or 0, terminated.get("reason") or "", message)

@@ -1,7 +1,8 @@
-"""Who may act on a queue: one Replay at a time, the oldest first; a running one before all.
+"""Order the Replays of a queue: one runs at a time, a running one first, then the oldest.
 
-A DryRun stands in the same line: whoever reads a partition's ledger to settle in it fences the one before. One that
-cannot begin, because something it names is missing, holds nobody back; once it can, it joins the pooled.
+A DryRun takes its turn like an Apply, because both write to the ledger: who reads a partition's ledger in order to
+settle in it fences the writer before. A Replay that cannot start, because something that it names does not exist, does
+not block the others.
 """
 
 from deadletter.api.dead_letter_queues import DeadLetterQueue
@@ -14,16 +15,16 @@ from deadletter.kube import JOBS, REPLAYS, Body
 from deadletter.plan.replay_status import RUNNABLE_REASONS
 
 
-def is_in_line(body: Body) -> bool:
-    """Is it in the line, as far as its status tells? A new one is."""
+def is_runnable(body: Body) -> bool:
+    """True if, by its status, the Replay may run or runs; a new one may."""
     conditions = (body.get("status") or {}).get("conditions", ())
-    said = next((one["reason"] for one in conditions if one["type"] == "Succeeded"), Reason.Queued)
-    return said in RUNNABLE_REASONS
+    reason = next((one["reason"] for one in conditions if one["type"] == "Succeeded"), Reason.Queued)
+    return reason in RUNNABLE_REASONS
 
 
-def _is_waiting(context: OperatorContext, body: Body) -> bool:
-    ended = (body.get("status") or {}).get("completionTime") or body["metadata"].get("deletionTimestamp")
-    return not ended and not body["spec"].get("suspend") and (is_in_line(body) or _is_running(context, body))
+def _takes_part(context: OperatorContext, body: Body) -> bool:
+    has_ended = (body.get("status") or {}).get("completionTime") or body["metadata"].get("deletionTimestamp")
+    return not has_ended and not body["spec"].get("suspend") and (is_runnable(body) or _is_running(context, body))
 
 
 def _is_running(context: OperatorContext, body: Body) -> bool:
@@ -34,24 +35,24 @@ def _is_running(context: OperatorContext, body: Body) -> bool:
 
 def _sort_key(context: OperatorContext, body: Body) -> tuple[bool, bool, str, str]:
     meta = body["metadata"]
-    # A preview before the Apply that waits for it, whichever was written first.
-    preview = body["spec"].get("mode") == "DryRun"
-    return not _is_running(context, body), not preview, meta["creationTimestamp"], meta["name"]
+    is_preview = body["spec"].get("mode") == "DryRun"  # it runs before the Apply that waits for it, whichever is older
+    return not _is_running(context, body), not is_preview, meta["creationTimestamp"], meta["name"]
 
 
 def next_replay(context: OperatorContext, namespace: str, queue: str) -> str | None:
-    """The Replay that runs, or the next one to."""
-    waiting = [body for body in context.informers[REPLAYS].by_index(BY_QUEUE, namespace, queue) if _is_waiting(context, body)]
-    chosen = min(waiting, key=lambda body: _sort_key(context, body), default=None)
+    """Return the name of the Replay that runs or runs next."""
+    replays = context.informers[REPLAYS].by_index(BY_QUEUE, namespace, queue)
+    candidates = [body for body in replays if _takes_part(context, body)]
+    chosen = min(candidates, key=lambda body: _sort_key(context, body), default=None)
     return str(chosen["metadata"]["name"]) if chosen else None
 
 
 def active_replay(context: OperatorContext, queue: DeadLetterQueue) -> str | None:
-    """The Replay that keeps a standing redrive from acting."""
+    """Return the name of the Replay because of which the queue's redrive must pause."""
     return next_replay(context, queue.namespace, queue.name)
 
 
 def replay_ahead_of(context: OperatorContext, replay: Replay) -> str | None:
-    """The Replay that goes before this one."""
+    """Return the name of the Replay that this one waits for."""
     chosen = next_replay(context, replay.namespace, replay.spec.queue_ref.name)
     return None if chosen in (None, replay.name) else chosen

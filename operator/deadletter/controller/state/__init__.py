@@ -1,1 +1,1 @@
-"""State that is shared by all reconcilers: informer, work queue, broker pool and Secret cache."""
+"""State that all reconcilers share: informers, work queue, broker pool, Secret cache and observations."""

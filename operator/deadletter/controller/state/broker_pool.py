@@ -102,7 +102,7 @@ class BrokerPool:
         self._brokers: dict[ConnectionKey, PooledBroker] = {}
         self._locks: dict[ConnectionKey, asyncio.Lock] = {}
 
-    def items(self) -> list[tuple[ConnectionKey, PooledBroker]]:
+    def list_open(self) -> list[tuple[ConnectionKey, PooledBroker]]:
         """Return every open broker."""
         return list(self._brokers.items())
 
@@ -136,7 +136,7 @@ class BrokerPool:
         """Ask the broker for its kind, version and cluster id."""
         pooled = await self.get_or_open(connection)
         try:
-            pooled.server = await with_timeout(pooled.broker.server())
+            pooled.server = await with_timeout(pooled.broker.server_info())
         except BrokerError as error:
             pooled.last_error = error
             raise

@@ -42,7 +42,7 @@ def possible_dead_names(body: Body) -> set[str]:
     if name := (spec.get("dead") or {}).get("name"):
         return {str(name)}
     source = spec.get("source") or {}
-    return {names.dead_box(str(source.get("name")), str(source.get("group")), redis) for redis in (False, True)}
+    return {names.dead_box_name(str(source.get("name")), str(source.get("group")), redis) for redis in (False, True)}
 
 
 def _index_values(body: Body, *referenced: str) -> list[tuple[str, ...]]:
@@ -67,7 +67,9 @@ def _dependents_of_queue(informers: Informers, namespace: str, name: str, body: 
         yield namespace, policy, POLICIES
     yield from _replays_of_queue(informers, namespace, name, "")
     queues = {(namespace, target) for target in route_targets(body)}
-    same_dead_name = [other for box in possible_dead_names(body) for other in informers[QUEUES].by_index(BY_DEAD_NAME, box)]
+    same_dead_name = [
+        other for box in possible_dead_names(body) for other in informers[QUEUES].by_index(BY_DEAD_NAME, box)
+    ]
     for other in (*informers[QUEUES].by_index(BY_ROUTE_TARGET, namespace, name), *same_dead_name):
         queues.add((other["metadata"]["namespace"], other["metadata"]["name"]))
     for queue_namespace, queue_name in sorted(queues - {(namespace, name)}):

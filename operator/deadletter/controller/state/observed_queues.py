@@ -1,4 +1,4 @@
-"""What the operator has read from the brokers about each queue. It is kept in memory only and read again after a restart."""
+"""What the operator has read from the brokers about each queue; kept in memory, and read again after a restart."""
 
 from dataclasses import dataclass, field
 
