@@ -1,4 +1,4 @@
-"""Write the chart's README from its schema: `make crds`."""
+"""Generate the README of the chart from values.schema.json: `make crds`."""
 
 import json
 from collections.abc import Iterator
@@ -21,31 +21,31 @@ explains how to install, upgrade and remove the chart. Terms are in the [glossar
 """
 
 
-def leaves(schema: dict[str, Any], values: Any, path: str = "") -> Iterator[tuple[str, dict[str, Any], Any]]:
-    """Yield every value: path, schema and default."""
+def walk_values(schema: dict[str, Any], values: Any, path: str = "") -> Iterator[tuple[str, dict[str, Any], Any]]:
+    """Yield path, schema and default of every value."""
     for name, node in schema.get("properties", {}).items():
         where = f"{path}.{name}" if path else name
         if "properties" in node:
-            yield from leaves(node, values[name], where)
+            yield from walk_values(node, values[name], where)
         elif name != "global":
             yield where, node, values[name]
 
 
-def every() -> list[tuple[str, dict[str, Any], Any]]:
+def read_values() -> list[tuple[str, dict[str, Any], Any]]:
     """Return all values of the chart."""
     schema = json.loads((CHART / "values.schema.json").read_text())
-    return list(leaves(schema, yaml.safe_load((CHART / "values.yaml").read_text())))
+    return list(walk_values(schema, yaml.safe_load((CHART / "values.yaml").read_text())))
 
 
 def _text(node: dict[str, Any]) -> str:
     return str(node["description"]).replace("<", "&lt;")
 
 
-def page() -> str:
-    """Return the whole page."""
-    rows = [f"| `{path}` | `{json.dumps(default)}` | {_text(node)} |" for path, node, default in every()]
+def render_page() -> str:
+    """Return the README."""
+    rows = [f"| `{path}` | `{json.dumps(default)}` | {_text(node)} |" for path, node, default in read_values()]
     return HEAD + "\n".join(rows) + "\n"
 
 
 if __name__ == "__main__":
-    PAGE.write_text(page())
+    PAGE.write_text(render_page())

@@ -1,4 +1,4 @@
-"""The CRDs, written from the models: `python -m tools.crds` (`--check`: only say whether they differ)."""
+"""Generate the CRDs from the models: `python -m tools.crds`. With `--check`, only compare them with the files."""
 
 import sys
 from collections.abc import Iterator, Mapping
@@ -24,14 +24,14 @@ CHART_KEEP = "  {{- if .Values.crds.keep }}\n  annotations:\n    helm.sh/resourc
 CHART_LABELS = '  labels: {{- include "dlq.labels" . | nindent 4 }}\n'
 
 
-def structural(node: Node, defs: Node) -> Node:
-    """One node of pydantic's schema, in the subset Kubernetes takes."""
+def to_structural(node: Node, defs: Node) -> Node:
+    """Convert one node of pydantic's schema to the structural subset that Kubernetes accepts."""
     if "$ref" in node:
         node = defs[node["$ref"].rsplit("/", 1)[1]] | node
     if "anyOf" in node:
         (kept,) = (option for option in node["anyOf"] if option.get("type") != "null")
-        beside = {key: value for key, value in node.items() if key not in DROPPED | {"default"}}
-        return structural(kept, defs) | beside
+        siblings = {key: value for key, value in node.items() if key not in DROPPED | {"default"}}
+        return to_structural(kept, defs) | siblings
     if "const" in node:
         node = node | {"enum": [node["const"]]}
     out = {key: value for key, value in node.items() if key not in DROPPED}
@@ -42,19 +42,19 @@ def structural(node: Node, defs: Node) -> Node:
     if out.get("type") == "integer":
         out["format"] = "int64"
     if "properties" in out:
-        out["properties"] = {key: structural(value, defs) for key, value in out["properties"].items()}
+        out["properties"] = {key: to_structural(value, defs) for key, value in out["properties"].items()}
     for key in out.keys() & {"items", "additionalProperties"}:
-        out[key] = structural(out[key], defs)
+        out[key] = to_structural(out[key], defs)
     return out
 
 
-def schema_of(model: type[BaseModel]) -> Node:
-    """A model's whole schema; a part that is made when it is absent has a default."""
-    written = model.model_json_schema(by_alias=True)
-    defs = written.get("$defs", {})
-    for name, part in (defs | {"": written}).items():
+def build_schema(model: type[BaseModel]) -> Node:
+    """Return the schema of a model, with defaults for parts that are created if absent."""
+    schema = model.model_json_schema(by_alias=True)
+    defs = schema.get("$defs", {})
+    for name, part in (defs | {"": schema}).items():
         _add_defaults(part, _models(model).get(name, model))
-    return structural(written, defs)
+    return to_structural(schema, defs)
 
 
 def _models(model: type[BaseModel]) -> dict[str, type[BaseModel]]:
@@ -79,30 +79,30 @@ def _add_defaults(part: Node, model: type[BaseModel]) -> None:
     for field in model.model_fields.values():
         annotation = field.annotation
         if isinstance(annotation, type) and issubclass(annotation, Model) and field.default_factory is not None:
-            part["properties"][field.alias or ""]["default"] = whole_default(annotation)
+            part["properties"][field.alias or ""]["default"] = build_default(annotation)
 
 
-def whole_default(model: type[BaseModel]) -> Node:
-    """All of it: the API server judges rules on a default before it fills in the defaults inside."""
-    return _without_empty(model().model_dump(mode="json", by_alias=True, exclude_none=True))
+def build_default(model: type[BaseModel]) -> Node:
+    """Return the whole default of a part; the API server evaluates rules before it applies nested defaults."""
+    return _remove_empty(model().model_dump(mode="json", by_alias=True, exclude_none=True))
 
 
-def _without_empty(node: Node) -> Node:
-    inner = {key: _without_empty(value) if isinstance(value, dict) else value for key, value in node.items()}
+def _remove_empty(node: Node) -> Node:
+    inner = {key: _remove_empty(value) if isinstance(value, dict) else value for key, value in node.items()}
     return {key: value for key, value in inner.items() if value not in ([], {})}
 
 
-def without_defaults(node: Any) -> Any:
-    """A status has none: the operator writes the whole of it."""
+def remove_defaults(node: Any) -> Any:
+    """Return the schema of a status without defaults, because the operator writes the whole status."""
     if isinstance(node, list):
-        return [without_defaults(one) for one in node]
+        return [remove_defaults(one) for one in node]
     if not isinstance(node, dict):
         return node
-    return {key: without_defaults(value) for key, value in node.items() if key != "default"}
+    return {key: remove_defaults(value) for key, value in node.items() if key != "default"}
 
 
 def _part_schema(kind: type[CustomResource], part: str) -> Node:
-    return schema_of(_part_model(kind, part)) | {"description": kind.model_fields[part].description}
+    return build_schema(_part_model(kind, part)) | {"description": kind.model_fields[part].description}
 
 
 def _part_model(kind: type[CustomResource], part: str) -> type[BaseModel]:
@@ -112,15 +112,15 @@ def _part_model(kind: type[CustomResource], part: str) -> type[BaseModel]:
     return model
 
 
-def root_schema(kind: type[CustomResource]) -> Node:
-    """The schema of a whole object."""
+def build_root_schema(kind: type[CustomResource]) -> Node:
+    """Return the schema of a whole object."""
     spec, status = (_part_schema(kind, part) for part in ("spec", "status"))
-    status = without_defaults(status)
+    status = remove_defaults(status)
     root: Node = {"type": "object", "description": kind.__doc__}
     if kind.model_fields["spec"].is_required():
         root["required"] = ["spec"]
     else:
-        spec["default"] = whole_default(_part_model(kind, "spec"))
+        spec["default"] = build_default(_part_model(kind, "spec"))
     root["properties"] = {
         "apiVersion": {"type": "string", "description": "Version of the schema: deadletter.dev/v1alpha1."},
         "kind": {"type": "string", "description": f"Always {kind.kind}."},
@@ -133,21 +133,21 @@ def root_schema(kind: type[CustomResource]) -> Node:
     return root
 
 
-def column(one: PrinterColumn) -> Node:
-    """A printer column."""
-    out: Node = {"name": one.name, "type": one.type, "jsonPath": one.path, "description": one.description}
-    return out | ({"priority": 1} if one.wide else {})
+def render_column(column: PrinterColumn) -> Node:
+    """Return the CRD entry of a printer column."""
+    out: Node = {"name": column.name, "type": column.type, "jsonPath": column.path, "description": column.description}
+    return out | ({"priority": 1} if column.wide else {})
 
 
-def crd(kind: type[CustomResource]) -> Node:
-    """The CustomResourceDefinition of a kind."""
+def build_crd(kind: type[CustomResource]) -> Node:
+    """Return the CustomResourceDefinition of a kind."""
     version: Node = {"name": VERSION, "served": True, "storage": True, "subresources": {"status": {}}}
     if kind.scale:
         version["subresources"]["scale"] = dict(kind.scale)
-    version["additionalPrinterColumns"] = [column(one) for one in kind.columns]
+    version["additionalPrinterColumns"] = [render_column(column) for column in kind.columns]
     if kind.selectable:
         version["selectableFields"] = [{"jsonPath": path} for path in kind.selectable]
-    version["schema"] = {"openAPIV3Schema": root_schema(kind)}
+    version["schema"] = {"openAPIV3Schema": build_root_schema(kind)}
     names = {
         "kind": kind.kind,
         "listKind": f"{kind.kind}List",
@@ -164,37 +164,37 @@ def crd(kind: type[CustomResource]) -> Node:
     }
 
 
-class _Plain(yaml.SafeDumper):
+class _YamlDumper(yaml.SafeDumper):
     def ignore_aliases(self, _data: Any) -> bool:
-        """No anchors: Kubernetes' tools do not write them either."""
+        """Write no anchors, like the tools of Kubernetes."""
         return True
 
 
-def as_yaml(node: Node) -> str:
-    """YAML in the order given."""
-    return yaml.dump(node, Dumper=_Plain, sort_keys=False, width=120, allow_unicode=True)
+def to_yaml(node: Node) -> str:
+    """Return YAML with keys in their original order."""
+    return yaml.dump(node, Dumper=_YamlDumper, sort_keys=False, width=120, allow_unicode=True)
 
 
-def for_chart(text: str) -> str:
-    """The same behind the chart's switches."""
+def wrap_for_chart(text: str) -> str:
+    """Wrap a CRD in the conditions of the chart."""
     head, tail = text.split("metadata:\n", 1)
     if "{{" in text:
-        raise ValueError("a CRD must not look like a template")
+        raise ValueError("a CRD must not contain template expressions")
     return f"{CHART_HEAD}{head}metadata:\n{CHART_KEEP}{CHART_LABELS}{tail}{{{{- end }}}}\n"
 
 
-def files() -> dict[str, str]:
-    """Every file by its path in the repository."""
+def render_files() -> dict[str, str]:
+    """Return the content of all files by their path in the repository."""
     out = {}
     for kind in KINDS:
-        text = as_yaml(crd(kind))
+        text = to_yaml(build_crd(kind))
         out[f"crds/{kind.plural}.yaml"] = GENERATED + text
-        out[f"charts/dlq-operator/templates/crds/{kind.plural}.yaml"] = for_chart(text)
+        out[f"charts/dlq-operator/templates/crds/{kind.plural}.yaml"] = wrap_for_chart(text)
     return out
 
 
-def write(generated: Mapping[str, str], argv: list[str]) -> int:
-    """Write files below the working directory; with --check tell whether that would change anything."""
+def write_files(generated: Mapping[str, str], argv: list[str]) -> int:
+    """Write files below the working directory; with --check, return 1 if any file would change."""
     stale = 0
     for path, text in generated.items():
         if "--check" in argv:
@@ -206,8 +206,8 @@ def write(generated: Mapping[str, str], argv: list[str]) -> int:
 
 
 def main(argv: list[str]) -> int:
-    """Write the CRDs and the chart's copies."""
-    return write(files(), argv)
+    """Write the CRDs and the copies in the chart."""
+    return write_files(render_files(), argv)
 
 
 if __name__ == "__main__":

@@ -134,7 +134,8 @@ def reasons_page() -> str:
     reasons = "\n".join(f"| {reason.value} | {reason.meaning} |" for reason in sorted(Reason))
     return (
         f"{GENERATED}# Conditions and reasons\n\nThe status of an object consists of conditions. The reason of a "
-        f"condition names its cause.\nWhat to do about each is in [troubleshoot](../operations/troubleshoot.md). {TERMS}\n\n"
+        f"condition names its cause.\nWhat to do about each is in [troubleshoot](../operations/troubleshoot.md). "
+        f"{TERMS}\n\n"
         f"## Conditions\n\n| condition | meaning |\n| --- | --- |\n{conditions}\n\n"
         f"## Reasons\n\n| reason | meaning |\n| --- | --- |\n{reasons}\n"
     )

@@ -1,19 +1,19 @@
-"""Manifests that each break one rule, with the sentence a user reads; and some that break none."""
+"""Valid manifests, and invalid ones that each break one rule, with the expected message."""
 
 CONNECTION, POLICY, QUEUE, REPLAY = "BrokerConnection", "RetryPolicy", "DeadLetterQueue", "Replay"
 
 
 def merged(base, change):
-    """The base with parts replaced; None takes a part away."""
-    out = dict(base)
+    """Return the base with parts replaced; None removes a part."""
+    result = dict(base)
     for key, value in change.items():
         if value is None:
-            out.pop(key, None)
-        elif isinstance(value, dict) and isinstance(out.get(key), dict):
-            out[key] = merged(out[key], value)
+            result.pop(key, None)
+        elif isinstance(value, dict) and isinstance(result.get(key), dict):
+            result[key] = merged(result[key], value)
         else:
-            out[key] = value
-    return out
+            result[key] = value
+    return result
 
 
 KAFKA = {"kafka": {"bootstrapServers": ["kafka.infra.svc:9092"]}}
@@ -133,13 +133,13 @@ DURATION = "must be a duration such as 500ms, 30s, 15m or 1h30m"
 TIME = "must be a time such as 2026-11-16T08:30:00Z"
 OBJECT = "must be the name of an object: lower case letters, digits, '-' and '.'"
 BOX = "must be the name of a topic or stream: letters, digits"
-CREDENTIALS = "url must not hold credentials"
-CONFIG = "config takes names of topic configs, but not cleanup.policy"
+CREDENTIALS = "url must not contain credentials"
+CONFIG = "config must contain only names of topic configs, and not cleanup.policy"
 HEADER = "must be a header name"
 ASCII = "must be a CEL expression in ASCII"
 POINTER = "must be a JSON pointer such as"
 
-REFUSED = {
+REJECTED = {
     "no broker": ((CONNECTION, {}), "exactly one of kafka and redis must be set"),
     "two brokers": ((CONNECTION, KAFKA | REDIS), "exactly one of kafka and redis must be set"),
     "a broker without a port": (kafka(bootstrapServers=["kafka"]), "bootstrapServers must each be host:port"),
@@ -148,16 +148,16 @@ REFUSED = {
         kafka(bootstrapServers=["u:p@kafka:9092"]),
         "bootstrapServers must each be host:port",
     ),
-    "our own config": (kafka(defaults={"config": {"cleanup.policy": "compact"}}), CONFIG),
+    "a config that the operator sets": (kafka(defaults={"config": {"cleanup.policy": "compact"}}), CONFIG),
     "a config of spaces": (kafka(defaults={"config": {"a b": "1"}}), CONFIG),
     "a config with a newline": (kafka(defaults={"config": {"a": "1\n2"}}), "must be plain ASCII"),
     "a url with credentials": (redis(url="redis://u:p@redis:6379"), CREDENTIALS),
     "another scheme": (redis(url="http://redis:6379"), "url must be redis://host:port/database or rediss://"),
-    "tls without rediss": (redis(url="redis://redis", tls={}), "tls needs a url that begins with rediss://"),
-    "sentinel without nodes": (redis(mode="Sentinel"), "mode Sentinel needs sentinel"),
-    "sentinel unasked": (
+    "tls without rediss": (redis(url="redis://redis", tls={}), "tls requires a url that begins with rediss://"),
+    "sentinel without nodes": (redis(mode="Sentinel"), "sentinel must be set if and only if mode is Sentinel"),
+    "sentinel without its mode": (
         redis(sentinel={"masterName": "m", "nodes": ["s:1"]}),
-        "mode Sentinel needs sentinel, and sentinel needs mode Sentinel",
+        "sentinel must be set if and only if mode is Sentinel",
     ),
     "a bad master": (
         redis(mode="Sentinel", sentinel={"masterName": "m m", "nodes": ["s:1"]}),
@@ -172,13 +172,19 @@ REFUSED = {
         kafka(tls={"caSecretRef": {"name": "a", "key": "a b"}}),
         "must be a key of a Secret: letters, digits, '-', '_' and '.'",
     ),
-    "max below initial": (policy(backoff={"initial": "1m"}), "max (30s when not set) must not be shorter than initial"),
+    "max below initial": (policy(backoff={"initial": "1m"}), "max (30s if unset) must not be shorter than initial"),
     "a schedule without Schedule": (
         policy(backoff={"schedule": ["1s"]}),
-        "strategy Schedule needs schedule, and schedule needs strategy Schedule",
+        "schedule must be set if and only if strategy is Schedule",
     ),
-    "Schedule without a schedule": (policy(backoff={"strategy": "Schedule"}), "strategy Schedule needs schedule"),
-    "a factor below one": (policy(backoff={"factor": "0.5"}), 'must be a decimal text from "1" to "999.999"'),
+    "Schedule without a schedule": (
+        policy(backoff={"strategy": "Schedule"}),
+        "schedule must be set if and only if strategy is Schedule",
+    ),
+    "a factor below one": (
+        policy(backoff={"factor": "0.5"}),
+        'must be a decimal number in quotes from "1" to "999.999"',
+    ),
     "a duration without a unit": (policy(timeout="1"), DURATION),
     "no timeout": (policy(timeout="0s"), "timeout must be longer than 0s"),
     "no age": (policy(maxAge="0h0m0s"), "maxAge must be longer than 0s"),
@@ -186,39 +192,42 @@ REFUSED = {
     "a budget of no time": (policy(errorBudget={"letters": 1, "per": "0s"}), "per must be longer than 0s"),
     "two rules of one name": (
         policy(rules=[{"name": "a", "match": "true"}, {"name": "a", "match": "false"}]),
-        "rules must have names that differ",
+        "rules must have unique names",
     ),
     "a rule's bad name": (rule(name="A"), "must be lower case letters, digits and '-'"),
     "an expression with a control character": (rule(match="a\x07"), ASCII),
-    "source alone": (delivered(delivery=None), "source and delivery belong together: set both or neither"),
-    "delivery alone": (delivered(source=None, dead={"name": "a"}), "source and delivery belong together"),
-    "neither source nor dead": ((QUEUE, {"brokerRef": {"name": "k"}}), "a queue without source needs dead.name"),
-    "adopt without a name": (adopted(dead={"name": None}), "adopt needs dead.name: which"),
-    "adopt with partitions": (adopted(dead={"partitions": 3}), "adopt takes the box as it is: remove partitions"),
+    "source alone": (delivered(delivery=None), "set both source and delivery, or neither"),
+    "delivery alone": (delivered(source=None, dead={"name": "a"}), "set both source and delivery, or neither"),
+    "neither source nor dead": ((QUEUE, {"brokerRef": {"name": "k"}}), "dead.name is required without source"),
+    "adopt without a name": (
+        adopted(dead={"name": None}),
+        "adopt requires name: set it to the existing topic or stream",
+    ),
+    "adopt with partitions": (adopted(dead={"partitions": 3}), "adopt does not configure the box: remove partitions"),
     "adopt with source": (
         delivered(dead={"name": "a", "adopt": True}),
-        "an adopted queue has no source and delivery",
+        "dead.adopt cannot be combined with source",
     ),
     "a derived name too long": (
         delivered(source={"name": "o" * 136, "group": "g" * 100}),
-        "dead.name is needed: <source>.<group>.dlq would be longer than 242 characters",
+        "dead.name is required: the default <source>.<group>.dlq is longer than 242 characters",
     ),
     "dead is source": (delivered(dead={"name": "orders"}), "must differ from source.name"),
     "retry is source": (
         delivered(source={"name": "a.retry"}, dead={"name": "a"}),
-        "dead.name, and the names made from it, must differ from source.name",
+        "dead.name, dead.name.retry and dead.name.ledger must differ from source.name",
     ),
     "Disabled and not adopted": (
         plain(redrive={"strategy": "Disabled"}),
-        "redrive Disabled is for adopted queues: set dead.adopt",
+        "redrive.strategy Disabled requires dead.adopt: set it",
     ),
     "redrive with delivery": (
         delivered(redrive={"strategy": "Automatic"}),
-        "redrive Automatic and Selective are for queues without delivery",
+        "redrive.strategy Automatic and Selective cannot be combined with delivery",
     ),
     "Selective without where": (
         adopted(redrive={"strategy": "Selective"}),
-        "strategy Selective needs where, and where needs strategy Selective",
+        "where must be set if and only if strategy is Selective",
     ),
     "no retention": (plain(dead={"retention": "0s"}), "retention must be longer than 0s"),
     "an alert at once": (plain(alerts={"age": "0s"}), "age must be longer than 0s"),
@@ -227,22 +236,34 @@ REFUSED = {
     "a box called dots": (plain(dead={"name": ".."}), BOX),
     "a box in unicode": (plain(dead={"name": "коробка"}), BOX),
     "a box with a control character": (plain(dead={"name": "a\u0007b"}), BOX),
-    "a group of spaces": (delivered(source={"group": "a b"}), "must be the name of a group"),
+    "a group of spaces": (delivered(source={"group": "a b"}), "must be the name of a consumer group"),
     "a queue's bad config": (plain(dead={"config": {"retention.ms": "1"}}), CONFIG),
-    "itself": (plain(routes=[{"match": "true", "queueRef": {"name": "sample"}}]), "cannot reference itself"),
+    "a route to itself": (
+        plain(routes=[{"match": "true", "queueRef": {"name": "sample"}}]),
+        "routes must not reference the queue itself",
+    ),
     "a bad pointer": (plain(redaction={"jsonPointers": ["card"]}), POINTER),
     "a bad hidden header": (plain(redaction={"headers": ["a b"]}), HEADER),
     "no target": (http(serviceRef=None), "exactly one of serviceRef and url must be set"),
     "two targets": (http(url="https://a"), "exactly one of serviceRef and url must be set"),
     "credentials in the target": (http(serviceRef=None, url="https://u:p@a/"), CREDENTIALS),
-    "a file": (http(serviceRef=None, url="file:///etc/passwd"), "url must begin with http:// or https:// and a host"),
-    "tls without https": (http(serviceRef=None, url="http://a", tls={}), "tls needs a url that begins with https://"),
+    "a file url": (
+        http(serviceRef=None, url="file:///etc/passwd"),
+        "url must begin with http:// or https:// and a host",
+    ),
+    "tls without https": (
+        http(serviceRef=None, url="http://a", tls={}),
+        "tls requires a url that begins with https://",
+    ),
     "a bad service": (http(serviceRef={"name": "9a"}), "must be the name of a Service"),
     "a bad path": (http(serviceRef={"path": "a"}), "must begin with '/' and be plain ASCII"),
     "a header without a value": (http(headers=[{"name": "a"}]), "exactly one of value and valueFrom must be set"),
-    "a header of ours": (http(headers=[{"name": "Host", "value": "a"}]), "name must not be one that the courier sets"),
+    "a header of ours": (
+        http(headers=[{"name": "Host", "value": "a"}]),
+        "name must not be a header that the courier sets",
+    ),
     "a header on two lines": (http(headers=[{"name": "a", "value": "b\r\nc"}]), "must be plain ASCII on one line"),
-    "a bad forwarded header": (http(forwardHeaders=["*a"]), "must be a header name; a '*' may end it"),
+    "a bad forwarded header": (http(forwardHeaders=["*a"]), "must be a header name, optionally with a trailing '*'"),
     "a bad status": (http(success=["2xx"]), 'must be a status such as 204, or a range such as "200-299"'),
     "a status too high": (http(success=[600]), 'must be a status such as 204, or a range such as "200-299"'),
     "a bad quantity": (
@@ -251,40 +272,46 @@ REFUSED = {
     ),
     "an unknown request": (
         delivered(delivery={"resources": {"requests": {"gpu": 1}}}),
-        "requests takes only cpu and memory",
+        "requests must contain only cpu and memory",
     ),
-    "an unknown limit": (delivered(delivery={"resources": {"limits": {"gpu": 1}}}), "limits takes only cpu and memory"),
-    "no time": (replay(select={"since": "yesterday"}), TIME),
+    "an unknown limit": (
+        delivered(delivery={"resources": {"limits": {"gpu": 1}}}),
+        "limits must contain only cpu and memory",
+    ),
+    "a malformed time": (replay(select={"since": "yesterday"}), TIME),
     "until before since": (
         replay(select={"since": "2026-11-16T00:00:00Z", "until": "2026-11-15T00:00:00Z"}),
         "since must not be later than until",
     ),
-    "a bad id": (replay(select={"ids": ["first"]}), "must be an id as `letters list` shows it, such as 0-1234"),
-    "a bad fingerprint": (replay(select={"fingerprint": "XY"}), "must be a fingerprint as the queue's status shows it"),
-    "no place to go": (
+    "a bad id": (replay(select={"ids": ["first"]}), "must be a letter id as `letters list` prints it, such as 0-1234"),
+    "a bad fingerprint": (replay(select={"fingerprint": "XY"}), "must be a fingerprint from the queue's status"),
+    "no target of a replay": (
         replay(to={"origin": False}),
         "exactly one of origin: true, name, serviceRef and queueRef must be set",
     ),
-    "two places to go": (replay(to={"origin": True, "name": "a"}), "exactly one of origin: true, name"),
-    "steps that shrink": (replay(canary={"steps": [10, 1]}), "steps must grow"),
+    "two targets of a replay": (replay(to={"origin": True, "name": "a"}), "exactly one of origin: true, name"),
+    "steps that decrease": (replay(canary={"steps": [10, 1]}), "steps must increase"),
     "a preview and a selection": (
         replay(previewRef={"name": "dry"}, select={"limit": 1}),
-        "previewRef brings its own selection: remove what select names",
+        "previewRef uses the selection of the preview: remove the conditions in select",
     ),
-    "discarded to somewhere": (
+    "a discard with a target": (
         replay(action="Discard", to={"origin": True}),
-        "to, transform, canary and verify need action Republish",
+        "to, transform, canary and verify require action Republish",
     ),
     "archived twice": (
         replay(action="Archive", select={"state": "Archived"}),
-        "action Archive takes open letters: these are archived already",
+        "action Archive requires select.state Open: archived letters cannot be archived again",
     ),
     "no deadline": (replay(activeDeadline="0s"), "activeDeadline must be longer than 0s"),
-    "a bad header to set": (replay(transform={"setHeaders": {"a b": "c"}}), "setHeaders takes header names"),
+    "a bad header to set": (
+        replay(transform={"setHeaders": {"a b": "c"}}),
+        "setHeaders must have header names as keys",
+    ),
     "a bad header to remove": (replay(transform={"removeHeaders": ["a b"]}), "must be a header name: ASCII"),
     "move from nowhere": (
         replay(transform={"jsonPatch": [{"op": "move", "path": "/a"}]}),
-        "from belongs to move and copy, and only to them",
+        "from must be set if and only if op is move or copy",
     ),
     "a bad patch path": (replay(transform={"jsonPatch": [{"op": "remove", "path": "a"}]}), POINTER),
 }

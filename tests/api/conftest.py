@@ -1,4 +1,4 @@
-"""The API server with our kinds, behind one HTTP connection."""
+"""Fixture for an HTTP connection to an API server with our CRDs."""
 
 import pytest
 
@@ -7,7 +7,7 @@ from tests.api.server import Server
 
 @pytest.fixture
 def server(crds):
-    """A client of it."""
+    """HTTP client of the API server."""
     client = Server(crds.kubeconfig)
     yield client
     client.close()

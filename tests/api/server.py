@@ -1,4 +1,4 @@
-"""A plain HTTP client of the API server: kubectl would take a second for each manifest."""
+"""HTTP client of the API server, because kubectl takes a second for each manifest."""
 
 import base64
 import json
@@ -17,7 +17,7 @@ PLURALS = {kind.kind: kind.plural for kind in KINDS}
 
 
 class Server:
-    """One connection, made anew when the server closed it; `warnings` are those of the last answer."""
+    """A connection that reconnects if the server closed it; `warnings` are those of the last response."""
 
     def __init__(self, kubeconfig):
         config = yaml.safe_load(Path(kubeconfig).read_text())
@@ -32,36 +32,36 @@ class Server:
         self.warnings = []
 
     def request(self, method, path, body=None, kind="application/json"):
-        """Status and parsed answer; asked once more when a kept connection turns out to be closed."""
+        """Return status and parsed response; retry once if a kept connection is closed."""
         for _ in range(2):
             try:
-                return self._ask(method, path, body, kind)
+                return self._send(method, path, body, kind)
             except (HTTPException, OSError):
                 self.close()
-        return self._ask(method, path, body, kind)
+        return self._send(method, path, body, kind)
 
-    def _ask(self, method, path, body, kind):
+    def _send(self, method, path, body, kind):
         if self._connection is None:
             self._connection = HTTPSConnection(self._address, context=self._context, timeout=120)
         text = None if body is None else json.dumps(body)
         self._connection.request(method, path, text, {"Content-Type": kind, "Accept": "application/json"})
-        answer = self._connection.getresponse()
-        self.warnings = [text.split('"', 1)[1].rstrip('"') for text in answer.headers.get_all("Warning") or ()]
-        return answer.status, json.loads(answer.read())
+        response = self._connection.getresponse()
+        self.warnings = [text.split('"', 1)[1].rstrip('"') for text in response.headers.get_all("Warning") or ()]
+        return response.status, json.loads(response.read())
 
     def close(self):
-        """Let go of it."""
+        """Close the connection."""
         if self._connection is not None:
             self._connection.close()
         self._connection = None
 
     def write(self, method, namespace, manifest, dry_run=True, strict=True):
-        """POST or PUT a manifest; status and what a user would read."""
+        """POST or PUT a manifest; return the status, and the error message or the object."""
         plural, name = PLURALS[manifest["kind"]], manifest["metadata"]["name"]
         path = f"/apis/{API_VERSION}/namespaces/{namespace}/{plural}" + (f"/{name}" if method == "PUT" else "")
         query = f"?fieldValidation={'Strict' if strict else 'Ignore'}" + ("&dryRun=All" if dry_run else "")
-        status, answer = self.request(method, path + query, manifest)
-        return status, answer.get("message", "") if status >= 300 else answer
+        status, response = self.request(method, path + query, manifest)
+        return status, response.get("message", "") if status >= 300 else response
 
 
 def _text(part, name):
@@ -71,5 +71,5 @@ def _text(part, name):
 
 
 def manifest(kind, spec, name="sample"):
-    """A whole object."""
+    """Return a whole object."""
     return {"apiVersion": API_VERSION, "kind": kind, "metadata": {"name": name}, "spec": spec}

@@ -1,4 +1,4 @@
-"""What a user sees: tables that fit a terminal, columns that answer, a manual in `kubectl explain`, scale."""
+"""Tests of the output of kubectl: column widths, `kubectl explain`, scale."""
 
 import json
 import re
@@ -79,7 +79,7 @@ OBJECTS = (
 
 @pytest.fixture
 def filled(server, namespace):
-    """A namespace with objects and their status."""
+    """Namespace with objects and their status."""
     for body, status in OBJECTS:
         code, made = server.write("POST", namespace, body, dry_run=False)
         assert code == 201, made
@@ -89,8 +89,8 @@ def filled(server, namespace):
     return namespace
 
 
-# As `kubectl get` shows them, but for the age of objects that are made a moment ago.
-GOLDEN = {
+# Expected output of `kubectl get`, without the column AGE.
+EXPECTED = {
     "bkc": (
         ("NAME", "READY", "KIND", "SERVER", "QUEUES", "REASON"),
         ("kafka", "True", "Kafka", "4.1", "4", "Reconciled"),
@@ -123,8 +123,8 @@ def _cells(line, header):
     return tuple("" if cell == "<none>" else cell for cell in cells[:-1])
 
 
-def _shown(text):
-    """The table without AGE; a time that is years ago is just old."""
+def _table(text):
+    """Return the table without AGE; a time that is years ago becomes `old`."""
     lines = text.splitlines()
     rows = [_cells(line, lines[0]) for line in lines]
     return tuple(tuple("old" if re.fullmatch(r"[0-9]+y[0-9]*d?", cell) else cell for cell in row) for row in rows)
@@ -135,17 +135,17 @@ def _without(rows, hidden):
     return tuple(tuple(row[at] for at in kept) for row in rows)
 
 
-@pytest.mark.parametrize("short", GOLDEN)
-def test_tables_fit_a_terminal_and_answer(crds, filled, short):
+@pytest.mark.parametrize("short", EXPECTED)
+def test_tables_fit_a_terminal(crds, filled, short):
     narrow = crds.kubectl("-n", filled, "get", short)
     wide = crds.kubectl("-n", filled, "get", short, "-o", "wide")
-    assert _shown(narrow) == _without(GOLDEN[short], ONLY_WIDE[short])
-    assert _shown(wide) == GOLDEN[short]
+    assert _table(narrow) == _without(EXPECTED[short], ONLY_WIDE[short])
+    assert _table(wide) == EXPECTED[short]
     assert max(len(line.rstrip()) for line in narrow.splitlines()) <= NARROW, narrow
     assert max(len(line.rstrip()) for line in wide.splitlines()) <= WIDE, wide
 
 
-def test_all_kinds_are_one_category_and_found_by_reference(crds, filled):
+def test_all_kinds_share_a_category_and_are_selectable_by_reference(crds, filled):
     names = crds.kubectl("-n", filled, "get", "deadletters", "-o", "name").split()
     assert len(names) == len(OBJECTS)
     found = crds.kubectl("-n", filled, "get", "dlq", "--field-selector=spec.retryPolicyRef.name=slow", "-o", "name")
@@ -154,13 +154,14 @@ def test_all_kinds_are_one_category_and_found_by_reference(crds, filled):
     assert len(found.split()) == 2
 
 
-def test_explain_is_a_manual(crds):
+def test_explain_shows_the_descriptions(crds):
     text = crds.kubectl("explain", "deadletterqueue.spec.delivery")
-    for words in ("How the courier delivers it", "Requests in flight at once", "Pods of the courier", "inlineLimit"):
-        assert words in text
+    for phrase in ("How the courier delivers messages", "number of concurrent requests", "Number of courier pods"):
+        assert phrase in text
+    assert "inlineLimit" in text
     text = crds.kubectl("explain", "retrypolicies.spec.backoff.strategy")
     assert "Exponential" in text
-    assert "times factor" in text
+    assert "multiplied by factor" in text
 
 
 def test_a_delivered_queue_scales(crds, server, namespace):

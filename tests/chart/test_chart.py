@@ -24,7 +24,7 @@ def test_the_version_is_the_projects() -> None:
 
 def test_every_value_is_in_the_schema_with_the_comment_above_it() -> None:
     text = (CHART / "values.yaml").read_text()
-    for path, node, _ in chart_readme.every():
+    for path, node, _ in chart_readme.read_values():
         name = path.rsplit(".", 1)[-1]
         assert node.get("description"), f"{path} has no description"
         first = node["description"].split(". ")[0][:40]

@@ -95,7 +95,7 @@ def switched_on(path: str) -> dict[str, Any]:
 
 
 def test_every_value_has_a_case() -> None:
-    assert {path for path, _, _ in chart_readme.every()} == set(CASES)
+    assert {path for path, _, _ in chart_readme.read_values()} == set(CASES)
 
 
 @pytest.mark.parametrize("path", CASES)
@@ -108,7 +108,7 @@ def test_a_value_shows_in_what_is_rendered(path: str) -> None:
     assert text.removeprefix("-") not in hidden
 
 
-@pytest.mark.parametrize(("path", "node"), [(path, node) for path, node, _ in chart_readme.every()])
+@pytest.mark.parametrize(("path", "node"), [(path, node) for path, node, _ in chart_readme.read_values()])
 def test_a_value_of_another_kind_is_refused_and_named(path: str, node: dict[str, Any]) -> None:
     types = [node["type"]] if isinstance(node["type"], str) else node["type"]
     wrong = next(value for kind, value in (("array", [1]), ("object", {"a": 1})) if kind not in types)
@@ -117,4 +117,4 @@ def test_a_value_of_another_kind_is_refused_and_named(path: str, node: dict[str,
 
 
 def test_the_page_of_values_is_written_from_the_schema() -> None:
-    assert chart_readme.page() == chart_readme.PAGE.read_text(), "write it anew: make crds"
+    assert chart_readme.render_page() == chart_readme.PAGE.read_text(), "write it anew: make crds"

@@ -1,1 +1,1 @@
-"""What users write: the four kinds as pydantic models, and the CRDs made from them."""
+"""The four custom resources and the configuration of the workers, as pydantic models."""

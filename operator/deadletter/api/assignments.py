@@ -1,6 +1,6 @@
-"""What a worker is told: `assignment.json` of a ConfigMap, and `live.json` that changes while it runs.
+"""Configuration of the workers: `assignment.json` in a ConfigMap, and `live.json`, which is reloaded at runtime.
 
-The operator writes these models, the workers read them; Secrets are mounted as files under `/secrets/<name>/<key>`.
+The operator writes these models and the workers read them. Secrets are mounted as files under `/secrets/<name>/<key>`.
 """
 
 from typing import ClassVar, Literal
@@ -15,7 +15,7 @@ from deadletter.api.retry_policies import RetryPolicySpec
 
 
 class Boxes(BaseModel):
-    """What a queue reads and writes; None: it has no such box."""
+    """Names of the boxes of one queue; None if it has no such box."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -26,22 +26,24 @@ class Boxes(BaseModel):
 
 
 class WorkerConfig(BaseModel):
-    """Snake case: no user ever writes it. A newer operator may say more than an older worker understands."""
+    """Base of the configuration files; unknown fields of a newer operator are ignored."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
-    not_rolling: ClassVar[frozenset[str]] = frozenset()  # fields that a pod reads only when it starts
+    not_rolling: ClassVar[frozenset[str]] = (
+        frozenset()
+    )  # fields whose change does not roll the pods, because they matter only at start
 
 
 class ResolvedRoute(WorkerConfig):
-    """A route with the box its queue owns."""
+    """A route with the dead box of its queue."""
 
     match: str
     box: str
 
 
 class CourierAssignment(WorkerConfig):
-    """Deliver this source."""
+    """Assignment of a courier: the source to deliver and how."""
 
     not_rolling = frozenset({"group_started"})
 
@@ -51,7 +53,7 @@ class CourierAssignment(WorkerConfig):
     boxes: Boxes
     group: str
     start_from: Literal["Latest", "Earliest"] = "Latest"
-    group_started: bool = False  # the group had offsets before: without them the courier stops
+    group_started: bool = False  # the group had offsets before; if they are missing, the courier stops
     policy: RetryPolicySpec = RetryPolicySpec()
     delivery: Delivery
     url: str
@@ -61,17 +63,17 @@ class CourierAssignment(WorkerConfig):
 
 
 class ReplayTarget(WorkerConfig):
-    """Where a Replay publishes."""
+    """Target that a Replay publishes to."""
 
     kind: Literal["Retry", "Origin", "Box", "Service", "Queue"]
     box: str | None = None
     url: str | None = None
     broker: BrokerConnectionSpec | None = None
-    watched: tuple[str, ...] = ()  # dead boxes where letters that fail there end; none: the queue's own
+    watched: tuple[str, ...] = ()  # dead boxes of the target, where letters fail again; empty: the queue's own
 
 
 class ReplayAssignment(WorkerConfig):
-    """Replay these letters."""
+    """Assignment of a Replay pod: which letters to process and how."""
 
     namespace: str
     name: str
@@ -91,7 +93,7 @@ class ReplayAssignment(WorkerConfig):
 
 
 class RedriveAssignment(WorkerConfig):
-    """Send letters of this queue back by its policy, standing."""
+    """Assignment of a redrive worker, which continuously sends letters back by the policy."""
 
     namespace: str
     queue: str
@@ -106,7 +108,7 @@ class RedriveAssignment(WorkerConfig):
 
 
 class LiveConfig(WorkerConfig):
-    """What may change without a restart: why the gate is shut, if it is, the rate, and what `letters` hides."""
+    """Settings that workers reload at runtime: pause reason, rate limits, and what `letters` redacts."""
 
     paused: str = ""
     rate: Rate | None = None

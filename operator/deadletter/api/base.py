@@ -1,4 +1,4 @@
-"""What every model shares: frozen, camelCase on the wire, nothing unknown, rules judged after the fields."""
+"""Base models and annotated field types of the API: frozen, camelCase in JSON, validated by CEL rules."""
 
 import re
 from collections.abc import Iterable
@@ -18,7 +18,7 @@ def _add_rules(schema: dict[str, Any], model: type["Model"]) -> None:
 
 
 class Model(BaseModel):
-    """A part of a spec."""
+    """Base of the parts of a spec; unknown fields are rejected."""
 
     model_config = ConfigDict(
         frozen=True,
@@ -31,32 +31,32 @@ class Model(BaseModel):
 
     @model_validator(mode="after")
     def check_rules(self) -> Self:
-        """The first rule that does not hold is the error."""
+        """Raise the message of the first rule that is not met."""
         for rule in self.constraints:
             if rule.is_met is not None and not rule.is_met(self):
                 raise ValueError(rule.message)
         return self
 
     def to_wire(self) -> dict[str, Any]:
-        """The JSON a user would write, without what is not set."""
+        """Return the JSON that a user would write, without unset fields."""
         return self.model_dump(mode="json", by_alias=True, exclude_none=True)
 
 
 class StatusModel(BaseModel):
-    """A part of a status: what a newer operator added to it is not our business."""
+    """Base of the parts of a status; fields that a newer operator added are ignored."""
 
     model_config = ConfigDict(frozen=True, extra="ignore", alias_generator=to_camel, populate_by_name=True)
 
     def to_wire(self) -> dict[str, Any]:
-        """The JSON as it stands in the object, without what is not known."""
+        """Return the JSON as it is stored in the object, without unset fields."""
         return self.model_dump(mode="json", by_alias=True, exclude_none=True)
 
 
 @dataclass(frozen=True, slots=True)
 class BoundedText:
-    """A bounded string; `pattern` holds for the whole of it, and `sentence` says so to a user.
+    """A string of limited length that must match `pattern` as a whole; `message` is the error for users.
 
-    The pattern is a CEL rule on the API server, because a schema's `pattern` cannot speak.
+    On the API server the pattern is a CEL rule, because a schema's `pattern` has no error message.
     """
 
     max_length: int
@@ -76,14 +76,14 @@ class BoundedText:
         return out
 
     def check(self, text: str) -> str:
-        """The text itself, or the sentence."""
+        """Return the text; ValueError with the message if it does not match the pattern."""
         if re.fullmatch(self.pattern, text) is None:
             raise ValueError(self.message)
         return text
 
 
 def cel_literal(text: str) -> str:
-    """A CEL string literal."""
+    """Return the text as a CEL string literal."""
     return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
 
 
@@ -129,25 +129,25 @@ HeaderName = Annotated[
     ),
 ]
 _ASCII = r"[ -~\n\t]+"
-_ASCII_SENTENCE = r"must be a CEL expression in ASCII; write other characters as \u escapes in its texts"
-Expression = Annotated[str, BoundedText(2048, _ASCII, _ASCII_SENTENCE)]
-ShortExpression = Annotated[str, BoundedText(1024, _ASCII, _ASCII_SENTENCE)]
+_ASCII_MESSAGE = r"must be a CEL expression in ASCII; write other characters in string literals as \u escapes"
+Expression = Annotated[str, BoundedText(2048, _ASCII, _ASCII_MESSAGE)]
+ShortExpression = Annotated[str, BoundedText(1024, _ASCII, _ASCII_MESSAGE)]
 
 
 class NameRef(Model):
-    """An object of the same namespace."""
+    """Reference to an object in the same namespace."""
 
     name: Annotated[ObjectName, Field(description="Name of the object, in the same namespace.")]
 
 
 class SecretRef(Model):
-    """A Secret of the same namespace, whose keys are fixed by where it is used."""
+    """Reference to a Secret in the same namespace; the referencing field defines its keys."""
 
     name: Annotated[ObjectName, Field(description="Name of the Secret, in the same namespace.")]
 
 
 class SecretKeyRef(Model):
-    """One key of a Secret of the same namespace."""
+    """Reference to one key of a Secret in the same namespace."""
 
     name: Annotated[ObjectName, Field(description="Name of the Secret, in the same namespace.")]
     key: Annotated[
@@ -158,30 +158,31 @@ class SecretKeyRef(Model):
 
 
 class Tls(Model):
-    """How a TLS connection is made."""
+    """Settings of a TLS connection."""
 
     ca_secret_ref: SecretKeyRef | None = Field(
-        None, description="The certificate authority to trust, in PEM. Absent: those of the system."
+        None,
+        description="Secret key with the CA certificates to trust, in PEM. The CA certificates of the image if unset.",
     )
     client_secret_ref: SecretRef | None = Field(
-        None, description="Our own certificate: a Secret with keys tls.crt and tls.key."
+        None,
+        description="Secret with the client certificate in tls.crt and its key in tls.key. No client certificate if "
+        "unset.",
     )
-    insecure_skip_verify: Bool = Field(
-        False, description="Do not check the other side's certificate. For experiments only."
-    )
+    insecure_skip_verify: Bool = Field(False, description="Accept any server certificate. Use it for tests only.")
 
     @property
     def secret_keys(self) -> tuple[SecretKeyRef, ...]:
-        """Every key of a Secret it takes."""
-        authority = (self.ca_secret_ref,) if self.ca_secret_ref else ()
-        return (*authority, *secret_key_refs(self.client_secret_ref, "tls.crt", "tls.key"))
+        """All Secret keys that the TLS settings reference."""
+        ca_keys = (self.ca_secret_ref,) if self.ca_secret_ref else ()
+        return (*ca_keys, *secret_key_refs(self.client_secret_ref, "tls.crt", "tls.key"))
 
 
 def secret_key_refs(secret: SecretRef | None, *keys: str) -> tuple[SecretKeyRef, ...]:
-    """The fixed keys of a Secret, if one is named."""
+    """Return references to these keys of the Secret; empty without a Secret."""
     return tuple(SecretKeyRef(name=secret.name, key=key) for key in keys) if secret else ()
 
 
 def secret_names(keys: Iterable[SecretKeyRef]) -> tuple[str, ...]:
-    """The Secrets of these keys, each once."""
+    """Return the names of the Secrets of these keys, without duplicates."""
     return tuple(dict.fromkeys(key.name for key in keys))

@@ -1,4 +1,4 @@
-"""BrokerConnection: where a Kafka or a Redis is, and how to log in."""
+"""BrokerConnection: addresses and credentials of a Kafka cluster or a Redis server."""
 
 import re
 from typing import Annotated, ClassVar, Literal
@@ -28,7 +28,6 @@ __all__ = [
     "BrokerConnection",
     "BrokerConnectionSpec",
     "BrokerConnectionStatus",
-    "TopicConfig",
     "KafkaConnection",
     "NameRef",
     "RedisConnection",
@@ -38,6 +37,7 @@ __all__ = [
     "Sentinel",
     "ServerStatus",
     "Tls",
+    "TopicConfig",
     "config_rule",
 ]
 
@@ -47,19 +47,19 @@ CONFIG_KEY = r"[a-z][a-z0-9._-]{0,127}"
 
 TopicConfig = Annotated[
     dict[str, Annotated[str, BoundedText(256, r"[ -~]*", "must be plain ASCII", min_length=0)]],
-    Field(max_length=32, description="More topic configs, by Kafka's own names."),
+    Field(max_length=32, description="Additional topic configs by their Kafka names. None if unset."),
 ]
 
 
 def config_rule(field: str) -> CelRule:
-    """Names of topic configs, and not those that the operator sets itself."""
+    """Return the rule that a config contains only topic configs that the operator does not set itself."""
     ours = ("cleanup.policy", "retention.ms", "retention.bytes", "message.timestamp.type")
     names = f"self.{field}.all(k, size(k) <= 128 && k.matches({cel_literal(f'^{CONFIG_KEY}$')})"
     taken = ", ".join(f"'{name}'" for name in ours)
     return CelRule(
         f"!has(self.{field}) || {names} && !(k in [{taken}]))",
-        f"{field} takes names of topic configs, but not {', '.join(ours)}: the operator sets them (retention has a "
-        "field of its own)",
+        f"{field} must contain only names of topic configs, and not {', '.join(ours)}: the operator sets them (use "
+        "dead.retention to set the retention)",
         lambda model: all(
             re.fullmatch(CONFIG_KEY, key) is not None and key not in ours for key in getattr(model, field)
         ),
@@ -68,14 +68,14 @@ def config_rule(field: str) -> CelRule:
 
 
 class Sasl(Model):
-    """Who we are, to Kafka."""
+    """SASL credentials for Kafka."""
 
-    mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"] = Field(description="How we log in.")
-    secret_ref: SecretRef = Field(description="A Secret with keys username and password.")
+    mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"] = Field(description="SASL mechanism.")
+    secret_ref: SecretRef = Field(description="Secret with the keys username and password.")
 
 
 class BoxDefaults(Model):
-    """What boxes on this broker look like when a queue does not say."""
+    """Defaults for topics that the operator creates on this broker."""
 
     constraints: ClassVar = (config_rule("config"),)
 
@@ -83,16 +83,16 @@ class BoxDefaults(Model):
         None,
         ge=1,
         le=10000,
-        description="Partitions of a new topic. Absent: as many as the source has, else the broker's default.",
+        description="Partitions of a new topic. If unset, as many as the source has, or the broker's default.",
     )
     replication_factor: Int | None = Field(
-        None, ge=1, le=100, description="Copies of a new topic. Absent: the broker's default."
+        None, ge=1, le=100, description="Replicas of a new topic. The broker's default if unset."
     )
     config: TopicConfig = Field(default_factory=dict)
 
 
 class KafkaConnection(Model):
-    """A Kafka cluster."""
+    """Connection to a Kafka cluster."""
 
     constraints: ClassVar = (
         CelRule(
@@ -104,17 +104,19 @@ class KafkaConnection(Model):
     )
 
     bootstrap_servers: tuple[Annotated[str, BoundedText(261)], ...] = Field(
-        min_length=1, max_length=16, description="Brokers to ask first, as host:port."
+        min_length=1, max_length=16, description="Bootstrap brokers, as host:port."
     )
-    tls: Tls | None = Field(None, description="Use TLS. Absent: plain text.")
-    sasl: Sasl | None = Field(None, description="Log in. Absent: anonymous, or by our TLS certificate.")
+    tls: Tls | None = Field(None, description="TLS settings. Plain text if unset.")
+    sasl: Sasl | None = Field(
+        None, description="SASL credentials. If unset, the client is anonymous or authenticated by its TLS certificate."
+    )
     defaults: BoxDefaults = Field(
-        default_factory=BoxDefaults, description="What topics look like when a queue does not say."
+        default_factory=BoxDefaults, description="Defaults for new topics; a queue may override them."
     )
 
 
 class Sentinel(Model):
-    """Where the sentinels of a Redis are."""
+    """Addresses of the Redis sentinels."""
 
     constraints: ClassVar = (
         CelRule(
@@ -126,20 +128,20 @@ class Sentinel(Model):
     )
 
     master_name: Annotated[
-        str, BoundedText(128, "[A-Za-z0-9._-]+", "must be the name of a master: letters, digits, ._-")
-    ] = Field(description="Name under which the sentinels know the master.")
+        str, BoundedText(128, "[A-Za-z0-9._-]+", "must be the name of a master: letters, digits, '.', '_' and '-'")
+    ] = Field(description="Name of the master in the sentinels' configuration.")
     nodes: tuple[Annotated[str, BoundedText(261)], ...] = Field(
         min_length=1, max_length=16, description="Sentinels, as host:port."
     )
 
 
 class RedisConnection(Model):
-    """A Redis server."""
+    """Connection to a Redis server."""
 
     constraints: ClassVar = (
         CelRule(
             "!self.url.contains('@')",
-            "url must not hold credentials: put username and password into a Secret and name it in secretRef",
+            "url must not contain credentials: put username and password into a Secret and reference it in secretRef",
             lambda redis: "@" not in redis.url,
             "url",
         ),
@@ -151,31 +153,37 @@ class RedisConnection(Model):
         ),
         CelRule(
             "!has(self.tls) || self.url.startsWith('rediss:')",
-            "tls needs a url that begins with rediss://",
+            "tls requires a url that begins with rediss://",
             lambda redis: redis.tls is None or redis.url.startswith("rediss:"),
             "tls",
         ),
         CelRule(
             "(self.mode == 'Sentinel') == has(self.sentinel)",
-            "mode Sentinel needs sentinel, and sentinel needs mode Sentinel",
+            "sentinel must be set if and only if mode is Sentinel",
             lambda redis: (redis.mode == "Sentinel") == (redis.sentinel is not None),
             "sentinel",
         ),
     )
 
     url: Annotated[str, BoundedText(512)] = Field(
-        description="redis://host:port/database, or rediss:// for TLS. Credentials belong into secretRef."
+        description="Address as redis://host:port/database, or rediss:// for TLS. Put credentials into secretRef."
     )
     mode: Literal["Standalone", "Cluster", "Sentinel"] = Field(
-        "Standalone", description="How the servers stand together. Only Standalone is built yet."
+        "Standalone", description="Topology of the servers. Only Standalone is supported so far."
     )
-    sentinel: Sentinel | None = Field(None, description="The sentinels, with mode Sentinel.")
-    secret_ref: SecretRef | None = Field(None, description="A Secret with keys username (optional) and password.")
-    tls: Tls | None = Field(None, description="How TLS is done, with a rediss:// url.")
+    sentinel: Sentinel | None = Field(None, description="Sentinels; required with mode Sentinel.")
+    secret_ref: SecretRef | None = Field(
+        None, description="Secret with the keys username (optional) and password. No authentication if unset."
+    )
+    tls: Tls | None = Field(
+        None,
+        description="TLS settings; requires a rediss:// url. If unset, rediss:// uses the CA certificates of the "
+        "image.",
+    )
 
 
 class BrokerConnectionSpec(Model):
-    """Exactly one broker."""
+    """Connection to exactly one broker."""
 
     constraints: ClassVar = (
         CelRule(
@@ -185,22 +193,22 @@ class BrokerConnectionSpec(Model):
         ),
     )
 
-    kafka: KafkaConnection | None = Field(None, description="A Kafka cluster.")
-    redis: RedisConnection | None = Field(None, description="A Redis server.")
+    kafka: KafkaConnection | None = Field(None, description="Connection to a Kafka cluster.")
+    redis: RedisConnection | None = Field(None, description="Connection to a Redis server.")
 
     @property
     def is_redis(self) -> bool:
-        """Is it a Redis?"""
+        """True if the broker is Redis."""
         return self.redis is not None
 
     @property
     def tls(self) -> Tls | None:
-        """How TLS is done, whichever broker it is."""
+        """TLS settings of the broker, whatever its kind."""
         return self.kafka.tls if self.kafka else self.redis.tls if self.redis else None
 
     @property
     def secret_keys(self) -> tuple[SecretKeyRef, ...]:
-        """Every key of a Secret it cannot do without; a Redis may have no user names."""
+        """All Secret keys that the connection requires; username is optional on Redis."""
         sasl = self.kafka.sasl if self.kafka else None
         login = secret_key_refs(sasl.secret_ref, "username", "password") if sasl else ()
         login = secret_key_refs(self.redis.secret_ref, "password") if self.redis else login
@@ -208,28 +216,28 @@ class BrokerConnectionSpec(Model):
 
     @property
     def secret_names(self) -> tuple[str, ...]:
-        """Every Secret it names, each once."""
+        """Names of all referenced Secrets, without duplicates."""
         return secret_names(self.secret_keys)
 
 
 class ServerStatus(StatusModel):
-    """Who answered."""
+    """The broker that responded."""
 
     kind: str | None = Field(None, description="Kafka or Redis.", max_length=16)
-    version: str | None = Field(None, description="Version, as the server tells it.", max_length=64)
-    brokers: int | None = Field(None, description="Brokers that are up.", ge=0)
-    transactions: bool | None = Field(None, description="Can it publish and settle in one transaction?")
+    version: str | None = Field(None, description="Version that the server reports.", max_length=64)
+    brokers: int | None = Field(None, description="Number of available brokers.", ge=0)
+    transactions: bool | None = Field(None, description="True if it can publish and settle in one transaction.")
 
 
 class BrokerConnectionStatus(Status):
-    """Whether the broker answers."""
+    """Status of a BrokerConnection."""
 
-    server: ServerStatus | None = Field(None, description="Who answered.")
-    queues: int | None = Field(None, description="Queues that use this connection.", ge=0)
+    server: ServerStatus | None = Field(None, description="The broker that responded.")
+    queues: int | None = Field(None, description="Number of queues that use this connection.", ge=0)
 
 
 class BrokerConnection(CustomResource):
-    """Where a Kafka or a Redis is, and how to log in. Queues of the same namespace name it."""
+    """Addresses and credentials of a Kafka cluster or a Redis server. Queues in the same namespace reference it."""
 
     kind: ClassVar[str] = "BrokerConnection"
     plural: ClassVar[str] = "brokerconnections"
@@ -239,12 +247,12 @@ class BrokerConnection(CustomResource):
         condition_column("Ready", "Ready"),
         PrinterColumn("Kind", ".status.server.kind", description="Kafka or Redis."),
         PrinterColumn("Server", ".status.server.version", description="Version of the server."),
-        PrinterColumn("Queues", ".status.queues", "integer", description="Queues that use it."),
+        PrinterColumn("Queues", ".status.queues", "integer", description="Number of queues that use it."),
         condition_column("Reason", "Ready", "reason", wide=True),
         AGE,
     )
 
-    spec: BrokerConnectionSpec = Field(description="Where the broker is.")
+    spec: BrokerConnectionSpec = Field(description="Connection to the broker.")
     status: BrokerConnectionStatus = Field(
-        default_factory=BrokerConnectionStatus, description="Whether it answers; written by the operator."
+        default_factory=BrokerConnectionStatus, description="Observed state, written by the operator."
     )

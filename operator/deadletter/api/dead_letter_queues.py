@@ -1,4 +1,4 @@
-"""DeadLetterQueue: where letters of a source lie, who delivers it, and what is known of what lies there."""
+"""DeadLetterQueue: a dead box, optionally with a source that the courier delivers."""
 
 import re
 from collections.abc import Mapping
@@ -54,85 +54,93 @@ def _dead_is_apart(spec: "DeadLetterQueueSpec") -> bool:
 
 
 class DeadLetterQueueSpec(Model):
-    """With source and delivery a delivered queue; without both a plain one, or with dead.adopt an adopted one."""
+    """Delivered queue with source and delivery, plain queue without both, adopted queue with dead.adopt."""
 
     constraints: ClassVar = (
         immutable("brokerRef", ANOTHER_QUEUE),
         immutable("source", ANOTHER_QUEUE),
         CelRule(
             "has(self.source) == has(self.delivery)",
-            "source and delivery belong together: set both or neither",
+            "set both source and delivery, or neither",
             lambda spec: (spec.source is None) == (spec.delivery is None),
         ),
         CelRule(
             "has(self.source) || has(self.dead.name)",
-            "a queue without source needs dead.name",
+            "dead.name is required without source",
             lambda spec: spec.source is not None or spec.dead.name is not None,
             "dead",
         ),
         CelRule(
             "!has(self.source) || !self.dead.adopt",
-            "an adopted queue has no source and delivery: an application of yours fills it",
+            "dead.adopt cannot be combined with source: your own application fills an adopted box",
             lambda spec: spec.source is None or not spec.dead.adopt,
             "dead",
         ),
         CelRule(
             "!has(self.source) || has(self.dead.name) || "
             f"size(self.source.name) + size(self.source.group) <= {MAX_DERIVED_NAME_CHARS}",
-            "dead.name is needed: <source>.<group>.dlq would be longer than 242 characters",
+            "dead.name is required: the default <source>.<group>.dlq is longer than 242 characters",
             _derived_fits,
             "dead",
         ),
         CelRule(
             "!has(self.source) || !has(self.dead.name) || !(self.source.name in "
             "[self.dead.name, self.dead.name + '.retry', self.dead.name + '.ledger'])",
-            "dead.name, and the names made from it, must differ from source.name",
+            "dead.name, dead.name.retry and dead.name.ledger must differ from source.name",
             _dead_is_apart,
             "dead",
         ),
         CelRule(
             "self.redrive.strategy != 'Disabled' || self.dead.adopt",
-            "redrive Disabled is for adopted queues: set dead.adopt, or use strategy Manual",
+            "redrive.strategy Disabled requires dead.adopt: set it, or use strategy Manual",
             lambda spec: spec.redrive.strategy != "Disabled" or spec.dead.adopt,
             "redrive",
         ),
         CelRule(
             "!has(self.delivery) || !(self.redrive.strategy in ['Automatic', 'Selective'])",
-            "redrive Automatic and Selective are for queues without delivery: the courier retries by the policy",
+            "redrive.strategy Automatic and Selective cannot be combined with delivery: the courier retries by the "
+            "policy",
             lambda spec: spec.delivery is None or spec.redrive.strategy not in {"Automatic", "Selective"},
             "redrive",
         ),
     )
 
-    broker_ref: NameRef = Field(description="The BrokerConnection.")
+    broker_ref: NameRef = Field(description="BrokerConnection of the queue.")
     retry_policy_ref: NameRef | None = Field(
-        None, description="The RetryPolicy. Absent: a built-in one of 5 attempts with exponential backoff."
+        None,
+        description="RetryPolicy of the queue. If unset, a built-in policy with 5 attempts and exponential backoff.",
     )
-    source: Source | None = Field(None, description="What the courier reads; needs delivery.")
-    delivery: Delivery | None = Field(None, description="How the courier delivers it; needs source.")
-    dead: DeadBox = Field(default_factory=DeadBox, description="The topic or stream that dead letters lie in.")
-    redrive: Redrive = Field(default_factory=Redrive, description="Whether letters go back without being asked.")
+    source: Source | None = Field(None, description="Topic or stream that the courier consumes. Requires delivery.")
+    delivery: Delivery | None = Field(None, description="How the courier delivers messages. Requires source.")
+    dead: DeadBox = Field(default_factory=DeadBox, description="Topic or stream that stores the dead letters.")
+    redrive: Redrive = Field(default_factory=Redrive, description="Whether letters are sent back automatically.")
     routes: tuple[Route, ...] = Field(
-        (), max_length=16, description="Other queues by failure, the first match; else this queue's own dead box."
+        (),
+        max_length=16,
+        description="Routes to other queues by failure. The first match wins; without a match a letter stays in "
+        "this queue.",
     )
-    capacity: Capacity | None = Field(None, description="How much may lie there. Absent: no bound.")
-    alerts: Alerts | None = Field(None, description="When the queue is called degraded. Absent: never for these.")
-    redaction: Redaction | None = Field(None, description="What is never shown when letters are listed.")
+    capacity: Capacity | None = Field(None, description="Limit on the number of open letters. No limit if unset.")
+    alerts: Alerts | None = Field(None, description="Thresholds for the condition Degraded. None if unset.")
+    redaction: Redaction | None = Field(
+        None, description="Parts of messages that are hidden when letters are listed. None if unset."
+    )
     deletion_policy: Literal["Retain", "Delete"] = Field(
         "Retain",
-        description="Retain: the boxes stay when the queue goes. Delete: they go too, with all letters; an adopted "
-        "box never does.",
+        description="What happens to the boxes when the queue is deleted. Retain: they are kept. Delete: they are "
+        "deleted "
+        "with all letters, except an adopted box.",
     )
-    suspend: Bool = Field(False, description="Stop delivering and redriving until it is false again.")
+    suspend: Bool = Field(False, description="Pause delivering and redriving while it is true.")
 
 
 class DeadLetterQueue(CustomResource):
-    """Where the dead letters of a source lie, who delivers the source, and what is known of what lies there."""
+    """A queue of dead letters, optionally with a source whose messages a courier delivers to your service."""
 
     constraints: ClassVar = (
         CelRule(
             "!has(self.spec.routes) || self.spec.routes.all(r, r.queueRef.name != self.metadata.name)",
-            "routes: a queue cannot reference itself",
+            "routes must not reference the queue itself",
             _routes_elsewhere,
             "spec.routes",
         ),
@@ -143,14 +151,22 @@ class DeadLetterQueue(CustomResource):
     short_names: ClassVar[tuple[str, ...]] = ("dlq",)
     columns: ClassVar[tuple[PrinterColumn, ...]] = (
         condition_column("Ready", "Ready"),
-        PrinterColumn("Broker", ".spec.brokerRef.name", description="The BrokerConnection."),
-        PrinterColumn("Depth", ".status.depth", "integer", description="Open letters."),
-        PrinterColumn("Oldest", ".status.oldestLetterTime", "date", description="When the oldest open letter died."),
+        PrinterColumn("Broker", ".spec.brokerRef.name", description="BrokerConnection of the queue."),
+        PrinterColumn("Depth", ".status.depth", "integer", description="Number of open letters."),
+        PrinterColumn(
+            "Oldest", ".status.oldestLetterTime", "date", description="Time since the oldest open letter failed."
+        ),
         REASON_COLUMN,
-        PrinterColumn("Policy", ".status.policy.name", wide=True, description="The policy that is followed."),
-        PrinterColumn("Dead", ".status.boxes.dead", wide=True, description="The dead box."),
-        PrinterColumn("Group", ".spec.source.group", wide=True, description="The courier's consumer group."),
-        PrinterColumn("Util", ".status.utilization", "integer", wide=True, description="Percent of capacity."),
+        PrinterColumn("Policy", ".status.policy.name", wide=True, description="RetryPolicy in use."),
+        PrinterColumn("Dead", ".status.boxes.dead", wide=True, description="Name of the dead box."),
+        PrinterColumn("Group", ".spec.source.group", wide=True, description="Consumer group of the courier."),
+        PrinterColumn(
+            "Util",
+            ".status.utilization",
+            "integer",
+            wide=True,
+            description="Open letters in percent of capacity.maxLetters.",
+        ),
         AGE,
     )
     selectable: ClassVar[tuple[str, ...]] = (".spec.brokerRef.name", ".spec.retryPolicyRef.name")
@@ -160,20 +176,20 @@ class DeadLetterQueue(CustomResource):
         "labelSelectorPath": ".status.selector",
     }
 
-    spec: DeadLetterQueueSpec = Field(description="What the queue should be.")
+    spec: DeadLetterQueueSpec = Field(description="Desired state of the queue.")
     status: DeadLetterQueueStatus = Field(
-        default_factory=DeadLetterQueueStatus, description="What lies there; written by the operator."
+        default_factory=DeadLetterQueueStatus, description="Observed state, written by the operator."
     )
 
     @property
     def shape(self) -> Shape:
-        """Delivered: a courier of ours. Adopted: it exists already. Plain: we make it, others fill it."""
+        """Delivered: filled by our courier. Adopted: an existing box. Plain: created by us and filled by others."""
         if self.spec.source is not None:
             return "Delivered"
         return "Adopted" if self.spec.dead.adopt else "Plain"
 
     def boxes(self, redis: bool) -> Boxes:
-        """The names of its boxes on this sort of broker."""
+        """Return the names of the queue's boxes on this kind of broker."""
         source = self.spec.source
         dead = self.spec.dead.name or names.dead_box_name(
             source.name if source else "", source.group if source else "", redis
@@ -186,10 +202,12 @@ class DeadLetterQueue(CustomResource):
         )
 
     def invalid_name_fields(self, redis: bool) -> tuple[str, ...]:
-        """Fields whose names this broker does not take; only the broker's kind tells, so no schema can."""
+        """Return the fields whose names are invalid on this kind of broker, which a schema cannot check."""
         if redis:
             return ()
         source, dead = self.spec.source, self.spec.dead
-        named = {"source.name": source.name if source else None, "dead.name": self.boxes(redis).dead}
-        named |= {"dead.origin": dead.origin}
-        return tuple(field for field, name in named.items() if name and not re.fullmatch(r"[A-Za-z0-9._-]+", name))
+        names_by_field = {"source.name": source.name if source else None, "dead.name": self.boxes(redis).dead}
+        names_by_field |= {"dead.origin": dead.origin}
+        return tuple(
+            field for field, name in names_by_field.items() if name and not re.fullmatch(r"[A-Za-z0-9._-]+", name)
+        )

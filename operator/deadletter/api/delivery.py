@@ -1,4 +1,4 @@
-"""How a courier hands messages to the user's service."""
+"""Delivery section of a queue: how the courier sends messages to the user's service."""
 
 import re
 from typing import Annotated, Any, ClassVar, Literal
@@ -31,7 +31,7 @@ UrlPath = Annotated[
 
 
 class IntOrString:
-    """An integer or a text, as Kubernetes writes quantities and ports."""
+    """An integer or a string, as Kubernetes writes quantities and ports."""
 
     def __init__(self, pattern: str, message: str, minimum: int, maximum: int, max_length: int = 32) -> None:
         self.pattern, self.message, self.minimum, self.maximum, self.max_length = (
@@ -54,7 +54,7 @@ class IntOrString:
         return {"x-kubernetes-int-or-string": True, "maxLength": self.max_length, "x-kubernetes-validations": [rule]}
 
     def check(self, value: object) -> int | str:
-        """The value itself, or the sentence."""
+        """Return the value; ValueError with the message if it is invalid."""
         if isinstance(value, int) and not isinstance(value, bool) and self.minimum <= value <= self.maximum:
             return value
         if isinstance(value, str) and len(value) <= self.max_length and re.fullmatch(self.pattern, value):
@@ -77,7 +77,7 @@ Quantity = Annotated[
 
 
 class ServiceRef(Model):
-    """A Service of the same namespace."""
+    """Reference to a Service in the same namespace."""
 
     name: Annotated[
         str,
@@ -90,18 +90,18 @@ class ServiceRef(Model):
     path: UrlPath = Field("/", description="Path of the request.")
 
     def url(self, namespace: str, tls: bool = False) -> str:
-        """Where the Service answers inside the cluster."""
+        """Return the URL of the Service inside the cluster."""
         return f"{'https' if tls else 'http'}://{self.name}.{namespace}.svc:{self.port}{self.path}"
 
 
 class ValueFrom(Model):
-    """Where a secret value comes from."""
+    """Source of a secret value."""
 
-    secret_key_ref: SecretKeyRef = Field(description="The key of a Secret.")
+    secret_key_ref: SecretKeyRef = Field(description="Key of a Secret that holds the value.")
 
 
 class HttpHeader(Model):
-    """A request header with a fixed or a secret value."""
+    """Request header with a plain or a secret value."""
 
     constraints: ClassVar = (
         CelRule(
@@ -111,7 +111,7 @@ class HttpHeader(Model):
         ),
         CelRule(
             f"!(self.name.lowerAscii() in {list(RESERVED_HEADERS)})",
-            f"name must not be one that the courier sets itself: {', '.join(RESERVED_HEADERS)}",
+            f"name must not be a header that the courier sets itself: {', '.join(RESERVED_HEADERS)}",
             lambda header: header.name.lower() not in RESERVED_HEADERS,
             "name",
         ),
@@ -119,13 +119,13 @@ class HttpHeader(Model):
 
     name: Annotated[HeaderName, Field(description="Name of the header.")]
     value: Annotated[str, BoundedText(1024, "[ -~]*", "must be plain ASCII on one line", min_length=0)] | None = Field(
-        None, description="Its value, for all to read; a secret one belongs into valueFrom."
+        None, description="Value in plain text. Use valueFrom for a secret value."
     )
-    value_from: ValueFrom | None = Field(None, description="Where its secret value comes from.")
+    value_from: ValueFrom | None = Field(None, description="Secret that holds the value.")
 
 
 class HttpDelivery(Model):
-    """A request per message."""
+    """HTTP delivery: one request for each message."""
 
     constraints: ClassVar = (
         CelRule(
@@ -135,7 +135,7 @@ class HttpDelivery(Model):
         ),
         CelRule(
             "!has(self.url) || !self.url.contains('@')",
-            "url must not hold credentials: send them as a header with valueFrom.secretKeyRef",
+            "url must not contain credentials: send them in a header with valueFrom.secretKeyRef",
             lambda http: http.url is None or "@" not in http.url,
             "url",
         ),
@@ -147,99 +147,123 @@ class HttpDelivery(Model):
         ),
         CelRule(
             "!has(self.tls) || !has(self.url) || self.url.startsWith('https:')",
-            "tls needs a url that begins with https://",
+            "tls requires a url that begins with https://",
             lambda http: http.tls is None or http.url is None or http.url.startswith("https:"),
             "tls",
         ),
     )
 
-    service_ref: ServiceRef | None = Field(None, description="Deliver to a Service of the same namespace.")
-    url: Annotated[str, BoundedText(1024)] | None = Field(None, description="Or to any http:// or https:// address.")
-    method: Literal["POST", "PUT", "PATCH"] = Field("POST", description="Method of the request.")
-    headers: tuple[HttpHeader, ...] = Field((), max_length=16, description="Headers of every request.")
+    service_ref: ServiceRef | None = Field(
+        None, description="Service in the same namespace to deliver to. Set either serviceRef or url."
+    )
+    url: Annotated[str, BoundedText(1024)] | None = Field(
+        None, description="http:// or https:// address to deliver to. Set either serviceRef or url."
+    )
+    method: Literal["POST", "PUT", "PATCH"] = Field("POST", description="HTTP method of the request.")
+    headers: tuple[HttpHeader, ...] = Field(
+        (), max_length=16, description="Headers added to every request. None if unset."
+    )
     success: tuple[StatusRange, ...] = Field(
         ("200-299",),
         min_length=1,
         max_length=16,
-        description="Statuses that mean done: numbers, or ranges as text.",
+        description="HTTP statuses that mean success, as numbers or as ranges in text.",
     )
     forward_headers: tuple[
         Annotated[
             str,
-            BoundedText(128, r"(?:[!#$%&'+.^_`|~0-9A-Za-z-]+\*?|\*)", "must be a header name; a '*' may end it"),
+            BoundedText(
+                128, r"(?:[!#$%&'+.^_`|~0-9A-Za-z-]+\*?|\*)", "must be a header name, optionally with a trailing '*'"
+            ),
         ],
         ...,
     ] = Field(
-        (), max_length=32, description="Message headers that become request headers; `ce_*` takes all that begin so."
+        (),
+        max_length=32,
+        description="Message headers to forward as request headers; `ce_*` forwards all with this prefix. None if "
+        "unset.",
     )
-    tls: Tls | None = Field(None, description="How TLS is done; with serviceRef it also means https.")
+    tls: Tls | None = Field(
+        None,
+        description="TLS settings; with serviceRef they also select https. If unset, a serviceRef is called by http.",
+    )
 
     def request_url(self, namespace: str) -> str:
-        """The address the courier calls."""
+        """Return the URL that the courier calls."""
         if self.service_ref is not None:
             return self.service_ref.url(namespace, self.tls is not None)
         return self.url or ""
 
     @property
     def secret_keys(self) -> tuple[SecretKeyRef, ...]:
-        """Every key of a Secret that its headers and its TLS take."""
-        of_headers = tuple(header.value_from.secret_key_ref for header in self.headers if header.value_from)
-        return of_headers + (self.tls.secret_keys if self.tls else ())
+        """All Secret keys that the headers and the TLS settings reference."""
+        header_keys = tuple(header.value_from.secret_key_ref for header in self.headers if header.value_from)
+        return header_keys + (self.tls.secret_keys if self.tls else ())
 
     def is_success(self, status: int) -> bool:
-        """Does this status mean done?"""
+        """True if this status means success."""
         return any(first <= status <= last for first, last in self.success_ranges)
 
     @property
     def success_ranges(self) -> tuple[tuple[int, int], ...]:
-        """The statuses that mean done, first and last included."""
+        """Ranges of statuses that mean success, first and last included."""
         parts = (str(one).partition("-") for one in self.success)
         return tuple((int(first), int(last or first)) for first, _, last in parts)
 
 
-def _only_known(field: str) -> CelRule:
+def _only_cpu_and_memory(field: str) -> CelRule:
     cel = f"!has(self.{field}) || self.{field}.all(k, k in ['cpu', 'memory'])"
     return CelRule(
-        cel, f"{field} takes only cpu and memory", lambda part: set(getattr(part, field)) <= {"cpu", "memory"}, field
+        cel,
+        f"{field} must contain only cpu and memory",
+        lambda part: set(getattr(part, field)) <= {"cpu", "memory"},
+        field,
     )
 
 
 class Resources(Model):
-    """What the courier's container asks for and may use."""
+    """Resource requests and limits of the courier's container."""
 
-    constraints: ClassVar = (_only_known("requests"), _only_known("limits"))
+    constraints: ClassVar = (_only_cpu_and_memory("requests"), _only_cpu_and_memory("limits"))
 
     requests: dict[str, Quantity] = Field(
-        default_factory=dict, max_length=2, description="What it asks for: cpu, memory."
+        default_factory=dict, max_length=2, description="Requested cpu and memory. None if unset."
     )
     limits: dict[str, Quantity] = Field(
-        default_factory=dict, max_length=2, description="What it may use at most: cpu, memory."
+        default_factory=dict, max_length=2, description="Maximum cpu and memory. None if unset."
     )
 
 
 class Delivery(Model):
-    """How the courier works."""
+    """How the courier delivers messages."""
 
-    http: HttpDelivery = Field(description="Deliver by HTTP.")
-    concurrency: Int = Field(64, ge=1, le=256, description="Requests in flight at once, in each pod.")
+    http: HttpDelivery = Field(description="Delivery by HTTP.")
+    concurrency: Int = Field(64, ge=1, le=256, description="Maximum number of concurrent requests of each pod.")
     ordering: Literal["Key", "None"] = Field(
         "Key",
-        description="Key: messages of one key are delivered one after the other, until one is parked or buried. "
+        description="Key: messages with the same key are delivered one after the other, until one is parked or buried. "
         "None: no order.",
     )
     inline_limit: Duration = Field(
-        "30s", description="Waits up to this long in all are held in memory; longer ones are parked in the retry box."
+        "30s",
+        description="Maximum total wait of a message for retries in memory; for longer waits it is parked in the "
+        "retry box.",
     )
     replicas: Int = Field(
         1,
         ge=0,
         le=1000,
-        description="Pods of the courier; autoscalers may drive it through /scale, which answers 500 for a queue "
+        description="Number of courier pods. Autoscalers can set it through /scale, which responds with 500 for a "
+        "queue "
         "without delivery.",
     )
-    resources: Resources | None = Field(None, description="Requests and limits of the courier's container.")
+    resources: Resources | None = Field(
+        None,
+        description="Resource requests and limits of the courier's container. If unset, it requests 50m cpu "
+        "and 64Mi memory, and its memory is limited to 256Mi.",
+    )
 
     @property
     def inline_limit_ms(self) -> int:
-        """The limit in milliseconds."""
+        """Inline limit in milliseconds."""
         return durations.parse(self.inline_limit)

@@ -1,4 +1,4 @@
-"""What the four kinds share: metadata, conditions, and how a body becomes a model."""
+"""Base of the four custom resources: metadata, conditions and printer columns."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ CATEGORY = "deadletters"
 
 @dataclass(frozen=True, slots=True)
 class PrinterColumn:
-    """A column of `kubectl get`; `wide` ones show with `-o wide` alone."""
+    """A column of `kubectl get`; `wide` columns appear only with `-o wide`."""
 
     name: str
     path: str
@@ -26,22 +26,22 @@ class PrinterColumn:
 
 
 def condition_column(name: str, condition: str, part: str = "status", wide: bool = False) -> PrinterColumn:
-    """A column that shows one part of a condition."""
+    """Return a column that shows one part of a condition."""
     path = f'.status.conditions[?(@.type=="{condition}")].{part}'
     return PrinterColumn(name, path, wide=wide, description=f"The {part} of the condition {condition}.")
 
 
-# Only what is worth a sentence has a message, and Ready stands first.
+# Conditions in their expected state have no message, and Ready is the first condition.
 REASON_COLUMN = PrinterColumn(
     "Reason",
     '.status.conditions[?(@.message!="")].reason',
-    description="Why it is not ready, or what is bad although it is; nothing when all is well.",
+    description="Reason of the first condition that needs attention; empty if there is none.",
 )
-AGE = PrinterColumn("Age", ".metadata.creationTimestamp", "date", description="When it was created.")
+AGE = PrinterColumn("Age", ".metadata.creationTimestamp", "date", description="Time since creation.")
 
 
 class Metadata(StatusModel):
-    """What we read of an object's metadata."""
+    """The metadata of an object, as far as the operator reads it."""
 
     name: str
     namespace: str = ""
@@ -56,36 +56,38 @@ class Metadata(StatusModel):
 
 
 class Condition(StatusModel):
-    """One thing said about an object: its clock moves only when the status turns."""
+    """A condition of an object; `lastTransitionTime` changes only with the status."""
 
-    type: str = Field(description="What the condition is about.", max_length=64)
+    type: str = Field(description="Type of the condition.", max_length=64)
     status: Literal["True", "False", "Unknown"] = Field(description="True, False, or Unknown.")
-    reason: str = Field(description="One word for the cause; see the page of reasons.", max_length=128)
-    message: str = Field("", description="A sentence for people.", max_length=4096)
+    reason: str = Field(description="Cause of the status, one of the documented reasons.", max_length=128)
+    message: str = Field("", description="Details for a person. Empty if the status is as expected.", max_length=4096)
     last_transition_time: str = Field(
-        description="When the status last turned.", json_schema_extra={"format": "date-time"}
+        description="When the status last changed.", json_schema_extra={"format": "date-time"}
     )
-    observed_generation: int = Field(0, description="The generation of the spec it speaks of.", ge=0)
+    observed_generation: int = Field(0, description="Generation of the spec that the condition is about.", ge=0)
 
 
 class Status(StatusModel):
-    """What the operator says about an object."""
+    """Base of the status of an object."""
 
-    observed_generation: int | None = Field(None, description="The generation of the spec last looked at.", ge=0)
+    observed_generation: int | None = Field(
+        None, description="Generation of the spec that the operator processed last.", ge=0
+    )
     conditions: tuple[Condition, ...] = Field(
         (),
         max_length=16,
-        description="What holds and what does not, one entry per type.",
+        description="Current conditions, one per type.",
         json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["type"]},
     )
 
-    def condition(self, kind: str) -> Condition | None:
-        """The condition of this type, if it was ever set."""
-        return next((one for one in self.conditions if one.type == kind), None)
+    def condition(self, type_: str) -> Condition | None:
+        """Return the condition of this type; None if it was never set."""
+        return next((one for one in self.conditions if one.type == type_), None)
 
 
 class CustomResource(Model):
-    """An object of ours as the API server hands it over."""
+    """Base of the four kinds, validated from the JSON of the API server."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
@@ -101,26 +103,26 @@ class CustomResource(Model):
 
     @classmethod
     def from_body(cls, body: Mapping[str, Any]) -> Self:
-        """The model of a body as kopf or the API gives it."""
+        """Return the model of an object in JSON, as kopf or the API server returns it."""
         parts = {part: body[part] for part in ("metadata", "spec", "status") if body.get(part) is not None}
         return cls.model_validate({"spec": {}} | parts)
 
     @property
     def name(self) -> str:
-        """Its name."""
+        """Name of the object."""
         return self.metadata.name
 
     @property
     def namespace(self) -> str:
-        """Its namespace."""
+        """Namespace of the object."""
         return self.metadata.namespace
 
     @property
     def uid(self) -> str:
-        """What tells it from an object of the same name before or after it."""
+        """Unique id, which differs for an object that is deleted and created again."""
         return self.metadata.uid
 
     @property
     def generation(self) -> int:
-        """How often its spec was written."""
+        """Generation of the spec, which the API server increments on each change."""
         return self.metadata.generation

@@ -1,4 +1,4 @@
-"""The parts of a DeadLetterQueue's spec: source, dead box, redrive, routes, bounds."""
+"""Parts of the spec of a DeadLetterQueue: source, dead box, redrive, routes, capacity, alerts, redaction."""
 
 from typing import Annotated, ClassVar, Literal
 
@@ -27,45 +27,47 @@ ANOTHER_QUEUE = "create another queue instead"
 
 
 class Source(Model):
-    """What the courier reads."""
+    """Topic or stream that the courier consumes."""
 
-    name: Annotated[BoxName, Field(description="Topic or stream.")]
+    name: Annotated[BoxName, Field(description="Name of the topic or stream.")]
     group: Annotated[
         str,
         BoundedText(
-            200, r"[A-Za-z0-9._:/-]+", "must be the name of a group: letters, digits, '.', '_', '-', ':' and '/'"
+            200,
+            r"[A-Za-z0-9._:/-]+",
+            "must be the name of a consumer group: letters, digits, '.', '_', '-', ':' and '/'",
         ),
-        Field(description="Consumer group; it belongs to the courier alone."),
+        Field(description="Consumer group of the courier. Nothing else may use it."),
     ]
     start_from: Literal["Latest", "Earliest"] = Field(
         "Latest",
-        description="Where a new group begins. A group that has started and lost its offsets does not begin again: it "
-        "waits for the annotation deadletter.dev/resume-from.",
+        description="Where a new group starts. A group that had started and has lost its offsets does not start again: "
+        "it waits for the annotation deadletter.dev/resume-from.",
     )
 
 
 class DeadBox(Model):
-    """The topic or stream that dead letters lie in."""
+    """Topic or stream that stores the dead letters."""
 
     constraints: ClassVar = (
         immutable("name", ANOTHER_QUEUE),
         immutable("adopt", ANOTHER_QUEUE),
         CelRule(
             "!self.adopt || has(self.name)",
-            "adopt needs dead.name: which topic or stream is it?",
+            "adopt requires name: set it to the existing topic or stream",
             lambda dead: not dead.adopt or dead.name,
             "name",
         ),
         CelRule(
             "!self.adopt || !(has(self.partitions) || has(self.replicationFactor) || "
             "(has(self.config) && self.config.size() > 0))",
-            "adopt takes the box as it is: remove partitions, replicationFactor and config",
+            "adopt does not configure the box: remove partitions, replicationFactor and config",
             lambda dead: not dead.adopt or not (dead.partitions or dead.replication_factor or dead.config),
             "adopt",
         ),
         CelRule(
             "!has(self.partitions) || !has(oldSelf.partitions) || self.partitions >= oldSelf.partitions",
-            "partitions never shrink: letters would be lost",
+            "partitions must not decrease: letters would be lost",
             field="partitions",
         ),
         positive_duration("retention", "retention"),
@@ -74,21 +76,27 @@ class DeadBox(Model):
 
     name: BoxName | None = Field(
         None,
-        description="Default: <source>.<group>.dlq, on Redis {<source>}.<group>.dlq. Required without source.",
+        description="Name of the topic or stream. If unset, <source>.<group>.dlq, on Redis {<source>}.<group>.dlq. "
+        "Required without source.",
     )
-    adopt: Bool = Field(False, description="It exists already: never create, configure or delete it.")
+    adopt: Bool = Field(
+        False, description="True if the box exists already. The operator then never creates, configures or deletes it."
+    )
     dialect: Annotated[str, BoundedText(64, "|".join(DIALECTS), f"must be one of {', '.join(DIALECTS)}")] = Field(
-        "Auto", description="How its letters tell their failure: Auto, or the name of one dialect."
+        "Auto", description="Dialect in which letters describe their failure. Auto detects it for each letter."
     )
-    read_values: Bool = Field(False, description="Also look for dialects that live in the message's value.")
+    read_values: Bool = Field(
+        False, description="Also detect dialects in the key and value of a message, not only in its headers."
+    )
     origin: BoxName | None = Field(
-        None, description="The topic its letters came from, for dialects that do not name one."
+        None, description="Topic that letters came from, if their dialect does not name it. None if unset."
     )
     partitions: Int | None = Field(
         None,
         ge=1,
         le=10000,
-        description="Partitions of the dead box; may grow, never shrink. Absent: as the broker says.",
+        description="Partitions of the dead box. May increase, never decrease. If unset, the default of the "
+        "BrokerConnection.",
     )
     replication_factor: Int | None = Field(
         None,
@@ -103,22 +111,23 @@ class DeadBox(Model):
     compat_headers: tuple[CompatName, ...] = Field(
         (),
         max_length=2,
-        description="Systems whose headers the courier writes beside ours, so that their tools understand them.",
+        description="Systems whose headers the courier also writes, so that their tools understand the letters. "
+        "None if unset.",
     )
 
     @property
     def retention_ms(self) -> int:
-        """The retention in milliseconds."""
+        """Retention in milliseconds."""
         return durations.parse(self.retention)
 
 
 class Redrive(Model):
-    """Whether letters go back without being asked."""
+    """Whether and which letters are sent back automatically."""
 
     constraints: ClassVar = (
         CelRule(
             "(self.strategy == 'Selective') == has(self.where)",
-            "strategy Selective needs where, and where needs strategy Selective",
+            "where must be set if and only if strategy is Selective",
             lambda redrive: (redrive.strategy == "Selective") == (redrive.where is not None),
             "where",
         ),
@@ -126,47 +135,65 @@ class Redrive(Model):
 
     strategy: Literal["Manual", "Automatic", "Selective", "Disabled"] = Field(
         "Manual",
-        description="Manual: only a Replay acts. Automatic: letters go back to their origin after the policy's "
-        "backoff. Selective: those that `where` takes. Disabled: only observe an adopted queue.",
+        description="Manual: only a Replay sends letters back. Automatic: letters are sent to their origin after the "
+        "policy's backoff. Selective: only letters that match `where` are. Disabled: the adopted queue is only "
+        "observed.",
     )
-    where: Expression | None = Field(None, description="CEL over a letter, with Selective.")
+    where: Expression | None = Field(
+        None, description="CEL expression over a letter. Required with strategy Selective."
+    )
 
 
 class Route(Model):
-    """Letters of one sort of failure go to another queue."""
+    """Route letters with a certain failure to another queue."""
 
-    match: Annotated[ShortExpression, Field(description="CEL over a letter; true: it goes there.")]
-    queue_ref: NameRef = Field(description="The queue whose dead box takes them.")
+    match: Annotated[
+        ShortExpression, Field(description="CEL expression over a letter. If it is true, the letter takes this route.")
+    ]
+    queue_ref: NameRef = Field(description="Queue whose dead box receives the letters.")
 
 
 class Capacity(Model):
-    """How much may lie there."""
+    """Maximum number of open letters, and what happens when it is reached."""
 
-    max_letters: Int = Field(ge=1, le=1_000_000_000_000, description="Open letters at most.")
+    max_letters: Int = Field(ge=1, le=1_000_000_000_000, description="Maximum number of open letters.")
     on_full: Literal["Pause", "Alert"] = Field(
-        "Pause", description="Pause: stop delivering and redriving until there is room. Alert: only say so."
+        "Pause",
+        description="Pause: stop delivering and redriving until there is room. Alert: only report it in the "
+        "condition Degraded.",
     )
 
 
 class Alerts(Model):
-    """When the queue is called Degraded; the chart's alerts use the same numbers."""
+    """Thresholds for the condition Degraded; the alerts of the chart use them, too."""
 
     constraints: ClassVar = (positive_duration("age", "age"),)
 
-    depth: Int | None = Field(None, ge=1, le=1_000_000_000_000, description="More open letters than this.")
-    age: Duration | None = Field(None, description="An open letter older than this.")
+    depth: Int | None = Field(
+        None,
+        ge=1,
+        le=1_000_000_000_000,
+        description="Maximum number of open letters before the queue is Degraded. No limit if unset.",
+    )
+    age: Duration | None = Field(
+        None, description="Maximum age of an open letter before the queue is Degraded. No limit if unset."
+    )
 
     @property
     def age_ms(self) -> int | None:
-        """The age in milliseconds."""
+        """Maximum age in milliseconds."""
         return None if self.age is None else durations.parse(self.age)
 
 
 class Redaction(Model):
-    """What is never shown when letters are listed."""
+    """Parts of a message that are hidden when letters are listed."""
 
-    headers: tuple[HeaderName, ...] = Field((), max_length=64, description="Headers whose values are hidden.")
+    headers: tuple[HeaderName, ...] = Field(
+        (), max_length=64, description="Names of headers whose values are hidden. None if unset."
+    )
     json_pointers: tuple[
         Annotated[str, BoundedText(256, r"(?:/(?:[ -.0-}]|~[01])*)+", "must be a JSON pointer such as /card/number")],
         ...,
-    ] = Field((), max_length=64, description="Parts of a JSON value that are hidden.")
+    ] = Field(
+        (), max_length=64, description="JSON pointers to the parts of a JSON value that are hidden. None if unset."
+    )

@@ -1,4 +1,4 @@
-"""The status of a DeadLetterQueue: is it bad, since when, and why did the letters die."""
+"""Status of a DeadLetterQueue: depth, age and causes of its letters, and its boxes."""
 
 from typing import Any
 
@@ -11,28 +11,36 @@ DATE_TIME: dict[str, Any] = {"format": "date-time"}
 
 
 class CauseStatus(StatusModel):
-    """Letters that died of the same cause."""
+    """Letters that failed for the same cause."""
 
-    fingerprint: str = Field(description="Name of the cause; `select.fingerprint` of a Replay takes it.", max_length=64)
-    error_type: str = Field("", description="Type of the error.", max_length=256)
+    fingerprint: str = Field(
+        description="Fingerprint of the cause; use it in `select.fingerprint` of a Replay.", max_length=64
+    )
+    error_type: str = Field("", description="Error type of the failure.", max_length=256)
     category: str = Field("", description="Category of the failure.", max_length=32)
-    letters: int = Field(description="Letters of this cause.", ge=0)
+    letters: int = Field(description="Number of letters with this cause.", ge=0)
 
 
 class GroupStatus(CauseStatus):
-    """Letters of one cause that are still open."""
+    """Open letters with the same cause."""
 
-    first_seen_time: str | None = Field(None, description="When the oldest of them died.", json_schema_extra=DATE_TIME)
-    last_seen_time: str | None = Field(None, description="When the newest of them died.", json_schema_extra=DATE_TIME)
+    first_seen_time: str | None = Field(
+        None, description="When the oldest of them failed.", json_schema_extra=DATE_TIME
+    )
+    last_seen_time: str | None = Field(None, description="When the newest of them failed.", json_schema_extra=DATE_TIME)
 
 
 class BoxesStatus(StatusModel):
-    """The names of the boxes."""
+    """Names of the boxes of a queue."""
 
-    source: str | None = Field(None, description="What the courier reads.", max_length=255)
-    retry: str | None = Field(None, description="Where letters wait for their next attempt.", max_length=255)
-    dead: str | None = Field(None, description="Where dead letters lie.", max_length=255)
-    ledger: str | None = Field(None, description="Where settlements are kept.", max_length=255)
+    source: str | None = Field(None, description="Topic or stream that the courier consumes.", max_length=255)
+    retry: str | None = Field(
+        None, description="Topic, or sorted set on Redis, where letters wait for their next attempt.", max_length=255
+    )
+    dead: str | None = Field(None, description="Topic or stream that stores the dead letters.", max_length=255)
+    ledger: str | None = Field(
+        None, description="Topic, or hash on Redis, that records which letters are settled.", max_length=255
+    )
 
 
 class OwnedBox(StatusModel):
@@ -53,51 +61,64 @@ class OwnedBox(StatusModel):
 
 
 class PolicyStatus(StatusModel):
-    """The policy that is followed now."""
+    """The retry policy in use."""
 
-    name: str | None = Field(None, description="The RetryPolicy, or `default` for the built-in one.", max_length=253)
-    hash: str | None = Field(None, description="Changes when the policy does.", max_length=64)
+    name: str | None = Field(
+        None, description="Name of the RetryPolicy, or `default` for the built-in one.", max_length=253
+    )
+    hash: str | None = Field(None, description="Digest of the policy; it changes with the policy.", max_length=64)
 
 
 class ConsumerGroupStatus(StatusModel):
     """The consumer group that the courier has started."""
 
-    name: str = Field(description="The consumer group.", max_length=200)
-    source: str = Field(description="The topic or stream that it reads.", max_length=255)
-    started_time: str = Field(description="When a courier was first seen at work.", json_schema_extra=DATE_TIME)
+    name: str = Field(description="Name of the consumer group.", max_length=200)
+    source: str = Field(description="Topic or stream that it consumes.", max_length=255)
+    started_time: str = Field(description="When a courier was first seen running.", json_schema_extra=DATE_TIME)
 
 
 class DeadLetterQueueStatus(Status):
-    """What lies there, how old, and why."""
+    """Observed state of a DeadLetterQueue."""
 
-    depth: int | None = Field(None, description="Open letters: dead and not yet dealt with.", ge=0)
-    depth_is_upper_bound: bool | None = Field(None, description="On a compacted topic some of them may be gone.")
+    depth: int | None = Field(
+        None, description="Number of open letters, which are neither replayed, archived nor discarded.", ge=0
+    )
+    depth_is_upper_bound: bool | None = Field(
+        None, description="True if depth may be too high, because compaction can remove letters of this topic."
+    )
     oldest_letter_time: str | None = Field(
-        None, description="When the oldest open letter died.", json_schema_extra=DATE_TIME
+        None, description="When the oldest open letter failed.", json_schema_extra=DATE_TIME
     )
     retention_loss_time: str | None = Field(
-        None, description="When retention will eat the oldest open letter.", json_schema_extra=DATE_TIME
+        None, description="When retention will delete the oldest open letter.", json_schema_extra=DATE_TIME
     )
-    utilization: int | None = Field(None, description="Percent of capacity.maxLetters.", ge=0)
-    groups: tuple[GroupStatus, ...] = Field((), max_length=10, description="The ten most frequent causes.")
+    utilization: int | None = Field(None, description="Open letters in percent of capacity.maxLetters.", ge=0)
+    groups: tuple[GroupStatus, ...] = Field(
+        (), max_length=10, description="The ten most frequent causes of open letters."
+    )
     lost_parked_letters: int | None = Field(
-        None, description="Letters that were deleted from the retry box before they were delivered, in all.", ge=0
+        None,
+        description="Total number of letters that were deleted from the retry box before they were delivered.",
+        ge=0,
     )
     lost_parked_letters_time: str | None = Field(
-        None, description="When such a loss was last found.", json_schema_extra=DATE_TIME
+        None, description="When such a loss was last detected.", json_schema_extra=DATE_TIME
     )
-    boxes: BoxesStatus | None = Field(None, description="The names of its boxes.")
+    boxes: BoxesStatus | None = Field(None, description="Names of the boxes of the queue.")
     owned_boxes: tuple[OwnedBox, ...] = Field(
         (),
         max_length=8,
         description="Boxes that the operator created or took over. No other box is configured or deleted.",
         json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["name"]},
     )
-    replicas: int | None = Field(None, description="Pods of the courier.", ge=0)
-    ready_replicas: int | None = Field(None, description="Pods of the courier that are ready.", ge=0)
-    selector: str | None = Field(None, description="Selects the courier's pods, for autoscalers.", max_length=1024)
-    policy: PolicyStatus | None = Field(None, description="The policy that is followed now.")
+    replicas: int | None = Field(None, description="Number of courier pods.", ge=0)
+    ready_replicas: int | None = Field(None, description="Number of ready courier pods.", ge=0)
+    selector: str | None = Field(
+        None, description="Label selector of the courier pods, for autoscalers.", max_length=1024
+    )
+    policy: PolicyStatus | None = Field(None, description="The retry policy in use.")
     consumer_group: ConsumerGroupStatus | None = Field(
         None,
-        description="The group that has started. If it has no offsets later, the courier stops with GroupOffsetsLost.",
+        description="Consumer group that has started. If it has lost its offsets, the courier stops with "
+        "GroupOffsetsLost.",
     )

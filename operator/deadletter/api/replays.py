@@ -1,4 +1,4 @@
-"""Replay: which letters go back, where to, how fast, and what became of them."""
+"""Replay: sends selected letters back, or archives or discards them."""
 
 from typing import Annotated, ClassVar, Literal
 
@@ -47,7 +47,7 @@ IMMUTABLE = (
 )
 SELECTORS = ("where", "ids", "fingerprint", "since", "until", "limit")
 EntryId = Annotated[
-    str, BoundedText(41, "[0-9]{1,20}-[0-9]{1,20}", "must be an id as `letters list` shows it, such as 0-1234")
+    str, BoundedText(41, "[0-9]{1,20}-[0-9]{1,20}", "must be a letter id as `letters list` prints it, such as 0-1234")
 ]
 
 
@@ -58,7 +58,7 @@ def _in_order(select: "LetterSelector") -> bool:
 
 
 class LetterSelector(Model):
-    """Which letters; all that is set must hold. Nothing set: every open letter."""
+    """Conditions on letters; all that are set must hold. Every open letter if none is set."""
 
     constraints: ClassVar = (
         CelRule(
@@ -69,26 +69,35 @@ class LetterSelector(Model):
         ),
     )
 
-    where: Expression | None = Field(None, description="CEL over a letter.")
+    where: Expression | None = Field(None, description="CEL expression over a letter. No condition if unset.")
     ids: tuple[EntryId, ...] | None = Field(
-        None, min_length=1, max_length=1000, description="These letters: partition-offset, or a Redis entry id."
+        None,
+        min_length=1,
+        max_length=1000,
+        description="Ids of the letters: partition-offset, or the entry id on Redis. Any letter if unset.",
     )
     fingerprint: (
-        Annotated[str, BoundedText(8, "[0-9a-f]{8}", "must be a fingerprint as the queue's status shows it")] | None
-    ) = Field(None, description="Letters that died of this cause; status.groups of the queue lists them.")
-    since: Time | None = Field(None, description="Letters that died at this time or later.")
-    until: Time | None = Field(None, description="Letters that died before this time.")
-    limit: Int | None = Field(None, ge=1, le=1_000_000_000_000, description="At most so many letters.")
-    state: Literal["Open", "Archived"] = Field("Open", description="Archived: bring back what was archived.")
+        Annotated[str, BoundedText(8, "[0-9a-f]{8}", "must be a fingerprint from the queue's status")] | None
+    ) = Field(
+        None, description="Letters that failed for this cause, from status.groups of the queue. Any cause if unset."
+    )
+    since: Time | None = Field(None, description="Letters that failed at this time or later. No lower bound if unset.")
+    until: Time | None = Field(None, description="Letters that failed before this time. No upper bound if unset.")
+    limit: Int | None = Field(
+        None, ge=1, le=1_000_000_000_000, description="Maximum number of letters. No limit if unset."
+    )
+    state: Literal["Open", "Archived"] = Field(
+        "Open", description="Open: letters in the queue. Archived: letters that a Replay has archived."
+    )
 
     @property
     def since_ms(self) -> int | None:
-        """The beginning in milliseconds since the epoch."""
+        """Start time in milliseconds since the epoch."""
         return None if self.since is None else times.parse(self.since)
 
     @property
     def until_ms(self) -> int | None:
-        """The end in milliseconds since the epoch."""
+        """End time in milliseconds since the epoch."""
         return None if self.until is None else times.parse(self.until)
 
 
@@ -97,7 +106,7 @@ def _one_target(to: "ReplayDestination") -> bool:
 
 
 class ReplayDestination(Model):
-    """Where the letters go: one of these."""
+    """Target of the letters; exactly one field must be set."""
 
     constraints: ClassVar = (
         CelRule(
@@ -108,139 +117,175 @@ class ReplayDestination(Model):
         ),
     )
 
-    origin: Bool = Field(False, description="Each letter's origin; every group of that topic sees it again.")
-    name: BoxName | None = Field(None, description="A topic or stream of the same broker.")
-    service_ref: ServiceRef | None = Field(None, description="Straight to a Service, at least once.")
-    queue_ref: NameRef | None = Field(None, description="The source of another queue, also on another broker.")
+    origin: Bool = Field(
+        False, description="Send each letter to its origin, where every consumer group of that topic receives it again."
+    )
+    name: BoxName | None = Field(None, description="Topic or stream on the same broker.")
+    service_ref: ServiceRef | None = Field(None, description="Service to deliver to directly, at least once.")
+    queue_ref: NameRef | None = Field(
+        None, description="Queue whose source receives the letters; it may be on another broker."
+    )
 
 
 class Rate(Model):
-    """How fast; may be changed while it runs."""
+    """Rate limits; may be changed while the Replay runs."""
 
     per_second: Int | None = Field(
-        None, ge=1, le=10_000_000, description="Letters a second. Absent: as fast as it goes."
+        None, ge=1, le=10_000_000, description="Maximum letters per second. Unlimited if unset."
     )
-    max_in_flight: Int | None = Field(None, ge=1, le=100_000, description="Letters sent and not yet confirmed.")
+    max_in_flight: Int | None = Field(
+        None,
+        ge=1,
+        le=100_000,
+        description="Maximum number of letters that are sent and not confirmed yet. The worker's own limit if unset.",
+    )
 
 
 class Canary(Model):
-    """Send a few, wait, look, go on."""
+    """Send letters in growing steps, and stop if too many fail again."""
 
     constraints: ClassVar = (
         CelRule(
             "self.steps.isSorted()",
-            "steps must grow: each is the letters sent in all before a wait",
+            "steps must increase: each is the total number of letters sent before a wait",
             lambda canary: list(canary.steps) == sorted(canary.steps),
             "steps",
         ),
     )
 
     steps: tuple[Annotated[Int, Field(ge=1, le=1_000_000_000_000)], ...] = Field(
-        min_length=1, max_length=16, description="Letters sent in all before each wait, such as 1, 10, 100."
+        min_length=1, max_length=16, description="Total number of letters sent before each wait, such as 1, 10, 100."
     )
-    wait: Duration = Field("30s", description="How long to watch after each step.")
+    wait: Duration = Field("30s", description="How long to wait for letters that fail again after each step.")
     max_failure_share: Int = Field(
-        10, ge=0, le=100, description="Stop when more than this percent of what was sent fails again."
+        10,
+        ge=0,
+        le=100,
+        description="Maximum percentage of sent letters that may fail again; above it the Replay stops as failed.",
     )
 
     @property
     def wait_ms(self) -> int:
-        """The wait in milliseconds."""
+        """Wait in milliseconds."""
         return durations.parse(self.wait)
 
 
 class Verify(Model):
-    """Watch what comes back before calling it a success."""
+    """Watch for letters that fail again before the Replay succeeds."""
 
-    window: Duration = Field("5m", description="How long to watch after the last letter.")
+    window: Duration = Field("5m", description="How long to watch after the last letter was sent.")
     max_failure_share: Int = Field(
-        5, ge=0, le=100, description="More than this percent failing again: the Replay has failed."
+        5,
+        ge=0,
+        le=100,
+        description="Maximum percentage of sent letters that may fail again; above it the Replay fails.",
     )
 
     @property
     def window_ms(self) -> int:
-        """The window in milliseconds."""
+        """Window in milliseconds."""
         return durations.parse(self.window)
 
 
-def _preview_alone(spec: "ReplaySpec") -> bool:
+def _preview_has_no_selection(spec: "ReplaySpec") -> bool:
     return spec.preview_ref is None or all(getattr(spec.select, name) is None for name in SELECTORS)
 
 
-def _only_republish(spec: "ReplaySpec") -> bool:
+def _only_republish_has_target(spec: "ReplaySpec") -> bool:
     return spec.action == "Republish" or not (spec.to or spec.transform or spec.canary or spec.verify)
 
 
 class ReplaySpec(Model):
-    """Immutable but suspend, rate and ttlSecondsAfterFinished: another selection is another Replay."""
+    """Desired state of a Replay; only suspend, rate and ttlSecondsAfterFinished may be changed."""
 
     constraints: ClassVar = (
         *(immutable(field, "create another Replay instead") for field in IMMUTABLE),
         CelRule(
             f"!has(self.previewRef) || !({' || '.join(f'has(self.select.{name})' for name in SELECTORS)})",
-            "previewRef brings its own selection: remove what select names",
-            _preview_alone,
+            "previewRef uses the selection of the preview: remove the conditions in select",
+            _preview_has_no_selection,
             "previewRef",
         ),
         CelRule(
             "self.action == 'Republish' || !(has(self.to) || has(self.transform) || has(self.canary) || "
             "has(self.verify))",
-            "to, transform, canary and verify need action Republish",
-            _only_republish,
+            "to, transform, canary and verify require action Republish",
+            _only_republish_has_target,
             "action",
         ),
         CelRule(
             "self.action != 'Archive' || self.select.state != 'Archived'",
-            "action Archive takes open letters: these are archived already",
+            "action Archive requires select.state Open: archived letters cannot be archived again",
             lambda spec: spec.action != "Archive" or spec.select.state != "Archived",
             "action",
         ),
         positive_duration("activeDeadline", "active_deadline"),
     )
 
-    queue_ref: NameRef = Field(description="The queue whose letters are replayed.")
-    mode: Literal["Apply", "DryRun"] = Field("Apply", description="DryRun: publish nothing, tell what would happen.")
-    action: Literal["Republish", "Archive", "Discard"] = Field(
-        "Republish", description="Republish: send them back. Archive: lay them aside. Discard: settle them for ever."
+    queue_ref: NameRef = Field(description="Queue whose letters are replayed.")
+    mode: Literal["Apply", "DryRun"] = Field(
+        "Apply", description="Apply: process the letters. DryRun: only report what Apply would do."
     )
-    select: LetterSelector = Field(default_factory=LetterSelector, description="Which letters.")
+    action: Literal["Republish", "Archive", "Discard"] = Field(
+        "Republish",
+        description="Republish: send the letters to the target. Archive: set them aside; a later Replay can restore "
+        "them. "
+        "Discard: drop them; this is final.",
+    )
+    select: LetterSelector = Field(
+        default_factory=LetterSelector, description="Which letters are replayed. All open letters if unset."
+    )
     preview_ref: NameRef | None = Field(
-        None, description="A finished DryRun whose frozen window and selection are taken, exactly."
+        None, description="Finished DryRun whose frozen window and selected letters are used. None if unset."
     )
     to: ReplayDestination | None = Field(
         None,
-        description="Where they go. Absent: with delivery the queue's own retry box, so that only its group gets them; "
-        "else each letter's origin.",
+        description="Target of the letters. If unset, the queue's own retry box with delivery, so that only its "
+        "consumer group "
+        "receives them, and each letter's origin without delivery.",
     )
-    timestamp: Literal["Now", "Original"] = Field("Now", description="The timestamp of what is published.")
-    rate: Rate | None = Field(None, description="How fast. Absent: as fast as it goes. May be changed.")
-    parallelism: Int = Field(4, ge=1, le=64, description="Partitions worked on at once inside the one pod.")
-    canary: Canary | None = Field(None, description="Send a few first. Absent: all at once.")
-    transform: TransformSpec | None = Field(None, description="Mend the messages on the way.")
-    max_replays: Int = Field(3, ge=1, le=1000, description="A letter that was replayed so often is skipped.")
-    on_missing_origin: Literal["Skip", "Fail"] = Field("Skip", description="A letter that does not tell its origin.")
-    on_too_large: Literal["Skip", "Fail"] = Field("Skip", description="A letter the target does not take.")
-    verify: Verify | None = Field(None, description="Watch what comes back. Absent: do not.")
-    suspend: Bool = Field(False, description="Stop until it is false again. May be changed.")
+    timestamp: Literal["Now", "Original"] = Field(
+        "Now", description="Timestamp of published messages: the current time, or that of the original message."
+    )
+    rate: Rate | None = Field(None, description="Rate limits. Unlimited if unset. May be changed.")
+    parallelism: Int = Field(
+        4, ge=1, le=64, description="Maximum number of partitions that the pod processes concurrently."
+    )
+    canary: Canary | None = Field(None, description="Send letters in growing steps. All at once if unset.")
+    transform: TransformSpec | None = Field(None, description="Changes to the messages. None if unset.")
+    max_replays: Int = Field(
+        3, ge=1, le=1000, description="Letters that were already replayed this many times are skipped."
+    )
+    on_missing_origin: Literal["Skip", "Fail"] = Field(
+        "Skip", description="What to do with a letter that does not name its origin: skip it, or fail the Replay."
+    )
+    on_too_large: Literal["Skip", "Fail"] = Field(
+        "Skip", description="What to do with a letter that is too large for the target: skip it, or fail the Replay."
+    )
+    verify: Verify | None = Field(None, description="Watch for letters that fail again. Not watched if unset.")
+    suspend: Bool = Field(False, description="Pause the Replay while it is true. May be changed.")
     active_deadline: Duration | None = Field(
-        None, description="Fail after this time; after a suspend it begins anew. Absent: never."
+        None,
+        description="Maximum running time, after which the Replay fails. It starts again after a suspend. No limit "
+        "if unset.",
     )
     ttl_seconds_after_finished: Int | None = Field(
         None,
         ge=0,
         le=2_147_483_647,
-        description="Remove the Replay so long after its end. Absent: keep it. May be changed. With GitOps a removed "
-        "Replay is made again and runs again.",
+        description="Seconds after its end until the Replay is deleted. Kept if unset. May be changed. With GitOps, "
+        "a deleted "
+        "Replay is created again and runs again.",
     )
 
     @property
     def active_deadline_ms(self) -> int | None:
-        """The deadline in milliseconds."""
+        """Deadline in milliseconds."""
         return None if self.active_deadline is None else durations.parse(self.active_deadline)
 
 
 class Replay(CustomResource):
-    """Dead letters go back: selected, previewed, rate-limited, exactly once."""
+    """Sends selected dead letters back: previewed, rate-limited and exactly once."""
 
     kind: ClassVar[str] = "Replay"
     plural: ClassVar[str] = "replays"
@@ -249,18 +294,22 @@ class Replay(CustomResource):
     columns: ClassVar[tuple[PrinterColumn, ...]] = (
         condition_column("Succeeded", "Succeeded"),
         condition_column("Reason", "Succeeded", "reason"),
-        PrinterColumn("Queue", ".spec.queueRef.name", wide=True, description="The queue."),
+        PrinterColumn("Queue", ".spec.queueRef.name", wide=True, description="Queue whose letters are replayed."),
         PrinterColumn("Mode", ".spec.mode", wide=True, description="Apply or DryRun."),
-        PrinterColumn("Matched", ".status.matched", "integer", description="Letters that the selection took."),
-        PrinterColumn("Replayed", ".status.replayed", "integer", description="Letters sent."),
         PrinterColumn(
-            "Failed-Again", ".status.failedAgain", "integer", wide=True, description="Letters that came back."
+            "Matched", ".status.matched", "integer", description="Number of letters that match the selection."
+        ),
+        PrinterColumn("Replayed", ".status.replayed", "integer", description="Number of letters sent."),
+        PrinterColumn(
+            "Failed-Again",
+            ".status.failedAgain",
+            "integer",
+            wide=True,
+            description="Number of letters that were sent and failed again.",
         ),
         AGE,
     )
     selectable: ClassVar[tuple[str, ...]] = (".spec.queueRef.name",)
 
-    spec: ReplaySpec = Field(description="Which letters go where.")
-    status: ReplayStatus = Field(
-        default_factory=ReplayStatus, description="What became of them; written by the operator."
-    )
+    spec: ReplaySpec = Field(description="Desired state of the Replay.")
+    status: ReplayStatus = Field(default_factory=ReplayStatus, description="Observed state, written by the operator.")

@@ -1,4 +1,4 @@
-"""RetryPolicy: how often, how soon and how long a message is tried again."""
+"""RetryPolicy: how often, when and how long a failed message is retried."""
 
 from typing import Annotated, ClassVar, Literal
 
@@ -14,7 +14,11 @@ Strategy = Literal["Never", "Immediate", "Fixed", "Linear", "Exponential", "Sche
 CategoryName = Literal["Transient", "Network", "Resource", "Permission", "Validation", "Permanent"]
 Factor = Annotated[
     str,
-    BoundedText(8, r"[1-9][0-9]{0,2}(?:\.[0-9]{1,3})?", 'must be a decimal text from "1" to "999.999", such as "2.0"'),
+    BoundedText(
+        8,
+        r"[1-9][0-9]{0,2}(?:\.[0-9]{1,3})?",
+        'must be a decimal number in quotes from "1" to "999.999", such as "2.0"',
+    ),
 ]
 
 
@@ -24,13 +28,13 @@ class BackoffSpec(Model):
     constraints: ClassVar = (
         CelRule(
             "duration(self.max) >= duration(self.initial)",
-            "max (30s when not set) must not be shorter than initial",
+            "max (30s if unset) must not be shorter than initial",
             lambda backoff: durations.parse(backoff.max) >= durations.parse(backoff.initial),
             "max",
         ),
         CelRule(
             "(self.strategy == 'Schedule') == has(self.schedule)",
-            "strategy Schedule needs schedule, and schedule needs strategy Schedule",
+            "schedule must be set if and only if strategy is Schedule",
             lambda backoff: (backoff.strategy == "Schedule") == (backoff.schedule is not None),
             "schedule",
         ),
@@ -38,19 +42,23 @@ class BackoffSpec(Model):
 
     strategy: Strategy = Field(
         "Exponential",
-        description="Never: bury at once. Immediate: no wait. Fixed: initial each time. Linear: initial times the "
-        "attempts so far. Exponential: initial times factor for each attempt after the first. Schedule: the list.",
+        description="Never: no retry. Immediate: no wait. Fixed: always wait initial. Linear: initial times the "
+        "number of "
+        "attempts. Exponential: initial, multiplied by factor after each retry. Schedule: the waits in schedule.",
     )
-    initial: Duration = Field("1s", description="The first wait.")
-    factor: Factor = Field("2.0", description="By how much Exponential grows: a decimal number as text.")
-    max: Duration = Field("30s", description="No wait is longer than this (jitter comes on top).")
-    jitter: Duration = Field("0s", description="Spread: up to this much is added to each wait, at random.")
+    initial: Duration = Field("1s", description="First wait.")
+    factor: Factor = Field("2.0", description="Factor by which Exponential waits grow, a decimal number in quotes.")
+    max: Duration = Field("30s", description="Maximum wait, without jitter.")
+    jitter: Duration = Field("0s", description="Maximum random time added to each wait.")
     schedule: tuple[Duration, ...] | None = Field(
-        None, min_length=1, max_length=64, description="The waits one by one, with Schedule; the last repeats."
+        None,
+        min_length=1,
+        max_length=64,
+        description="Waits of strategy Schedule in order; the last one repeats. Required with Schedule.",
     )
 
     def to_backoff(self) -> policy.Backoff:
-        """The same in milliseconds."""
+        """Return the backoff with durations in milliseconds."""
         return policy.Backoff(
             strategy=self.strategy,
             initial=durations.parse(self.initial),
@@ -62,34 +70,43 @@ class BackoffSpec(Model):
 
 
 class RetryAfterSpec(Model):
-    """What a Retry-After of the service is worth."""
+    """Whether and how far a Retry-After header of the service is honoured."""
 
-    honour: Bool = Field(True, description="Wait as long as the service asks, if that is longer than the backoff.")
-    max: Duration = Field("5m", description="But never longer than this.")
+    honour: Bool = Field(
+        True, description="Wait as long as the Retry-After header says if that is longer than the backoff."
+    )
+    max: Duration = Field("5m", description="Maximum wait due to a Retry-After header.")
 
 
 class RuleSpec(Model):
-    """What to do about one sort of failure."""
+    """What to do about failures that match a CEL expression."""
 
     name: Annotated[
         str,
         BoundedText(63, "[a-z0-9](?:[-a-z0-9]*[a-z0-9])?", "must be lower case letters, digits and '-'"),
-        Field(description="What people call the rule; it stands in logs and metrics."),
+        Field(description="Name of the rule, used in logs and metrics."),
     ]
     match: ShortExpression = Field(
-        description="CEL over error, attempts, headers, key, origin; true: the rule decides."
+        description="CEL expression over error, attempts, headers, key and origin. If it is true, the rule decides."
     )
-    category: CategoryName | None = Field(None, description="Call the failure this, whatever it was classified as.")
+    category: CategoryName | None = Field(
+        None, description="Category of the failure. If unset, the failure keeps its own category."
+    )
     action: Literal["Retry", "RetryForever", "Bury", "Discard"] = Field(
         "Retry",
-        description="Retry by the numbers; RetryForever: attempts do not count; Bury at once; Discard: drop it, "
-        "counted and warned.",
+        description="Retry: up to maxAttempts. RetryForever: without a limit on attempts. Bury: write it to the "
+        "dead box at "
+        "once. Discard: drop it, with a metric and a warning.",
     )
-    max_attempts: Int | None = Field(None, ge=1, le=1000, description="Instead of the policy's maxAttempts.")
-    backoff: BackoffSpec | None = Field(None, description="Instead of the policy's backoff, as a whole.")
+    max_attempts: Int | None = Field(
+        None, ge=1, le=1000, description="Overrides maxAttempts of the policy. Not overridden if unset."
+    )
+    backoff: BackoffSpec | None = Field(
+        None, description="Replaces the whole backoff of the policy. Not replaced if unset."
+    )
 
     def to_rule(self) -> policy.PolicyRule:
-        """The same as core judges by."""
+        """Return the rule in the form that core evaluates."""
         return policy.PolicyRule(
             match=self.match,
             name=self.name,
@@ -111,7 +128,7 @@ class CircuitBreakerSpec(Model):
         ge=1,
         le=1000,
         description="The circuit opens when this many different messages in a row did not reach the service: "
-        "connection refused or lost, timeout, 502 to 504. Retries count. Any other answer starts the count again.",
+        "connection refused or lost, timeout, 502 to 504. Retries count. Any other response resets the count.",
     )
     failure_share: Int | None = Field(
         None,
@@ -132,7 +149,7 @@ class CircuitBreakerSpec(Model):
     )
 
     def to_settings(self) -> policy.BreakerSettings:
-        """The same as core judges by, in milliseconds."""
+        """Return the settings with durations in milliseconds."""
         share = policy.DEFAULT_POLICY.breaker.failure_share if self.failure_share is None else self.failure_share
         return policy.BreakerSettings(
             enabled=self.enabled,
@@ -144,55 +161,63 @@ class CircuitBreakerSpec(Model):
 
 
 class ErrorBudgetSpec(Model):
-    """More dead letters than this is not the messages' fault."""
+    """Pause the courier when too many letters are buried in a period."""
 
     constraints: ClassVar = (positive_duration("per", "per"),)
 
-    letters: Int = Field(ge=1, le=1_000_000_000, description="Dead letters at most...")
-    per: Duration = Field(description="...in this time; when they are spent, the courier pauses and says so.")
+    letters: Int = Field(ge=1, le=1_000_000_000, description="Maximum number of buried letters in the period.")
+    per: Duration = Field(
+        description="Length of the moving period. The courier pauses while the budget of the period is spent."
+    )
 
 
 class RetryPolicySpec(Model):
-    """How often, how soon and how long."""
+    """Limits, waits and rules for retries."""
 
     constraints: ClassVar = (
         positive_duration("timeout", "timeout"),
         positive_duration("maxAge", "max_age"),
         CelRule(
             "!has(self.rules) || self.rules.all(a, self.rules.exists_one(b, b.name == a.name))",
-            "rules must have names that differ",
+            "rules must have unique names",
             lambda spec: len({rule.name for rule in spec.rules}) == len(spec.rules),
             "rules",
         ),
     )
 
     max_attempts: Int = Field(
-        5, ge=1, le=1000, description="Deliveries in all, the first one counted; 1 means never retry."
+        5, ge=1, le=1000, description="Maximum number of deliveries, including the first one. 1 disables retries."
     )
     max_age: Duration | None = Field(
-        None, description="Bury what first failed longer ago than this, whatever the attempts (reason Expired)."
+        None,
+        description="Maximum time since the first failure; older messages are buried with reason Expired. No limit if "
+        "unset.",
     )
-    timeout: Duration = Field("30s", description="How long one attempt may take; a timeout is an attempt.")
+    timeout: Duration = Field(
+        "30s", description="Maximum duration of one attempt. A timeout counts as a failed attempt."
+    )
     backoff: BackoffSpec = Field(default_factory=BackoffSpec, description="How long to wait between attempts.")
     retry_after: RetryAfterSpec = Field(
-        default_factory=RetryAfterSpec, description="Whether the service may say when to come again."
+        default_factory=RetryAfterSpec, description="Whether a Retry-After header of the service is honoured."
     )
     rules: tuple[RuleSpec, ...] = Field(
-        (), max_length=32, description="Rules by failure; the first that matches decides."
+        (), max_length=32, description="Rules by failure. The first one that matches decides. None if unset."
     )
     circuit_breaker: CircuitBreakerSpec = Field(
-        default_factory=CircuitBreakerSpec, description="Pause while the service is down; on by default."
+        default_factory=CircuitBreakerSpec, description="Pauses delivery while the service is down. Enabled by default."
     )
     on_exhausted: Literal["Bury", "Discard"] = Field(
         "Bury",
-        description="What becomes of a message that used up its attempts. Discard drops it, counted and warned.",
+        description="What to do with a message after its last attempt. Bury: write it to the dead box. Discard: "
+        "drop it, "
+        "with a metric and a warning.",
     )
     error_budget: ErrorBudgetSpec | None = Field(
-        None, description="Pause before more letters die than this. Absent: no budget."
+        None, description="Pauses the courier when too many letters are buried in a period. No budget if unset."
     )
 
     def to_policy(self) -> policy.Policy:
-        """The same as core judges by, in milliseconds; PredicateError when a rule's match is no CEL."""
+        """Return the policy with durations in milliseconds; PredicateError if a rule's match is not valid CEL."""
         budget = self.error_budget
         return policy.Policy(
             max_attempts=self.max_attempts,
@@ -208,13 +233,13 @@ class RetryPolicySpec(Model):
 
 
 class RetryPolicyStatus(Status):
-    """Whether the policy can be followed."""
+    """Status of a RetryPolicy."""
 
-    queues: int | None = Field(None, description="Queues that follow this policy.", ge=0)
+    queues: int | None = Field(None, description="Number of queues that use this policy.", ge=0)
 
 
 class RetryPolicy(CustomResource):
-    """How often, how soon and how long a message is tried again before it becomes a dead letter."""
+    """How often, when and how long a failed message is retried before it becomes a dead letter."""
 
     kind: ClassVar[str] = "RetryPolicy"
     plural: ClassVar[str] = "retrypolicies"
@@ -222,15 +247,15 @@ class RetryPolicy(CustomResource):
     short_names: ClassVar[tuple[str, ...]] = ("rtp",)
     columns: ClassVar[tuple[PrinterColumn, ...]] = (
         condition_column("Ready", "Ready"),
-        PrinterColumn("Strategy", ".spec.backoff.strategy", description="How waits grow."),
-        PrinterColumn("Attempts", ".spec.maxAttempts", "integer", description="Deliveries in all."),
-        PrinterColumn("Max-Age", ".spec.maxAge", description="How long a message is tried."),
-        PrinterColumn("Queues", ".status.queues", "integer", description="Queues that follow it."),
+        PrinterColumn("Strategy", ".spec.backoff.strategy", description="Backoff strategy."),
+        PrinterColumn("Attempts", ".spec.maxAttempts", "integer", description="Maximum number of deliveries."),
+        PrinterColumn("Max-Age", ".spec.maxAge", description="Maximum time since the first failure."),
+        PrinterColumn("Queues", ".status.queues", "integer", description="Number of queues that use it."),
         condition_column("Reason", "Ready", "reason", wide=True),
         AGE,
     )
 
-    spec: RetryPolicySpec = Field(default_factory=RetryPolicySpec, description="How often, how soon and how long.")
+    spec: RetryPolicySpec = Field(default_factory=RetryPolicySpec, description="Limits, waits and rules for retries.")
     status: RetryPolicyStatus = Field(
-        default_factory=RetryPolicyStatus, description="Whether it can be followed; written by the operator."
+        default_factory=RetryPolicyStatus, description="Observed state, written by the operator."
     )

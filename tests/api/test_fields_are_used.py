@@ -1,6 +1,6 @@
-"""No field is silently without effect: each is read where the work is done, by the word of the type checker.
+"""Tests that every API field has an effect: the type checker finds code that reads it.
 
-A field that only rules look at, or that an assignment carries and nobody reads in the worker's pod, fails here.
+A field that only validation rules read, or an assignment field that no code in the worker's pod reads, fails here.
 """
 
 import ast
@@ -21,10 +21,10 @@ from pydantic import BaseModel
 from deadletter.api import assignments
 from tools.crds import KINDS
 
-IN_THE_POD = ("deadletter.workers.", "deadletter.cli.")  # `letters` is asked there too
+POD_MODULES = ("deadletter.workers.", "deadletter.cli.")  # `letters` also runs in the pod
 OPERATOR = Path(__file__).parents[2] / "operator"
-# Read otherwise than by their names, and how.
-ELSEWHERE = {
+# Fields that are not read by name, and why.
+NOT_READ_BY_NAME = {
     "Resources.requests": "goes whole into the courier's container",
     "Resources.limits": "goes whole into the courier's container",
     "RedisConnection.sentinel": "mode Sentinel is NotSupportedYet",
@@ -40,8 +40,8 @@ class Read(NamedTuple):
     reader: str  # module, or for a method of the API its Class.name
 
 
-class Scopes(ast.NodeVisitor):
-    """Who reads the attribute at each place of a file; rules of the API, which only judge, are nobody."""
+class ReaderScopes(ast.NodeVisitor):
+    """Map each attribute access of a file to its reader; validation rules of the API do not count as readers."""
 
     def __init__(self, module: str) -> None:
         self.module, self.is_api = module, module.startswith("deadletter.api.")
@@ -49,7 +49,7 @@ class Scopes(ast.NodeVisitor):
         self.readers: dict[tuple[int, int], str] = {}
 
     def visit(self, node: ast.AST) -> None:
-        """Classes and functions have names; a lambda of the API is a rule."""
+        """Track class and function names; skip lambdas of the API, which are validation rules."""
         named = isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
         if self.is_api and isinstance(node, ast.Lambda):
             return
@@ -61,7 +61,7 @@ class Scopes(ast.NodeVisitor):
 
     @property
     def reader(self) -> str:
-        """Outside the API the module; inside it a method, or a public function, which others call."""
+        """The module, or inside the API the method or public function."""
         if not self.is_api:
             return self.module
         if len(self.scope) == 1:
@@ -79,7 +79,7 @@ def _classes(found: Type | None) -> Iterator[str]:
 
 @cache
 def reads() -> tuple[Read, ...]:
-    """Every read of an attribute of the API in the whole product."""
+    """Return every read of an attribute of an API model in the product."""
     options = Options()
     options.export_types = options.preserve_asts = options.ignore_missing_imports = True
     options.follow_imports, options.incremental, options.cache_dir = "skip", False, "/dev/null"
@@ -90,13 +90,13 @@ def reads() -> tuple[Read, ...]:
     built = build.build(sources, options)
     found: list[Read] = []
     for path, source in zip(files, sources, strict=True):
-        scopes = Scopes(source.module)
+        scopes = ReaderScopes(source.module)
         scopes.visit(ast.parse(path.read_text()))
         found += _read_in(scopes, built.files[source.module], built.types)
     return tuple(found)
 
 
-def _read_in(scopes: Scopes, tree: MypyFile, types: dict[Expression, Type]) -> Iterator[Read]:
+def _read_in(scopes: ReaderScopes, tree: MypyFile, types: dict[Expression, Type]) -> Iterator[Read]:
     collected = NameAndMemberCollector()
     tree.accept(collected)
     for node in collected.member_exprs:
@@ -105,7 +105,7 @@ def _read_in(scopes: Scopes, tree: MypyFile, types: dict[Expression, Type]) -> I
 
 
 def used() -> set[str]:
-    """Attributes read outside the API, or by a method that is itself used."""
+    """Return the attributes that are read outside the API, or by a method that is itself used."""
     found = {read.attribute for read in reads() if read.reader.startswith("deadletter.")}
     while more := {read.attribute for read in reads() if read.reader in found} - found:
         found |= more
@@ -127,19 +127,19 @@ def _fields(models: Any) -> set[str]:
     return {f"{part.__name__}.{name}" for model in models for part in _parts(model) for name in part.model_fields}
 
 
-def test_every_field_of_a_spec_is_read_where_the_work_is_done() -> None:
+def test_every_field_of_a_spec_is_read() -> None:
     fields = _fields(kind.model_fields["spec"].annotation for kind in KINDS)
     assert len(fields) > 100
-    assert fields - used() == set(ELSEWHERE)
+    assert fields - used() == set(NOT_READ_BY_NAME)
 
 
-@pytest.mark.parametrize("name", ["CourierAssignment", "ReplayAssignment", "RedriveAssignment", "Live"])
-def test_what_a_worker_is_told_is_read_in_its_pod(name: str) -> None:
-    told = getattr(assignments, name)
-    read = {one.attribute for one in reads() if one.reader.startswith(IN_THE_POD)}
-    assert {f"{name}.{field}" for field in told.model_fields} - read == set()
+@pytest.mark.parametrize("name", ["CourierAssignment", "ReplayAssignment", "RedriveAssignment", "LiveConfig"])
+def test_every_field_of_an_assignment_is_read_in_the_pod(name: str) -> None:
+    assignment = getattr(assignments, name)
+    read = {one.attribute for one in reads() if one.reader.startswith(POD_MODULES)}
+    assert {f"{name}.{field}" for field in assignment.model_fields} - read == set()
 
 
-def test_the_check_sees_through_a_rule() -> None:
-    assert "To.origin" in used()
+def test_reads_by_validation_rules_do_not_count() -> None:
+    assert "ReplayDestination.origin" in used()
     assert "RedisConnection.sentinel" not in used()

@@ -1,4 +1,4 @@
-"""Immutable fields: neither added, removed nor changed; partitions grow only."""
+"""Tests that immutable fields cannot be added, removed or changed, and partitions cannot decrease."""
 
 import pytest
 
@@ -53,50 +53,50 @@ def _put(server, namespace, made, spec):
     return server.write("PUT", namespace, made | {"spec": spec})
 
 
-def _refuses(server, namespace, made, spec, field):
-    status, said = _put(server, namespace, made, spec)
+def _assert_rejected(server, namespace, made, spec, field):
+    status, answer = _put(server, namespace, made, spec)
     assert status == 422, (field, spec)
-    assert f"{field} is immutable: create another" in said, (field, said)
+    assert f"{field} is immutable: create another" in answer, (field, answer)
 
 
-def test_every_field_of_a_replay_is_listed():
-    wire = {field.alias for field in ReplaySpec.model_fields.values()}
-    assert wire == {*IMMUTABLE, *MUTABLE}
+def test_every_field_of_a_replay_is_mutable_or_immutable():
+    fields = {field.alias for field in ReplaySpec.model_fields.values()}
+    assert fields == {*IMMUTABLE, *MUTABLE}
     assert set(CHANGED) == set(IMMUTABLE)
 
 
-def test_a_replay_is_never_changed(server, namespace):
+def test_fields_of_a_replay_cannot_be_changed(server, namespace):
     made = _create(server, namespace, "Replay", FULL)
     for field, value in CHANGED.items():
-        _refuses(server, namespace, made, merged(FULL, {field: value}), field)
+        _assert_rejected(server, namespace, made, merged(FULL, {field: value}), field)
 
 
-def test_nothing_is_taken_from_a_replay(server, namespace):
+def test_fields_of_a_replay_cannot_be_removed(server, namespace):
     made = _create(server, namespace, "Replay", FULL)
     for field in FULL.keys() - REQUIRED - (DEFAULTED - {"select"}):
-        _refuses(server, namespace, made, merged(FULL, {field: None}), field)
+        _assert_rejected(server, namespace, made, merged(FULL, {field: None}), field)
 
 
-def test_nothing_is_added_to_a_replay(server, namespace):
+def test_fields_of_a_replay_cannot_be_added(server, namespace):
     bare = {"queueRef": {"name": "orders"}}
     made = _create(server, namespace, "Replay", bare)
     for field in CHANGED.keys() - REQUIRED:
-        _refuses(server, namespace, made, merged(bare, {field: CHANGED[field]}), field)
+        _assert_rejected(server, namespace, made, merged(bare, {field: CHANGED[field]}), field)
 
 
-def test_a_patch_of_a_replay_is_never_changed(server, namespace):
+def test_a_json_patch_of_a_replay_cannot_be_changed(server, namespace):
     def patched(value):
         return merged(FULL, {"transform": {"jsonPatch": [{"op": "add", "path": "/a", "value": value}]}})
 
     made = _create(server, namespace, "Replay", patched("EUR"))
-    _refuses(server, namespace, made, patched("USD"), "transform")
+    _assert_rejected(server, namespace, made, patched("USD"), "transform")
 
 
-def test_a_replay_may_be_suspended_slowed_and_cleaned_up(server, namespace):
+def test_suspend_rate_and_ttl_of_a_replay_can_be_changed(server, namespace):
     made = _create(server, namespace, "Replay", FULL)
     change = {"suspend": True, "rate": {"perSecond": 5}, "ttlSecondsAfterFinished": 60}
-    status, said = _put(server, namespace, made, merged(FULL, change))
-    assert status == 200, said
+    status, answer = _put(server, namespace, made, merged(FULL, change))
+    assert status == 200, answer
 
 
 @pytest.mark.parametrize(
@@ -116,16 +116,16 @@ def test_a_replay_may_be_suspended_slowed_and_cleaned_up(server, namespace):
         (ADOPTED, {"dead": {"adopt": False}}, "adopt"),
     ],
 )
-def test_what_a_queue_is_bound_to_stays(server, namespace, spec, change, field):
+def test_immutable_fields_of_a_queue_cannot_be_changed(server, namespace, spec, change, field):
     made = _create(server, namespace, "DeadLetterQueue", spec)
-    _refuses(server, namespace, made, merged(spec, change), field)
+    _assert_rejected(server, namespace, made, merged(spec, change), field)
 
 
-def test_partitions_grow_and_never_shrink(server, namespace):
+def test_partitions_can_increase_but_not_decrease(server, namespace):
     spec = merged(PLAIN, {"dead": {"partitions": 3}})
     made = _create(server, namespace, "DeadLetterQueue", spec)
-    status, said = _put(server, namespace, made, merged(spec, {"dead": {"partitions": 6}}))
-    assert status == 200, said
-    status, said = _put(server, namespace, made, merged(spec, {"dead": {"partitions": 2}}))
+    status, answer = _put(server, namespace, made, merged(spec, {"dead": {"partitions": 6}}))
+    assert status == 200, answer
+    status, answer = _put(server, namespace, made, merged(spec, {"dead": {"partitions": 2}}))
     assert status == 422
-    assert "partitions never shrink: letters would be lost" in said
+    assert "partitions must not decrease: letters would be lost" in answer

@@ -1,4 +1,4 @@
-"""Hostile manifests: refused by schema or rule with a clear sentence, no webhook needed."""
+"""Tests that schema and rules reject hostile manifests with a clear message, without a webhook."""
 
 import pytest
 
@@ -74,36 +74,36 @@ HOSTILE = {
 }
 
 
-@pytest.mark.parametrize("story", HOSTILE)
-def test_hostile_input_is_refused_with_a_clear_sentence(server, namespace, story):
-    (kind, spec), sentence = HOSTILE[story]
+@pytest.mark.parametrize("case", HOSTILE)
+def test_hostile_input_is_rejected_with_a_clear_message(server, namespace, case):
+    (kind, spec), message = HOSTILE[case]
     body = manifest(kind, spec)
     if spec is None:
         del body["spec"]
-    status, said = server.write("POST", namespace, body)
-    assert status == 422, said[:500]
-    assert sentence in said, said[:500]
+    status, answer = server.write("POST", namespace, body)
+    assert status == 422, answer[:500]
+    assert message in answer, answer[:500]
 
 
-def test_a_reference_into_another_namespace_cannot_be_written(server, namespace):
+def test_a_reference_to_another_namespace_is_rejected(server, namespace):
     spec = merged(PLAIN, {"brokerRef": {"name": "kafka", "namespace": "other"}})
-    status, said = server.write("POST", namespace, manifest("DeadLetterQueue", spec))
+    status, answer = server.write("POST", namespace, manifest("DeadLetterQueue", spec))
     assert status == 400
-    assert 'unknown field "spec.brokerRef.namespace"' in said
+    assert 'unknown field "spec.brokerRef.namespace"' in answer
 
 
-def test_an_unknown_field_is_refused_by_strict_clients_and_pruned_for_others(server, namespace):
+def test_an_unknown_field_is_rejected_for_strict_clients_and_pruned_for_others(server, namespace):
     body = manifest("RetryPolicy", {"maxAttempts": 2, "maxAttempt": 3})
-    status, said = server.write("POST", namespace, body)
+    status, answer = server.write("POST", namespace, body)
     assert status == 400
-    assert 'unknown field "spec.maxAttempt"' in said
+    assert 'unknown field "spec.maxAttempt"' in answer
     status, made = server.write("POST", namespace, body, strict=False)
     assert status == 201
     assert "maxAttempt" not in made["spec"]
 
 
-def test_names_of_objects_are_names(server, namespace):
+def test_invalid_names_of_objects_are_rejected(server, namespace):
     for name in ("Aa", "a_b", "ключ", "a\u0007", "a" * 254):
-        status, said = server.write("POST", namespace, manifest("RetryPolicy", {}, name))
+        status, answer = server.write("POST", namespace, manifest("RetryPolicy", {}, name))
         assert status == 422
-        assert "metadata.name" in said
+        assert "metadata.name" in answer

@@ -1,4 +1,4 @@
-"""What is generated is as the models are, and within the API server's budgets."""
+"""Tests that generated files are current and that the CRDs keep the limits of the API server."""
 
 import json
 from pathlib import Path
@@ -7,33 +7,33 @@ import pytest
 import yaml
 
 from tools import crds, reference_docs
-from tools.crds import KINDS, crd, structural
+from tools.crds import KINDS, build_crd, to_structural
 
 ROOT = Path(__file__).parents[2]
 SPEC_BYTES = 128 * 1024
 
 
-@pytest.mark.parametrize("path", crds.files())
-def test_the_crds_are_as_the_models(path):
-    assert (ROOT / path).read_text() == crds.files()[path], "run `make crds`"
+@pytest.mark.parametrize("path", crds.render_files())
+def test_the_crds_are_current(path):
+    assert (ROOT / path).read_text() == crds.render_files()[path], "run `make crds`"
 
 
-@pytest.mark.parametrize("path", reference_docs.files(ROOT / "examples"))
-def test_the_reference_is_as_the_models(path):
-    assert (ROOT / path).read_text() == reference_docs.files(ROOT / "examples")[path], "run `make crds`"
+@pytest.mark.parametrize("path", reference_docs.render_files(ROOT / "examples"))
+def test_the_reference_is_current(path):
+    assert (ROOT / path).read_text() == reference_docs.render_files(ROOT / "examples")[path], "run `make crds`"
 
 
-def test_check_tells_stale_files(tmp_path, monkeypatch):
+def test_check_detects_stale_files(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert crds.main(["--check"]) == 1
     assert crds.main([]) == 0
     assert crds.main(["--check"]) == 0
-    first = next(iter(crds.files()))
+    first = next(iter(crds.render_files()))
     (tmp_path / first).write_text("edited by hand")
     assert crds.main(["--check"]) == 1
 
 
-def test_reference_check_tells_stale_files(tmp_path, monkeypatch):
+def test_reference_check_detects_stale_files(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert reference_docs.main(["--check"]) == 1
     assert reference_docs.main([]) == 0
@@ -41,7 +41,7 @@ def test_reference_check_tells_stale_files(tmp_path, monkeypatch):
 
 
 def _spec(kind):
-    return crd(kind)["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]
+    return build_crd(kind)["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]
 
 
 def _walk(node, path=""):
@@ -54,7 +54,7 @@ def _walk(node, path=""):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_every_string_list_and_map_is_bounded(kind):
+def test_every_string_list_map_and_integer_is_limited(kind):
     for path, node in _walk(_spec(kind)):
         if node.get("type") == "string":
             assert "maxLength" in node or "enum" in node, path
@@ -66,43 +66,43 @@ def test_every_string_list_and_map_is_bounded(kind):
             assert {"minimum", "maximum"} <= node.keys(), path
 
 
-def _bytes(node):
-    """The most characters a value can take as JSON; the patterns of ours are ASCII, so they are bytes."""
+def _max_bytes(node):
+    """Return the maximum size of a value as JSON; our patterns allow only ASCII, so characters are bytes."""
     if "enum" in node:
         return max(len(one) for one in node["enum"]) + 2
     if "properties" in node:
-        return 2 + sum(len(name) + 4 + _bytes(field) for name, field in node["properties"].items())
+        return 2 + sum(len(name) + 4 + _max_bytes(field) for name, field in node["properties"].items())
     if "items" in node:
-        return 2 + node["maxItems"] * (1 + _bytes(node["items"]))
+        return 2 + node["maxItems"] * (1 + _max_bytes(node["items"]))
     if "additionalProperties" in node:
-        return 2 + node["maxProperties"] * (134 + _bytes(node["additionalProperties"]))
+        return 2 + node["maxProperties"] * (134 + _max_bytes(node["additionalProperties"]))
     return 2 + node["maxLength"] if "maxLength" in node else 20
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_whole_spec_is_bounded(kind):
-    assert _bytes(_spec(kind)) < SPEC_BYTES
+def test_the_size_of_a_spec_is_limited(kind):
+    assert _max_bytes(_spec(kind)) < SPEC_BYTES
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_field_is_described(kind):
     for part in ("spec", "status"):
-        schema = crd(kind)["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"][part]
+        schema = build_crd(kind)["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"][part]
         for path, node in _walk(schema):
             assert path.endswith("[]") or node.get("description"), path
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_conditions_are_a_map_by_type(kind):
-    status = crd(kind)["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["status"]
+    status = build_crd(kind)["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["status"]
     conditions = status["properties"]["conditions"]
     assert conditions["x-kubernetes-list-type"] == "map"
     assert conditions["x-kubernetes-list-map-keys"] == ["type"]
     assert '"default":' not in json.dumps(status)
 
 
-def test_the_queue_scales_and_is_found_by_its_references():
-    version = crd(KINDS[2])["spec"]["versions"][0]
+def test_the_queue_has_a_scale_and_selectable_references():
+    version = build_crd(KINDS[2])["spec"]["versions"][0]
     assert version["subresources"]["scale"] == {
         "specReplicasPath": ".spec.delivery.replicas",
         "statusReplicasPath": ".status.replicas",
@@ -112,20 +112,20 @@ def test_the_queue_scales_and_is_found_by_its_references():
         ".spec.brokerRef.name",
         ".spec.retryPolicyRef.name",
     }
-    assert crd(KINDS[3])["spec"]["versions"][0]["selectableFields"] == [{"jsonPath": ".spec.queueRef.name"}]
+    assert build_crd(KINDS[3])["spec"]["versions"][0]["selectableFields"] == [{"jsonPath": ".spec.queueRef.name"}]
 
 
-def test_a_true_union_stops_the_generator():
+def test_the_generator_rejects_a_union_of_two_types():
     with pytest.raises(ValueError, match="too many values"):
-        structural({"anyOf": [{"type": "string"}, {"type": "integer"}]}, {})
+        to_structural({"anyOf": [{"type": "string"}, {"type": "integer"}]}, {})
 
 
-def test_the_chart_copy_is_the_same_behind_switches():
+def test_the_chart_copy_differs_only_in_conditions():
     for kind in KINDS:
         text = (ROOT / f"charts/dlq-operator/templates/crds/{kind.plural}.yaml").read_text()
         assert "{{- if .Values.crds.enabled }}" in text
         assert "{{- if .Values.crds.keep }}\n  annotations:\n    helm.sh/resource-policy: keep" in text
         plain = "\n".join(line for line in text.splitlines() if "{{" not in line)
-        made = yaml.safe_load(plain)
-        made["metadata"].pop("annotations")
-        assert made == crd(kind)
+        rendered = yaml.safe_load(plain)
+        rendered["metadata"].pop("annotations")
+        assert rendered == build_crd(kind)

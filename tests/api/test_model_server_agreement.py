@@ -1,4 +1,4 @@
-"""What the models accept the API server accepts, and the reverse, over generated specs."""
+"""Test that models and API server accept the same generated specs."""
 
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as some
@@ -10,13 +10,13 @@ from tools.crds import KINDS
 
 MODELS = {kind.kind: kind for kind in KINDS}
 SPECS_AT_ONCE = 60
-CREATED, REFUSED = 201, (400, 422)
+CREATED, REJECTED = 201, (400, 422)
 
 names = some.sampled_from(
     ["orders", "a.b", "a_b", "A", ".", "..", "...", "x" * 242, "x" * 243, "{a}:b", "a b", "ü", ""]
 )
 objects = some.sampled_from(["kafka", "a.b", "a-", "A", "x" * 253, "x" * 254, ""])
-lasting = some.sampled_from(["1s", "0s", "1h30m", "100ms", "30s", "31s", "5", "1d", "99999h", "100000h", "10s1h"])
+durations = some.sampled_from(["1s", "0s", "1h30m", "100ms", "30s", "31s", "5", "1d", "99999h", "100000h", "10s1h"])
 numbers = some.sampled_from([0, 1, 2, 5, 64, 100, 256, 257, 1000, 1001, -1, 2**40])
 flags = some.booleans()
 expressions = some.sampled_from(["true", "error.status == 429", "é", "", "a\nb", "x" * 1025])
@@ -35,11 +35,11 @@ secret_key = part({"name": objects, "key": some.sampled_from(["k", "a b", ""])})
 tls = part(caSecretRef=secret_key, clientSecretRef=ref(), insecureSkipVerify=flags)
 backoff = part(
     strategy=some.sampled_from(["Never", "Fixed", "Linear", "Exponential", "Schedule", "Often"]),
-    initial=lasting,
+    initial=durations,
     factor=some.sampled_from(["2.0", "1", "0.5", "10.25", "x"]),
-    max=lasting,
-    jitter=lasting,
-    schedule=some.lists(lasting, max_size=2),
+    max=durations,
+    jitter=durations,
+    schedule=some.lists(durations, max_size=2),
 )
 connections = part(
     kafka=part(
@@ -53,12 +53,12 @@ connections = part(
 )
 policies = part(
     maxAttempts=numbers,
-    maxAge=lasting,
-    timeout=lasting,
+    maxAge=durations,
+    timeout=durations,
     backoff=backoff,
     rules=some.lists(part({"name": objects, "match": expressions}, backoff=backoff, maxAttempts=numbers), max_size=2),
-    circuitBreaker=part(enabled=flags, failureShare=numbers, openFor=lasting),
-    errorBudget=part({"letters": numbers, "per": lasting}),
+    circuitBreaker=part(enabled=flags, failureShare=numbers, openFor=durations),
+    errorBudget=part({"letters": numbers, "per": durations}),
 )
 http = part(
     serviceRef=part({"name": objects}, port=numbers, path=some.sampled_from(["/", "a", "/a b"])),
@@ -70,8 +70,8 @@ http = part(
 queues = part(
     {"brokerRef": ref()},
     source=part({"name": names, "group": names}),
-    delivery=part({"http": http}, concurrency=numbers, inlineLimit=lasting, replicas=numbers),
-    dead=part(name=names, adopt=flags, partitions=numbers, retention=lasting),
+    delivery=part({"http": http}, concurrency=numbers, inlineLimit=durations, replicas=numbers),
+    dead=part(name=names, adopt=flags, partitions=numbers, retention=durations),
     redrive=part(strategy=some.sampled_from(["Manual", "Automatic", "Selective", "Disabled"]), where=expressions),
     routes=some.lists(
         part({"match": expressions, "queueRef": ref(some.sampled_from(["sample", "other"]))}), max_size=2
@@ -87,9 +87,9 @@ replays = part(
     ),
     previewRef=ref(),
     to=part(origin=flags, name=names, queueRef=ref()),
-    canary=part({"steps": some.lists(numbers, max_size=3)}, wait=lasting),
+    canary=part({"steps": some.lists(numbers, max_size=3)}, wait=durations),
     transform=part(setHeaders=some.dictionaries(names, names, max_size=2)),
-    activeDeadline=lasting,
+    activeDeadline=durations,
 )
 bodies = some.one_of(
     connections.map(lambda spec: manifest("BrokerConnection", spec)),
@@ -99,7 +99,7 @@ bodies = some.one_of(
 )
 
 
-texts = some.one_of(names, objects, lasting, expressions, urls, times, some.text(max_size=6))
+texts = some.one_of(names, objects, durations, expressions, urls, times, some.text(max_size=6))
 
 
 def _leaves(node, path=()):
@@ -119,8 +119,8 @@ def _changed(node, path, value):
 
 
 @some.composite
-def nearly(draw):
-    """A good spec with one value replaced by another of its type."""
+def almost_valid(draw):
+    """Draw a valid spec with one value replaced by another of its type."""
     kind, spec = ACCEPTED_SPECS[draw(some.sampled_from(sorted(ACCEPTED_SPECS)))]
     leaves = sorted(_leaves(spec), key=str)
     if not leaves:
@@ -150,11 +150,13 @@ def test_models_and_server_agree(server, namespace):
         suppress_health_check=list(HealthCheck),
         database=None,
     )
-    @given(some.lists(some.one_of(nearly(), nearly(), bodies), min_size=SPECS_AT_ONCE, max_size=SPECS_AT_ONCE))
+    @given(
+        some.lists(some.one_of(almost_valid(), almost_valid(), bodies), min_size=SPECS_AT_ONCE, max_size=SPECS_AT_ONCE)
+    )
     def agree(batch):
         for body in batch:
-            status, said = server.write("POST", namespace, body)
-            assert status in (CREATED, *REFUSED), said
-            assert (status == CREATED) == _model_accepts(body), (body, said)
+            status, answer = server.write("POST", namespace, body)
+            assert status in (CREATED, *REJECTED), answer
+            assert (status == CREATED) == _model_accepts(body), (body, answer)
 
     agree()
