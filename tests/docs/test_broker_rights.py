@@ -29,8 +29,8 @@ from tests.brokers.secured_kafka import (
     TOPIC,
     TRANSACTIONAL_ID,
     SecuredKafka,
-    open_secured_kafka,
     grant_acl,
+    open_secured_kafka,
     revoke_acl,
 )
 from tests.brokers.servers import HERE, own_redis, url_of
@@ -192,8 +192,8 @@ async def test_the_user_of_the_docs_is_enough_on_redis(tmp_path: Path) -> None:
             own = await stack.enter_async_context(open_broker(mine, lambda _, key: given[key], LOOPBACK))
             assert (await own.server_info()).kind == "Redis"
             sender, queue = BrokerQueue(admin, redis_at(url_of(port)), name), BrokerQueue(own, mine, name)
-            await sender.make()
-            await queue.make()
+            await sender.create()
+            await queue.create()
 
             async def content() -> bool:
                 return True

@@ -85,7 +85,7 @@ async def wait_until_paused(courier: Courier) -> bool:
 
 @known_fault("E17", "letters parked in a recreated retry topic are taken for delivered")
 async def test_letters_parked_in_a_recreated_retry_topic_are_delivered(queue: BrokerQueue) -> None:
-    await queue.make(1)
+    await queue.create(1)
     attempts: Counter[bytes] = Counter()
 
     def answer(request: Received) -> web.Response:
@@ -146,7 +146,7 @@ async def test_a_recreated_dead_topic_is_noticed_where_a_marker_has_the_offset_o
     appended = {"message.timestamp.type": "LogAppendTime"}
     dead = BoxSpec(queue.prefix + "dead", 1, 1, retention_ms=-1, config=appended)
     await queue.broker.ensure(dead)
-    await queue.make(1)
+    await queue.create(1)
     scene = Scene(queue.broker, queue.prefix, {"kafka": {"bootstrapServers": [kafka]}})
 
     async def discard(uid: str) -> exit_status.ExitStatus:
@@ -190,7 +190,7 @@ def assert_set_up(is_as_planned: bool) -> None:
 
 @known_fault("E4", "one message that the dead topic refuses for its size pauses every partition")
 async def test_a_letter_too_large_for_its_dead_topic_does_not_hold_up_other_messages(queue: BrokerQueue) -> None:
-    await queue.make(2)
+    await queue.create(2)
     async with producing(queue) as producer:  # the largest message of the topic; the envelope makes the letter larger
         await producer.send_and_wait(queue.prefix + "orders", b"x" * 1_048_300, key=b"big", partition=0)
     async with (
@@ -209,7 +209,7 @@ async def test_a_letter_too_large_for_its_dead_topic_does_not_hold_up_other_mess
 async def test_a_message_with_a_time_far_ahead_does_not_hold_up_other_messages(queue: BrokerQueue) -> None:
     far = {"message.timestamp.after.max.ms": str(2**63 - 1)}
     await queue.broker.ensure(BoxSpec(queue.prefix + "orders", 2, 1, config=far))
-    await queue.make(2)
+    await queue.create(2)
     ahead = int(time.time() * 1000) + FAR_AHEAD_MS
     async with producing(queue) as producer:
         await producer.send_and_wait(queue.prefix + "orders", b"future", key=b"f", partition=0, timestamp_ms=ahead)
@@ -226,7 +226,7 @@ async def test_a_message_with_a_time_far_ahead_does_not_hold_up_other_messages(q
 
 @known_fault("E9", "every heartbeat of a courier has a producer id of its own, which the broker keeps for a day")
 async def test_the_heartbeats_of_a_courier_share_one_producer(queue: BrokerQueue, bed: beds.Bed) -> None:
-    await queue.make(1)
+    await queue.create(1)
     async with queue.broker.subscribe(
         subscription_spec(queue.assignment("http://127.0.0.1:1/"), "pod-0")
     ) as subscription:
@@ -280,7 +280,7 @@ async def test_a_courier_serves_all_partitions_under_a_low_soft_limit_of_open_fi
     queue: BrokerQueue, tmp_path: Path
 ) -> None:
     partitions = 40
-    await queue.make(partitions)
+    await queue.create(partitions)
     box = queue.prefix + "orders"
     sent = [Publication(box, message(f"{p}", f"k{p}"), Place("test", 0, p), p) for p in range(partitions)]
     await queue.broker.publish(sent)
@@ -321,7 +321,7 @@ async def test_settlements_of_a_trimmed_retry_topic_leave_the_ledger(
     queue: BrokerQueue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(retry_partition, "TRIM_INTERVAL_S", 0.0)
-    await queue.make(1)
+    await queue.create(1)
     ledger, retry = f"{queue.prefix}dead.ledger", f"{queue.prefix}retry"
     key = settled_key(retry, 0, SettledAs.Delivered, 0)
     client = queue.broker._kafka
@@ -388,7 +388,7 @@ async def test_messages_deleted_before_they_were_read_are_not_lag(
 @asynccontextmanager
 async def trimmed_while_suspended(queue: BrokerQueue) -> AsyncIterator[tuple[Courier, Service]]:
     """Run a courier that was suspended while messages arrived and were deleted."""
-    await queue.make(1)
+    await queue.create(1)
     paused = ""
     async with (
         serving(ok) as service,

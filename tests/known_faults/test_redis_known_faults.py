@@ -70,7 +70,7 @@ async def test_a_courier_continues_after_a_failover_that_leaves_its_connections_
         spec = redis_at(failover.url)
         async with open_broker(spec, no_secret, LOOPBACK) as broker, serving(answer) as service:
             queue = BrokerQueue(broker, spec, fresh_prefix())
-            await queue.make()
+            await queue.create()
             await queue.send(*(message(f"{n}", f"k{n % 97}") for n in range(800)))
             await failover.until_replicated()
             async with queue.courier(queue.assignment(service.url, delivery={"concurrency": 8})):
@@ -87,7 +87,7 @@ async def test_the_liveness_probe_fails_where_redis_refuses_every_write(tmp_path
         spec = redis_at(failover.url)
         async with open_broker(spec, no_secret, LOOPBACK) as broker, serving(ok) as service:
             queue = BrokerQueue(broker, spec, fresh_prefix())
-            await queue.make()
+            await queue.create()
             environment = WorkerEnvironment(tmp_path, tmp_path, 0, "pod-0", tmp_path / "termination")
             process = CourierProcess(queue.assignment(service.url), environment, clock=lambda: time.monotonic() + later)
             stop = asyncio.Event()
@@ -116,7 +116,7 @@ async def test_consumers_of_departed_pods_leave_the_group(redis: str) -> None:
         Redis.from_url(redis) as client,
     ):
         queue = BrokerQueue(broker, spec, fresh_prefix())
-        await queue.make()
+        await queue.create()
         assignment = queue.assignment(service.url)
         async with queue.courier(assignment, "stays"):
             for n in range(3):
@@ -144,7 +144,7 @@ async def test_a_lag_that_redis_does_not_know_is_not_shown_as_zero(redis: str) -
         Redis.from_url(redis) as client,
     ):
         queue = BrokerQueue(broker, spec, fresh_prefix())
-        await queue.make()
+        await queue.create()
         assignment = queue.assignment(service.url)
         await queue.send(message("first"))
         async with queue.courier(assignment):

@@ -116,7 +116,7 @@ class Queue:
 @pytest.fixture
 async def queue(site: Site, tmp_path: Path):
     made = Queue(site, tmp_path)
-    await made.boxes.make(partitions=3)
+    await made.boxes.create(partitions=3)
     await made.service.start()
     yield made
     await made.service.end()

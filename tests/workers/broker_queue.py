@@ -1,4 +1,4 @@
-"""One queue's boxes on a real broker, and couriers on them."""
+"""The boxes of one queue on a real broker, and couriers that work on them."""
 
 import asyncio
 import uuid
@@ -12,13 +12,13 @@ from tests.workers.couriers import courier_assignment, running
 
 
 class BrokerQueue:
-    """One queue's boxes on a real broker."""
+    """The boxes of one queue on a real broker; their names begin with `prefix`."""
 
     def __init__(self, broker: Broker, spec: BrokerConnectionSpec, prefix: str) -> None:
         self.broker, self.spec, self.prefix = broker, spec, prefix
 
-    async def make(self, partitions: int = 2) -> None:
-        """Make them, on three brokers with three replicas."""
+    async def create(self, partitions: int = 2) -> None:
+        """Create the boxes, with three replicas if there are three brokers."""
         parts = None if self.spec.is_redis else partitions
         replicas = min((await self.broker.server_info()).brokers, 3)
         for name in ("orders", "dead", "other"):
@@ -28,12 +28,12 @@ class BrokerQueue:
     async def send(self, *messages: Message, partition: int | None = None) -> None:
         box = self.prefix + "orders"
         places = (Place("elsewhere", 0, uuid.uuid4().int >> 70) for _ in messages)
-        assignment = [Publication(box, one, place, partition) for one, place in zip(messages, places, strict=True)]
-        await self.broker.publish(assignment)
+        publications = [Publication(box, one, place, partition) for one, place in zip(messages, places, strict=True)]
+        await self.broker.publish(publications)
 
     async def buried(self, box: str = "dead") -> list[StoredMessage]:
         spans = await self.broker.window(self.prefix + box)
-        return [taken async for batch in self.broker.read(self.prefix + box, spans) for taken in batch]
+        return [stored async for batch in self.broker.read(self.prefix + box, spans) for stored in batch]
 
     async def until_buried(self, count: int, box: str = "dead") -> list[StoredMessage]:
         async with asyncio.timeout(120):

@@ -91,8 +91,8 @@ async def stopped_courier(work: Work) -> None:
         process.send_signal(signal.SIGSTOP)
         try:
             await _until_members(work, len(work.pods) - 1)
-            before = work.shop.book.look()
-            await until(lambda before=before: work.shop.book.look() > before + 50, TIMEOUT_S)
+            before = work.shop.deliveries.refresh()
+            await until(lambda before=before: work.shop.deliveries.refresh() > before + 50, TIMEOUT_S)
         finally:
             process.send_signal(signal.SIGCONT)
 

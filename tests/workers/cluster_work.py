@@ -154,7 +154,7 @@ class Work:
         """Create the boxes and fill them."""
         async with self.broker() as broker:
             queue = BrokerQueue(broker, self.spec, self.prefix)
-            await queue.make(PARTITIONS)
+            await queue.create(PARTITIONS)
             await self.scene.build()
             for first in range(0, self.size.messages, BATCH):
                 numbers = range(first, min(first + BATCH, self.size.messages))

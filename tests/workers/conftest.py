@@ -1,4 +1,4 @@
-"""Fixtures of the workers' tests."""
+"""Fixtures for the tests of the workers."""
 
 import subprocess
 import uuid
@@ -24,19 +24,19 @@ async def queue(request: pytest.FixtureRequest) -> AsyncIterator[BrokerQueue]:
     prefix = f"{{{tag}}}." if spec.is_redis else f"{tag}."
     async with open_broker(spec, no_secret, allow=LOOPBACK) as broker:
         made = BrokerQueue(broker, spec, prefix)
-        await made.make()
+        await made.create()
         yield made
 
 
 @pytest.fixture
 def server() -> MemoryServer:
-    """A broker in memory, where a replay is not about the broker."""
+    """A memory broker, for tests that do not depend on the broker."""
     return MemoryServer()
 
 
 @pytest.fixture
 async def scene(server: MemoryServer) -> Scene:
-    """A queue on it; files on real brokers have a scene of their own."""
+    """A dead box on the memory broker; test files on real brokers define their own."""
     return await Scene(MemoryBroker(server)).build()
 
 

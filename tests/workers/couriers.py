@@ -1,4 +1,4 @@
-"""A courier on a broker of the test's choice, started and stopped inside the test."""
+"""Couriers on a memory broker or any other, started and stopped inside a test."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -31,7 +31,7 @@ def no_secret(name: str, key: str) -> bytes:
 
 
 def courier_assignment(url: str, prefix: str = "", **more: Any) -> CourierAssignment:
-    """An assignment; `policy`, `http` and `delivery` are as a user writes them."""
+    """An assignment; `policy`, `http` and `delivery` take the fields of the API."""
     policy = more.pop("policy", QUICK)
     delivery = {"http": {"url": url, **more.pop("http", {})}, **more.pop("delivery", {})}
     boxes = {"source": f"{prefix}orders", "dead": f"{prefix}dead", "retry": f"{prefix}retry"}
@@ -54,7 +54,7 @@ def courier_assignment(url: str, prefix: str = "", **more: Any) -> CourierAssign
 
 
 class MemoryQueue:
-    """A memory broker with the boxes of one queue, and couriers on it."""
+    """The boxes of one queue on a memory broker, and couriers that work on them."""
 
     def __init__(self, partitions: int = 1) -> None:
         self.server = MemoryServer()
@@ -78,7 +78,7 @@ class MemoryQueue:
 
     @property
     def is_settled(self) -> bool:
-        """Nothing is left to claim, held or parked."""
+        """True if no message is left to claim, held by a courier or parked."""
         group = self.server.groups["orders", "billing"]
         source = self.server.boxes["orders"]
         taken = all(group.next_offsets.get(number, 0) >= end for number, end in enumerate(source.end_offsets))
@@ -86,7 +86,7 @@ class MemoryQueue:
 
     @property
     def pause_reasons(self) -> list[str]:
-        return [word.paused for word in self.server.ledgers["dead.ledger"].worker_statuses.values()]
+        return [status.paused for status in self.server.ledgers["dead.ledger"].worker_statuses.values()]
 
     @asynccontextmanager
     async def courier(
@@ -97,8 +97,8 @@ class MemoryQueue:
         resolver: Resolver = resolve_host,
         secrets: Secrets = no_secret,
     ) -> AsyncIterator[Courier]:
-        """A courier at work while the block runs."""
-        with patch.object(memory_desk, "CLAIM_TIMEOUT_S", 0.05):  # so that stopping takes no second
+        """Run a courier while the block runs."""
+        with patch.object(memory_desk, "CLAIM_TIMEOUT_S", 0.05):  # so that stopping is fast
             async with running(self.broker, assignment, pod, paused, resolver, secrets) as courier:
                 yield courier
 
@@ -133,7 +133,7 @@ def message(text: str = "body", key: str | None = "key", *headers: tuple[str, by
 
 
 async def buried_with(answer, policy=None, **more) -> MemoryQueue:
-    """One message to a service that answers like this, until it is settled."""
+    """Deliver one message to a service with this answer until it is settled; return the queue."""
     queue = MemoryQueue()
     queue.send(message())
     async with serving(answer) as service:

@@ -1,8 +1,8 @@
-"""A courier that kills itself at one step of its work, the n-th time it comes there.
+"""A courier that kills itself at one step of its work, the n-th time it gets there.
 
     python -m tests.workers.failpoints BROKER STEP TIMES
 
-A step is a method of the product or of a driver, and whether it dies before or after it.
+A step is a method of the product or of a driver, and whether the courier dies before or after it.
 """
 
 import os
@@ -13,12 +13,12 @@ from typing import Any
 
 from deadletter.workers.courier.main import main
 
-_COURIER = "deadletter.workers.courier"
+_HTTP = "deadletter.workers.delivery.http"
 _KAFKA = "deadletter.brokers.kafka"
 _REDIS = "deadletter.brokers.redis"
-EVERYWHERE = {
-    "claimed": (f"{_COURIER}.deliveries:Deliverer.attempt", "before"),
-    "answered": (f"{_COURIER}.deliveries:Deliverer.attempt", "after"),
+ALL_BROKERS = {
+    "claimed": (f"{_HTTP}.delivery:HttpMessageDelivery.attempt", "before"),
+    "answered": (f"{_HTTP}.delivery:HttpMessageDelivery.attempt", "after"),
 }
 KAFKA = {
     "before-plain-commit": ("aiokafka:AIOKafkaConsumer.commit", "before"),
@@ -36,26 +36,26 @@ REDIS = {
     "before-due-settled": (f"{_REDIS}.committer:RedisCommitter._settle_due", "before"),
     "due-settled": (f"{_REDIS}.committer:RedisCommitter._settle_due", "after"),
 }
-STEPS = {"kafka": EVERYWHERE | KAFKA, "redis": EVERYWHERE | REDIS}
+STEPS = {"kafka": ALL_BROKERS | KAFKA, "redis": ALL_BROKERS | REDIS}
 
 
 def arm(where: str, when: str, times: int) -> None:
-    """Die the n-th time."""
+    """Make the method kill this process at its n-th call."""
     module, _, path = where.partition(":")
     owner_name, method_name = path.split(".")
     owner = getattr(import_module(module), owner_name)
-    method, came = getattr(owner, method_name), 0
+    method, calls = getattr(owner, method_name), 0
 
-    async def dying(*words: Any, **more: Any) -> Any:
-        nonlocal came
-        came += 1
-        if came == times and when == "before":
+    async def dying(*args: Any, **kwargs: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        if calls == times and when == "before":
             os.kill(os.getpid(), signal.SIGKILL)
-        mine = came
-        found = await method(*words, **more)
-        if mine == times and when == "after":
+        call = calls
+        result = await method(*args, **kwargs)
+        if call == times and when == "after":
             os.kill(os.getpid(), signal.SIGKILL)
-        return found
+        return result
 
     setattr(owner, method_name, dying)
 

@@ -1,4 +1,4 @@
-"""A service for couriers to deliver to: a real HTTP server on loopback whose answers a test decides."""
+"""A service that couriers deliver to: a real HTTP server on loopback whose responses the test decides."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -10,7 +10,7 @@ from aiohttp import web
 
 @dataclass
 class Received:
-    """One request, as the service saw it."""
+    """One request as the service received it."""
 
     headers: dict[str, str]
     body: bytes
@@ -18,7 +18,7 @@ class Received:
     transport: asyncio.BaseTransport | None = None
 
     def hang_up(self) -> None:
-        """Reset the connection instead of an answer."""
+        """Reset the connection instead of responding."""
         assert isinstance(self.transport, asyncio.Transport)
         self.transport.abort()
 
@@ -35,14 +35,14 @@ def ok(_: Received) -> web.Response:
 
 
 def status(code: int, **headers: str) -> Answering:
-    """Always this answer."""
+    """Return a function that always responds with this status."""
     named = {name.replace("_", "-"): value for name, value in headers.items()}
     return lambda _: web.Response(status=code, headers=named, text="no")
 
 
 @dataclass
 class Service:
-    """What arrived, in order; `answer` may be changed at any time."""
+    """The requests in order of arrival; `answer` may be changed at any time."""
 
     answer: Answering = ok
     received: list[Received] = field(default_factory=list)
@@ -51,14 +51,14 @@ class Service:
     site: web.TCPSite | None = None
 
     async def listen(self) -> None:
-        """Accept connections, at the port it had before if there was one."""
+        """Accept connections, at the previous port if there was one."""
         assert self.runner is not None
         self.site = web.TCPSite(self.runner, "127.0.0.1", self.port)
         await self.site.start()
         self.port = self.port or self.runner.addresses[0][1]
 
     async def refuse(self) -> None:
-        """Refuse connections; those that are open already stay open."""
+        """Refuse new connections; open ones stay open."""
         assert self.site is not None
         await self.site.stop()
 
@@ -70,7 +70,7 @@ class Service:
     def bodies(self) -> list[bytes]:
         return [one.body for one in self.received]
 
-    async def take(self, request: web.Request) -> web.Response:
+    async def handle(self, request: web.Request) -> web.Response:
         one = Received(dict(request.headers), await request.read(), request.path_qs, request.transport)
         self.received.append(one)
         answer = self.answer(one)
@@ -81,7 +81,7 @@ class Service:
 async def serving(answer: Answering = ok) -> AsyncIterator[Service]:
     service = Service(answer)
     application = web.Application(client_max_size=64 << 20)
-    application.router.add_route("*", "/{rest:.*}", service.take)
+    application.router.add_route("*", "/{rest:.*}", service.handle)
     runner = web.AppRunner(application, shutdown_timeout=1)
     await runner.setup()
     service.runner = runner
@@ -93,7 +93,7 @@ async def serving(answer: Answering = ok) -> AsyncIterator[Service]:
 
 
 async def until(condition: Callable[[], bool], seconds: float = 90.0) -> None:
-    """Wait for it, generously; a test that fails says so, a slow machine does not."""
+    """Wait until the condition is true, long enough for a slow machine."""
     async with asyncio.timeout(seconds):
         while not condition():
             await asyncio.sleep(0.01)

@@ -1,4 +1,4 @@
-"""Raw servers that say exactly what a test wants, and a client to ask them."""
+"""Servers that send exactly the bytes a test wants, and clients that send them a request."""
 
 import asyncio
 import socket
@@ -20,7 +20,7 @@ Talk = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
 @asynccontextmanager
 async def server(talk: Talk, tls: ssl.SSLContext | None = None) -> AsyncIterator[int]:
-    """A raw server: `talk` is called for each connection."""
+    """Run a server that calls `talk` for each connection; yields its port."""
     running: set[asyncio.Task[None]] = set()
 
     async def visit(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -47,7 +47,7 @@ async def read_request(reader: asyncio.StreamReader) -> None:
 
 
 def saying(*parts: bytes, forever: bool = False) -> Talk:
-    """Answers every request on a connection with these parts, then closes, or goes on for ever."""
+    """Respond to a request with these parts, then close; with `forever`, repeat the last part."""
 
     async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await read_request(reader)
@@ -71,8 +71,8 @@ async def ask(port: int, seconds: float = 60.0):
 
 
 @contextmanager
-def nobody() -> Iterator[int]:
-    """A port that is taken and where nobody listens."""
+def closed_port() -> Iterator[int]:
+    """Reserve a port where nothing listens."""
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         yield taken.getsockname()[1]
@@ -89,7 +89,7 @@ def server_tls(folder: Path, *, wants_client: bool = False) -> ssl.SSLContext:
 
 @contextmanager
 def refusing_server(tls: ssl.SSLContext) -> Iterator[int]:
-    """A server that says what it objects to in a client's certificate: asyncio's own hangs up without a word."""
+    """Run a server that sends a TLS alert about a client certificate; asyncio's own closes without one."""
     with socket.create_server(("127.0.0.1", 0)) as listening:
         serving = threading.Thread(target=_answer_all, args=(listening, tls), daemon=True)
         serving.start()

@@ -1,4 +1,4 @@
-"""The courier on the memory broker: what a request says, what arrives, what is kept of it."""
+"""The courier on the memory broker: the content of requests and letters, and the limit of its memory."""
 
 import asyncio
 from base64 import b64decode
@@ -22,7 +22,7 @@ async def test_every_message_is_delivered_once():
     assert not queue.buried()
 
 
-async def test_a_request_tells_where_its_message_came_from():
+async def test_a_request_names_the_origin_of_its_message():
     queue = MemoryQueue()
     queue.send(message("hello", "key-1", ("traceparent", b"00-1-2-01"), ("x-team", b"pay"), ("secret", b"no")))
     async with serving() as service:
@@ -44,7 +44,7 @@ async def test_a_request_tells_where_its_message_came_from():
     assert service.bodies == [b"hello"]
 
 
-async def test_a_cloud_event_goes_out_in_binary_mode():
+async def test_a_cloud_event_is_sent_in_binary_mode():
     queue = MemoryQueue()
     event = (("ce_specversion", b"1.0"), ("ce_subject", "größe 1".encode()), ("content-type", b"application/json"))
     queue.send(message("{}", "k", *event))
@@ -56,7 +56,7 @@ async def test_a_cloud_event_goes_out_in_binary_mode():
     assert headers["Content-Type"] == "application/json"
 
 
-async def test_poison_inputs_arrive_whole_and_do_not_break_the_request():
+async def test_unusual_keys_values_and_headers_arrive_unchanged():
     poison = (
         Message(None, None, (), 1),
         Message(b"\x00\xff\r\nX: y", b"", (("a\r\nb", b"x"), ("evil", b"1\r\nX-Injected: 1")), 2),
@@ -79,7 +79,7 @@ async def test_poison_inputs_arrive_whole_and_do_not_break_the_request():
     assert seen["3"].headers["Idempotency-Key"] == "orders/0/3"
 
 
-async def test_a_poison_message_is_buried_with_its_bytes_unchanged_and_forged_headers_moved():
+async def test_a_buried_message_keeps_its_bytes_and_spoofed_headers_are_renamed():
     queue = MemoryQueue()
     poison = Message(b"\x00", b"\xff\xfe", (("dlq-attempts", b"99"), ("x", b"\x80"), (REPLAYS, b"2")), 5)
     queue.send(poison)
@@ -93,7 +93,7 @@ async def test_a_poison_message_is_buried_with_its_bytes_unchanged_and_forged_he
     assert (envelope.attempts, envelope.replays, envelope.reason) == (1, 2, "Refused")
 
 
-async def test_a_letter_without_a_timestamp_of_its_own_is_delivered():
+async def test_a_message_without_a_timestamp_is_delivered():
     queue = MemoryQueue()
     queue.send(replace(message(), timestamp=10**18))
     async with serving() as service, queue.courier(courier_assignment(service.url)):
@@ -101,14 +101,14 @@ async def test_a_letter_without_a_timestamp_of_its_own_is_delivered():
     assert service.received[0].headers["Dlq-Timestamp"].startswith("9999-12-31")
 
 
-async def test_success_may_be_other_statuses():
+async def test_other_statuses_can_mean_success():
     queue = await buried_with(status(409), http={"success": ["200-299", 409]})
     assert not queue.buried()
     (envelope,) = (await buried_with(status(202), http={"success": ["200-201"]})).envelopes()
     assert (envelope.failure.status, envelope.attempts) == (202, 1)
 
 
-async def test_compat_headers_are_written_beside_ours():
+async def test_compat_headers_are_written_in_addition_to_our_headers():
     queue = await buried_with(status(400), compat_headers=["KafkaConnect"])
     assert any(name.startswith("__connect.errors.") for name, _ in queue.buried()[0].headers)
 
@@ -134,7 +134,7 @@ async def test_memory_is_bounded_while_a_service_hangs():
     assert len(service.received) == 500
 
 
-async def test_a_letter_too_large_gets_a_smaller_envelope():
+async def test_a_letter_that_is_too_large_is_buried_without_failure_details():
     queue = MemoryQueue()
     queue.send(message())
     queue.server.boxes["dead"].max_message_bytes = 900
@@ -145,7 +145,7 @@ async def test_a_letter_too_large_gets_a_smaller_envelope():
     assert (envelope.failure.status, envelope.failure.message, envelope.id) == (400, "", "orders/0/0")
 
 
-async def test_a_route_takes_the_letters_that_match():
+async def test_letters_that_match_a_route_are_buried_in_its_box():
     queue = MemoryQueue()
     queue.send(message("bad", "a"), message("odd", "b"))
 

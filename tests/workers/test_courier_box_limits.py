@@ -1,4 +1,4 @@
-"""Dead boxes that refuse and messages that are hard to carry, on a real Kafka and a real Redis."""
+"""Missing dead boxes, letters above the size limit and unusual messages, on a real Kafka and a real Redis."""
 
 from collections import Counter
 
@@ -21,12 +21,12 @@ def pause_of(courier) -> str:
     return courier.gate.pause_reason(now_ms())[0]
 
 
-async def test_a_dead_box_that_is_gone_pauses_and_nothing_is_settled_until_it_is_back(queue: BrokerQueue):
+async def test_a_deleted_dead_box_pauses_the_courier_until_it_is_created_again(queue: BrokerQueue):
     async with serving(status(422)) as service, queue.courier(queue.assignment(service.url)) as courier:
         await queue.broker.delete([f"{queue.prefix}dead"])
         await queue.send(*(message(f"m{n}", f"k{n}") for n in range(10)))
         await until(lambda: pause_of(courier) == "BoxMissing")
-        await queue.make()
+        await queue.create()
         await queue.until_buried(10)
         await until(lambda: not pause_of(courier))
     assert Counter(taken.message.value for taken in await queue.buried()) == Counter(
@@ -35,7 +35,7 @@ async def test_a_dead_box_that_is_gone_pauses_and_nothing_is_settled_until_it_is
 
 
 @pytest.mark.parametrize("queue", ["kafka"], indirect=True)
-async def test_a_letter_too_large_for_its_box_is_held_and_buried_when_the_box_has_grown(queue: BrokerQueue):
+async def test_a_letter_above_the_size_limit_is_held_until_the_limit_is_raised(queue: BrokerQueue):
     dead = f"{queue.prefix}dead"
     await queue.broker.ensure(BoxSpec(dead, 2, 1, config={"max.message.bytes": "3000"}))
     await queue.send(message("x" * 1500, "fits"), message("y" * 5000, "too-large"))
@@ -48,7 +48,7 @@ async def test_a_letter_too_large_for_its_box_is_held_and_buried_when_the_box_ha
     assert sorted(len(taken.message.value or b"") for taken in await queue.buried()) == [1500, 5000]
 
 
-async def test_poison_is_buried_with_its_bytes_unchanged_and_blocks_nobody(queue: BrokerQueue):
+async def test_unusual_messages_are_buried_unchanged_and_block_no_others(queue: BrokerQueue):
     if not queue.spec.is_redis:
         for name in ("orders", "dead"):
             limit = {"max.message.bytes": str(LARGE)}

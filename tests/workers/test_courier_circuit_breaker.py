@@ -58,7 +58,7 @@ class Scenario:
 
 
 def _fails_once() -> Traffic:
-    """Three letters that are parked after a first failure: too few to be five messages in a row."""
+    """Three letters that are parked after their first failure: too few for five messages in a row."""
     seen: Counter[bytes] = Counter()
 
     def answer(one: Received) -> web.Response:
@@ -99,9 +99,9 @@ def scenarios() -> dict[str, Scenario]:
     }
 
 
-async def judge(source: Source, beside: Source, scenario: Scenario) -> tuple[Run, Run]:
-    """The run with failures and the one without, at the same time: whatever slows the machine slows both."""
-    return await asyncio.gather(run(source, scenario.traffic), run(beside, scenario.baseline))
+async def compare(source: Source, baseline_source: Source, scenario: Scenario) -> tuple[Run, Run]:
+    """Return a run with failures and one without, done at the same time: a slow machine slows both."""
+    return await asyncio.gather(run(source, scenario.traffic), run(baseline_source, scenario.baseline))
 
 
 def check(name: str, scenario: Scenario, failing: Run, baseline: Run) -> None:
@@ -115,12 +115,12 @@ def check(name: str, scenario: Scenario, failing: Run, baseline: Run) -> None:
 
 @pytest.fixture(scope="module")
 def in_memory() -> dict[str, tuple[Scenario, Run, Run]]:
-    """All scenarios on the memory broker at once: they spend their time waiting."""
+    """Run all scenarios on the memory broker at once: they mostly wait."""
 
     async def all_of_them() -> dict[str, tuple[Scenario, Run, Run]]:
-        assignment = scenarios()
-        runs = await asyncio.gather(*(judge(MemorySource(), MemorySource(), one) for one in assignment.values()))
-        return {name: (assignment[name], *pair) for name, pair in zip(assignment, runs, strict=True)}
+        by_name = scenarios()
+        runs = await asyncio.gather(*(compare(MemorySource(), MemorySource(), one) for one in by_name.values()))
+        return {name: (by_name[name], *pair) for name, pair in zip(by_name, runs, strict=True)}
 
     return asyncio.run(all_of_them())
 
@@ -136,7 +136,7 @@ async def on_kafka(address: str) -> AsyncIterator[Source]:
     spec = BrokerConnectionSpec.model_validate({"kafka": {"bootstrapServers": [address]}})
     async with open_broker(spec, no_secret, allow=LOOPBACK) as broker:
         queue = BrokerQueue(broker, spec, f"health-{uuid.uuid4().hex[:10]}.")
-        await queue.make(3)
+        await queue.create(3)
         yield BrokerSource(queue)
 
 
@@ -144,13 +144,13 @@ ON_KAFKA = ("one in five fails, default policy", "two in five fail, failureShare
 
 
 async def test_good_messages_arrive_in_time_on_kafka(kafka: str):
-    assignment = {name: scenario for name, scenario in scenarios().items() if name in ON_KAFKA}
+    by_name = {name: scenario for name, scenario in scenarios().items() if name in ON_KAFKA}
     async with AsyncExitStack() as stack:
-        sources = [await stack.enter_async_context(on_kafka(kafka)) for _ in range(2 * len(assignment))]
-        pairs = zip(sources[::2], sources[1::2], assignment.values(), strict=True)
-        runs = await asyncio.gather(*(judge(source, beside, one) for source, beside, one in pairs))
-    for name, pair in zip(assignment, runs, strict=True):
-        check(name, assignment[name], *pair)
+        sources = [await stack.enter_async_context(on_kafka(kafka)) for _ in range(2 * len(by_name))]
+        pairs = zip(sources[::2], sources[1::2], by_name.values(), strict=True)
+        runs = await asyncio.gather(*(compare(source, baseline_source, one) for source, baseline_source, one in pairs))
+    for name, pair in zip(by_name, runs, strict=True):
+        check(name, by_name[name], *pair)
 
 
 async def _one_partition_is_bad(source: Source) -> None:
@@ -173,10 +173,10 @@ async def _one_partition_is_bad(source: Source) -> None:
     assert len(bad) < 500  # a hundred is fair; 128 are claimed at the start, when the others may not have been read
 
 
-async def test_a_partition_full_of_bad_messages_does_not_hold_up_the_others():
+async def test_a_partition_full_of_bad_messages_does_not_delay_the_others():
     await _one_partition_is_bad(MemorySource())
 
 
-async def test_a_partition_full_of_bad_messages_does_not_hold_up_the_others_on_kafka(kafka: str):
+async def test_a_partition_full_of_bad_messages_does_not_delay_the_others_on_kafka(kafka: str):
     async with on_kafka(kafka) as source:
         await _one_partition_is_bad(source)

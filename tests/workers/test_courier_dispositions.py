@@ -1,4 +1,4 @@
-"""Verdicts: what is tried again, what is parked, what is buried, what is dropped."""
+"""Which messages are retried, parked, buried or discarded after a failed delivery."""
 
 from collections import defaultdict
 
@@ -10,7 +10,7 @@ from tests.workers.couriers import QUICK, MemoryQueue, buried_with, courier_assi
 from tests.workers.http_service import Received, serving, status, until
 
 
-async def test_a_flaky_service_gets_its_retries():
+async def test_failures_of_a_flaky_service_are_retried():
     seen: dict[str, int] = defaultdict(int)
 
     def flaky(one: Received) -> web.Response:
@@ -26,7 +26,7 @@ async def test_a_flaky_service_gets_its_retries():
     assert not queue.buried()
 
 
-async def test_attempts_run_out_and_the_letter_says_why():
+async def test_a_message_is_buried_when_its_attempts_are_exhausted():
     queue = await buried_with(status(503), {**QUICK, "maxAttempts": 3})
     (envelope,) = queue.envelopes()
     assert envelope.reason == "AttemptsExhausted"
@@ -37,7 +37,7 @@ async def test_attempts_run_out_and_the_letter_says_why():
     assert envelope.id == "orders/0/0"
 
 
-async def test_the_retention_of_a_dead_box_counts_from_the_failure_not_from_when_the_message_was_sent():
+async def test_a_buried_letter_has_the_time_of_its_failure():
     queue = await buried_with(status(422))
     (letter,), (envelope,) = queue.buried(), queue.envelopes()
     assert letter.timestamp == envelope.failed_at
@@ -45,20 +45,20 @@ async def test_the_retention_of_a_dead_box_counts_from_the_failure_not_from_when
 
 
 @pytest.mark.parametrize("code", [301, 302, 307, 400, 401, 404, 422])
-async def test_what_time_does_not_heal_is_buried_at_once(code: int):
+async def test_permanent_failures_are_buried_at_once(code: int):
     queue = await buried_with(status(code, Location="http://127.0.0.1:1/"))
     (envelope,) = queue.envelopes()
     assert (envelope.attempts, envelope.failure.status, envelope.reason) == (1, code, "Refused")
 
 
 @pytest.mark.parametrize("code", [408, 425, 429, 500, 502, 503])
-async def test_what_time_may_heal_is_tried_again(code: int):
+async def test_transient_failures_are_retried(code: int):
     policy = {**QUICK, "maxAttempts": 2}
     (envelope,) = (await buried_with(status(code), policy)).envelopes()
     assert envelope.attempts == 2
 
 
-async def test_the_service_may_say_what_becomes_of_its_message():
+async def test_the_service_can_request_an_action():
     (envelope,) = (await buried_with(status(200, Dlq_Action="bury", Dlq_Error_Type="BadOrder"))).envelopes()
     assert (envelope.reason, envelope.failure.type, envelope.attempts) == ("ServiceAsked", "BadOrder", 1)
     assert not (await buried_with(status(500, Dlq_Action="discard"))).buried()
@@ -71,7 +71,7 @@ async def test_rules_override_the_status():
     assert not (await buried_with(status(418), {**QUICK, "rules": rules})).buried()
 
 
-async def test_a_long_retry_after_parks_the_letter_and_frees_its_key():
+async def test_a_long_retry_after_parks_the_letter_and_releases_its_key():
     queue = MemoryQueue()
     queue.send(message("first", "k"), message("second", "k"))
 
@@ -85,7 +85,7 @@ async def test_a_long_retry_after_parks_the_letter_and_frees_its_key():
     assert not queue.buried()
 
 
-async def test_a_parked_letter_keeps_its_name_attempts_and_origin():
+async def test_a_parked_letter_keeps_its_id_attempts_and_origin():
     policy = {
         "maxAttempts": 3,
         "backoff": {"strategy": "Fixed", "initial": "100ms"},
@@ -105,7 +105,7 @@ async def test_a_parked_letter_keeps_its_name_attempts_and_origin():
     assert (envelope.attempts, envelope.origin.topic, envelope.due_at) == (3, "orders", None)
 
 
-async def test_a_replayed_letter_starts_again_at_no_attempts_and_keeps_its_replay():
+async def test_a_replayed_letter_has_no_attempts_and_keeps_its_replay():
     queue = MemoryQueue()
     sent = add_replay_headers(message(), "name", "replay-uid", 1)
     queue.server.boxes["retry"].park(sent, 0)
@@ -118,7 +118,7 @@ async def test_a_replayed_letter_starts_again_at_no_attempts_and_keeps_its_repla
     assert dict(letter.headers)[REPLAYS] == b"1"
 
 
-async def test_when_half_of_the_slots_wait_the_longest_is_parked():
+async def test_the_retry_due_last_is_parked_when_half_of_the_slots_wait():
     policy = {"backoff": {"strategy": "Fixed", "initial": "20s"}, "circuitBreaker": {"enabled": False}}
     queue = MemoryQueue()
     queue.send(*(message(f"{n}", f"k{n}") for n in range(12)))
@@ -136,7 +136,7 @@ async def test_discarded_messages_leave_no_letter():
     assert not queue.buried()
 
 
-async def test_a_letter_too_old_is_expired():
+async def test_a_message_above_the_maximum_age_is_buried_as_expired():
     policy = {"maxAge": "50ms", "backoff": {"strategy": "Fixed", "initial": "200ms"}, "maxAttempts": 100}
     (envelope,) = (await buried_with(status(503), policy)).envelopes()
     assert envelope.reason == "Expired"

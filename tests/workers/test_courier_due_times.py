@@ -1,4 +1,4 @@
-"""Times a courier keeps: when a parked letter is due, and when its own time is over."""
+"""When parked letters are due, which timestamp a request has, and how long a courier takes to stop."""
 
 import asyncio
 import time
@@ -28,7 +28,7 @@ TAKEN_OVER_S = 15.0
 SENT, LATER = 1_700_000_000_000, 1_700_000_600_000
 
 
-async def test_parked_letters_are_delivered_within_two_seconds_of_their_time(queue: BrokerQueue):
+async def test_parked_letters_are_delivered_within_two_seconds_after_they_are_due(queue: BrokerQueue):
     seen: dict[bytes, list[float]] = {}
 
     def answer(one: Received) -> web.Response:
@@ -47,7 +47,7 @@ async def test_parked_letters_are_delivered_within_two_seconds_of_their_time(que
     assert median(late) <= LATE_S  # a machine that is busy may hold back some
 
 
-async def test_a_parked_letter_tells_the_time_of_its_message_at_every_attempt(queue: BrokerQueue):
+async def test_every_attempt_of_a_parked_letter_has_the_timestamp_of_its_message(queue: BrokerQueue):
     policy = {**QUICK, "maxAttempts": 3, "backoff": {"strategy": "Fixed", "initial": "300ms"}}
     await queue.send(message())
     async with serving(lambda _: web.Response(status=503)) as service:
@@ -62,7 +62,7 @@ async def test_a_parked_letter_tells_the_time_of_its_message_at_every_attempt(qu
 
 
 @pytest.mark.parametrize(
-    ("parked", "origin", "assignment"),
+    ("parked", "origin", "expected"),
     [
         (True, Origin("orders", 0, 7, SENT), SENT),
         (True, Origin(timestamp=SENT), SENT),
@@ -72,14 +72,14 @@ async def test_a_parked_letter_tells_the_time_of_its_message_at_every_attempt(qu
     ],
     ids=["parked", "of no known topic", "of no known time", "of no origin", "forged"],
 )
-def test_whose_time_a_request_tells(parked: bool, origin: Origin, assignment: int):
+def test_the_timestamp_of_a_request(parked: bool, origin: Origin, expected: int):
     one = add_headers(Message(b"k", b"v", timestamp=LATER), Envelope(origin=origin, id="orders/0/7"))
     claim = Claim(Place("box", 0, 9), one, parked=parked)
     head = RequestRenderer("POST", "/", "shop.test").head(one, letters.delivery_metadata(claim))
-    assert f"Dlq-Timestamp: {times.render(assignment)}\r\n".encode() in head
+    assert f"Dlq-Timestamp: {times.render(expected)}\r\n".encode() in head
 
 
-async def test_what_does_not_end_in_time_is_handed_back_and_the_next_courier_has_it_soon(queue: BrokerQueue):
+async def test_a_delivery_that_outlasts_the_grace_period_is_claimed_by_the_next_courier(queue: BrokerQueue):
     over = asyncio.Event()
 
     async def hanging_at_first(_: Received) -> web.Response:
@@ -107,7 +107,7 @@ async def test_what_does_not_end_in_time_is_handed_back_and_the_next_courier_has
     assert not await queue.buried()
 
 
-def test_a_pod_has_more_time_to_end_than_its_courier_takes():
+def test_the_grace_period_of_the_pod_is_longer_than_that_of_the_courier():
     made = pod_template.pod_spec(
         "courier", "orders-courier", "default", (), pod_template.WorkerImage("dlq-operator", "Always")
     )

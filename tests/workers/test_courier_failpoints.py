@@ -1,4 +1,4 @@
-"""A courier killed at every step of a delivery: nothing lost, no letter twice, a redelivery under the same name."""
+"""A courier killed at every step of a delivery: no message lost, no letter twice, redeliveries with the same id."""
 
 import asyncio
 import itertools
@@ -29,10 +29,10 @@ def answer(one: Received):
     return PUT_OFF(one) if number % 3 == 1 and one.headers["Dlq-Attempt"] != "3" else status(200)(one)
 
 
-async def walk(queue: BrokerQueue, service: Service, folder: Path, kind: str, step: str) -> None:
-    """One queue of its own, a courier that dies at this step, and one that goes on."""
+async def die_and_recover(queue: BrokerQueue, service: Service, folder: Path, kind: str, step: str) -> None:
+    """Create a queue, run a courier that dies at this step, then one that finishes."""
     own = BrokerQueue(queue.broker, queue.spec, queue.prefix.replace(".", f"-{step}."))
-    await own.make()
+    await own.create()
     await own.send(*(message(f"{step} {number}", f"k{number}") for number in range(COUNT)))
     routes = [{"match": "error.status == 409", "box": f"{own.prefix}other"}]
     slowly = {"inlineLimit": "0s", "concurrency": 4}
@@ -50,7 +50,7 @@ async def walk(queue: BrokerQueue, service: Service, folder: Path, kind: str, st
     try:
         await own.until_buried(COUNT // 6)
         await own.until_buried(COUNT // 6, "other")
-        await until(lambda: done(service, step) == {n for n in range(COUNT) if n % 3}, 180)
+        await until(lambda: accepted(service, step) == {n for n in range(COUNT) if n % 3}, 180)
     finally:
         await pod.end(signal.SIGKILL)
     for box, first in (("dead", 0), ("other", 3)):
@@ -59,24 +59,24 @@ async def walk(queue: BrokerQueue, service: Service, folder: Path, kind: str, st
 
 
 async def send_more(own: BrokerQueue, step: str) -> None:
-    """Send good messages one by one: a plain commit is sure only where no letter is settled at the same time."""
+    """Send good messages one by one: a commit without a letter happens only while no letter is settled."""
     for number in itertools.count(COUNT + 2, 3):
         await asyncio.sleep(0.5)
         await own.send(message(f"{step} {number}", f"k{number}"))
 
 
-def done(service: Service, step: str) -> set[int]:
-    """The numbers that the service took, of those that were sent at first."""
+def accepted(service: Service, step: str) -> set[int]:
+    """Return the numbers of the first messages that the service accepted."""
     mine = [one for one in service.received if one.body.split()[0] == step.encode()]
     taken = {int(one.body.split()[1]): one for one in mine if answer(one).status == 200}
     return {number for number in taken if number < COUNT}
 
 
 @pytest.mark.timeout(600)
-async def test_killed_at_every_step(queue: BrokerQueue, tmp_path: Path):
+async def test_a_courier_killed_at_any_step_loses_and_repeats_nothing(queue: BrokerQueue, tmp_path: Path):
     kind = "redis" if queue.spec.is_redis else "kafka"
     async with serving(answer) as service:
-        await asyncio.gather(*(walk(queue, service, tmp_path, kind, step) for step in STEPS[kind]))
+        await asyncio.gather(*(die_and_recover(queue, service, tmp_path, kind, step) for step in STEPS[kind]))
     names: dict[bytes, set[str]] = defaultdict(set)
     for one in service.received:
         names[one.body].add(one.id)
@@ -87,7 +87,7 @@ async def test_killed_at_every_step(queue: BrokerQueue, tmp_path: Path):
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("queue", ["redis"], indirect=True)
 @pytest.mark.parametrize(("first", "then"), [(503, 200), (503, 422), (422, 200), (422, 409), (422, 503)])
-async def test_a_letter_written_before_a_kill_is_the_only_one_although_the_service_answers_otherwise(
+async def test_a_letter_written_before_a_kill_stays_the_only_one_if_the_response_changes(
     queue: BrokerQueue, redis: str, tmp_path: Path, first: int, then: int
 ):
     await queue.send(*(message(f"order {number}") for number in range(COUNT)))
@@ -111,7 +111,7 @@ async def test_a_letter_written_before_a_kill_is_the_only_one_although_the_servi
 
 
 async def until_settled(client: Redis, queue: BrokerQueue) -> None:
-    """Everything was claimed, and nothing is held or parked any more."""
+    """Wait until every message is claimed and none is held or parked."""
     async with asyncio.timeout(120):
         while True:
             (group,) = await client.xinfo_groups(f"{queue.prefix}orders")

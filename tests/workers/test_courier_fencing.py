@@ -1,4 +1,4 @@
-"""A courier whose producer is fenced although the partition is still its own: it takes the partition up anew."""
+"""A courier whose producer is fenced although it still owns the partition: it opens the partition again."""
 
 import asyncio
 from collections import Counter
@@ -22,18 +22,18 @@ pytestmark = pytest.mark.parametrize("queue", ["kafka"], indirect=True)
 
 
 async def fence(queue: BrokerQueue, name: str) -> None:
-    """Do what a courier that lost its partitions may do a moment too late: open their transactional ids."""
+    """Open the transactional ids, as a courier that has just lost the partitions may still do."""
     assert isinstance(queue.broker, KafkaBroker)
     for partition in range(2):
         await (await TransactionalProducer.open(queue.broker._kafka, f"dlq.{queue.prefix}{name}.{partition}")).close()
 
 
-def bad_are_refused(one: Received) -> web.Response:
+def refuse_bad(one: Received) -> web.Response:
     return web.Response(status=422 if one.body.startswith(b"bad") else 200)
 
 
-async def test_a_fenced_owner_goes_on_burying_and_delivers_nothing_twice(queue: BrokerQueue):
-    async with serving(bad_are_refused) as service:
+async def test_a_fenced_owner_continues_to_bury_and_repeats_no_delivery(queue: BrokerQueue):
+    async with serving(refuse_bad) as service:
         assignment = queue.assignment(service.url)
         async with queue.courier(assignment):
             await queue.send(*(message(f"good-{n}", f"k{n}") for n in range(10)))
@@ -47,7 +47,7 @@ async def test_a_fenced_owner_goes_on_burying_and_delivers_nothing_twice(queue: 
     assert Counter(service.bodies) == Counter([*bad, *(f"good-{n}".encode() for n in range(10))])
 
 
-async def test_parked_letters_of_a_fenced_owner_come_back_and_are_buried_once(queue: BrokerQueue):
+async def test_parked_letters_of_a_fenced_owner_are_retried_and_buried_once(queue: BrokerQueue):
     policy = {**QUICK, "maxAttempts": 3, "backoff": {"strategy": "Fixed", "initial": "1s"}}
     async with serving(lambda _: web.Response(status=503)) as service:
         assignment = queue.assignment(service.url, policy=policy, delivery={"inlineLimit": "0s"})
@@ -64,7 +64,7 @@ async def test_parked_letters_of_a_fenced_owner_come_back_and_are_buried_once(qu
 
 
 @pytest.mark.parametrize("kind", [SourcePartition, RetryPartition])
-async def test_a_fence_while_a_partition_is_opened_is_not_the_end(queue: BrokerQueue, kind: type):
+async def test_a_courier_fenced_while_it_opens_a_partition_tries_again(queue: BrokerQueue, kind: type):
     recover, fences = kind.recover, []
 
     async def fenced_at_first(partition) -> None:
@@ -85,7 +85,7 @@ async def test_a_fence_while_a_partition_is_opened_is_not_the_end(queue: BrokerQ
     )
 
 
-async def test_one_of_an_earlier_generation_opens_no_partition_and_joins_anew(queue: BrokerQueue):
+async def test_a_member_of_an_earlier_generation_opens_no_partition_and_rejoins(queue: BrokerQueue):
     spec = subscription_spec(queue.assignment("http://shop.test/"), "pod-0")
     async with queue.broker.subscribe(spec) as subscription, asyncio.timeout(120):
         consumer = subscription._consumer
@@ -99,7 +99,7 @@ async def test_one_of_an_earlier_generation_opens_no_partition_and_joins_anew(qu
             pass
 
 
-async def test_what_keeps_a_partition_shut_is_said_and_heals(queue: BrokerQueue):
+async def test_the_reason_of_a_blocked_partition_is_reported_until_it_opens(queue: BrokerQueue):
     async def refused(_: SourcePartition) -> None:
         raise NotAuthorised("the broker does not allow it")
 

@@ -1,4 +1,4 @@
-"""Order per key, and what stops, restarts and rebalances do to it."""
+"""Order per key through retries, stops, restarts and rebalances."""
 
 import asyncio
 from collections import defaultdict
@@ -54,7 +54,7 @@ async def test_one_in_flight_per_key_and_many_without_order():
     assert together["None"] > 1
 
 
-async def test_a_stopped_courier_finishes_what_is_on_its_way():
+async def test_a_stopped_courier_finishes_its_deliveries():
     started, gate = asyncio.Event(), asyncio.Event()
 
     async def slow(_: Received) -> web.Response:
@@ -74,7 +74,7 @@ async def test_a_stopped_courier_finishes_what_is_on_its_way():
     assert service.bodies == [b"one", b"two"]
 
 
-async def test_attempts_go_on_counting_after_a_restart():
+async def test_attempts_are_counted_across_restarts():
     policy = {
         "maxAttempts": 3,
         "backoff": {"strategy": "Fixed", "initial": "20s"},
@@ -86,17 +86,19 @@ async def test_attempts_go_on_counting_after_a_restart():
         assignment = courier_assignment(service.url, policy=policy)
         for attempt in (1, 2, 3):
             async with queue.courier(assignment):
-                await until(lambda attempt=attempt: len(service.received) == attempt and bool(_noted(queue, attempt)))
+                await until(
+                    lambda attempt=attempt: len(service.received) == attempt and bool(_is_recorded(queue, attempt))
+                )
     assert [one.headers["Dlq-Attempt"] for one in service.received] == ["1", "2", "3"]
     assert queue.envelopes()[0].attempts == 3
 
 
-def _noted(queue: MemoryQueue, attempt: int) -> bool:
+def _is_recorded(queue: MemoryQueue, attempt: int) -> bool:
     notes = queue.server.groups["orders", "billing"].attempts
     return len(queue.buried()) == 1 if attempt == 3 else [one[0] for one in notes.values()] == [attempt]
 
 
-async def test_what_a_rebalance_took_away_is_dropped():
+async def test_claims_lost_by_a_rebalance_are_dropped():
     gate, started = asyncio.Event(), asyncio.Event()
 
     async def slow(_: Received) -> web.Response:
@@ -114,13 +116,13 @@ async def test_what_a_rebalance_took_away_is_dropped():
     assert sorted(one.value or b"" for one in queue.buried()) == [b"0", b"1", b"2"]
 
 
-async def test_a_letter_that_waits_to_be_written_keeps_neither_its_slot_nor_its_key():
+async def test_a_letter_being_settled_blocks_neither_its_slot_nor_its_key():
     written, settle = asyncio.Event(), MemorySubscription.settle
 
-    async def slowly(self: MemorySubscription, claim: Claim, how: Settlement) -> None:
-        if isinstance(how, Buried):
+    async def slowly(self: MemorySubscription, claim: Claim, settlement: Settlement) -> None:
+        if isinstance(settlement, Buried):
             await written.wait()
-        await settle(self, claim, how)
+        await settle(self, claim, settlement)
 
     queue = MemoryQueue()
     queue.send(*(message(f"bad-{n}", "one-key") for n in range(20)), message("good", "one-key"))

@@ -1,4 +1,4 @@
-"""Courier, service and broker killed at any moment: nothing lost, no letter twice, order per key kept."""
+"""Courier, service and broker killed at any moment: no message lost, no letter twice, order per key kept."""
 
 import asyncio
 import random
@@ -31,36 +31,36 @@ POLICY = {
 
 
 class Server:
-    """A broker of this test alone, which comes back with what it had written."""
+    """A broker for one test, which keeps its data when it is killed and started again."""
 
     def __init__(self, bed: beds.Bed, kind: str) -> None:
         self._bed, self._kind = bed, kind
         self._start = kafka_bed.start if kind == "kafka" else redis_bed.start
         self._part = beds.Part(f"killed-{kind}-{uuid.uuid4().hex[:6]}", 2 if kind == "kafka" else 1, self._start)
-        self._said = bed.part(self._part)
+        self._address = bed.ensure_part(self._part)
 
     @property
     def spec(self) -> BrokerConnectionSpec:
-        where = f"{self._said['address']}:{self._said['ports'][0]}"
-        assignment = (
+        where = f"{self._address['address']}:{self._address['ports'][0]}"
+        spec = (
             {"kafka": {"bootstrapServers": [where]}}
             if self._kind == "kafka"
             else {"redis": {"url": f"redis://{where}"}}
         )
-        return BrokerConnectionSpec.model_validate(assignment)
+        return BrokerConnectionSpec.model_validate(spec)
 
     async def kill(self) -> None:
-        """End it at once and start it again."""
+        """Kill it and start it again."""
         await asyncio.to_thread(self.end)
-        said, name = self._said, self._part.name
-        await asyncio.to_thread(self._start, self._bed.directory, name, said["address"], *said["ports"])
+        address, name = self._address, self._part.name
+        await asyncio.to_thread(self._start, self._bed.directory, name, address["address"], *address["ports"])
 
     def end(self) -> None:
-        processes.kill(processes.of_bed(self._bed.directory, self._part.name))
+        processes.kill(processes.find_of_bed(self._bed.directory, self._part.name))
 
     @asynccontextmanager
     async def queue(self, prefix: str) -> AsyncIterator[BrokerQueue]:
-        """A fresh connection: the last one may have died with the broker."""
+        """Open a new connection: the previous one may have ended with the broker."""
         async with open_broker(self.spec, no_secret, allow=LOOPBACK) as broker:
             yield BrokerQueue(broker, self.spec, prefix)
 
@@ -74,15 +74,15 @@ async def server(request: pytest.FixtureRequest, bed: beds.Bed) -> AsyncIterator
         made.end()
 
 
-async def walk(server: Server, folder: Path, count: int, kills: Counter[str]) -> None:
-    """`count` messages, some never delivered, some put off and some flaky, with so many kills between."""
+async def deliver_through_kills(server: Server, folder: Path, count: int, kills: Counter[str]) -> None:
+    """Deliver `count` messages, some bad, some put off, some flaky, with these kills in between."""
     prefix = f"{{{uuid.uuid4().hex[:8]}}}." if server.spec.is_redis else f"{uuid.uuid4().hex[:8]}."
-    async with server.wire(prefix) as queue:
-        await queue.make()
+    async with server.queue(prefix) as queue:
+        await queue.create()
         for first in range(0, count, 2000):
             numbers = range(first, min(first + 2000, count))
             await queue.send(*(message(f"{number}", f"k{number % 97}") for number in numbers))
-    service = RecordingService(folder / "shop")
+    service = RecordingService(folder / "service")
     pod = Pod(folder / "pod", queue.assignment(service.url, policy=POLICY, delivery={"inlineLimit": "5s"}))
     await service.start()
     await pod.start()
@@ -92,11 +92,11 @@ async def walk(server: Server, folder: Path, count: int, kills: Counter[str]) ->
         )
         bad = [number for number in range(count) if recording_service.is_bad(number)]
         await until(lambda: service.deliveries.refresh() == count - len(bad), 300)
-        async with server.wire(prefix) as queue:
+        async with server.queue(prefix) as queue:
             await queue.until_buried(len(bad))
         code = await pod.end(signal.SIGTERM)
         assert code == 0, pod.log
-        async with server.wire(prefix) as queue:
+        async with server.queue(prefix) as queue:
             letters = Counter(int(taken.message.value or b"") for taken in await queue.buried())
     finally:
         await service.end()
@@ -107,13 +107,16 @@ async def walk(server: Server, folder: Path, count: int, kills: Counter[str]) ->
 
 
 async def _kill_on(
-    book: DeliveryLog, count: int, kills: Counter[str], victims: dict[str, Callable[[], Coroutine[Any, Any, None]]]
+    deliveries: DeliveryLog,
+    count: int,
+    kills: Counter[str],
+    victims: dict[str, Callable[[], Coroutine[Any, Any, None]]],
 ) -> None:
     order = list(kills.elements())
     random.shuffle(order)
     for turn, victim in enumerate(order):
-        want = count * (turn + 1) // (len(order) + 2)
-        await until(lambda want=want: book.refresh() >= want, 300)
+        wanted = count * (turn + 1) // (len(order) + 2)
+        await until(lambda wanted=wanted: deliveries.refresh() >= wanted, 300)
         await asyncio.sleep(random.random() * 0.1)  # anywhere between two steps
         await victims[victim]()
 
@@ -122,10 +125,10 @@ async def _kill_on(
 async def test_kills_of_courier_service_and_broker_lose_nothing_and_bury_no_letter_twice(
     server: Server, tmp_path: Path
 ):
-    await walk(server, tmp_path, 3_000, Counter(courier=1, service=1, broker=1))
+    await deliver_through_kills(server, tmp_path, 3_000, Counter(courier=1, service=1, broker=1))
 
 
 @pytest.mark.kill
 @pytest.mark.timeout(1800)
-async def test_a_hundred_thousand_messages_and_many_kills(server: Server, tmp_path: Path):
-    await walk(server, tmp_path, 100_000, Counter(courier=8, service=6, broker=4))
+async def test_many_kills_during_a_hundred_thousand_messages(server: Server, tmp_path: Path):
+    await deliver_through_kills(server, tmp_path, 100_000, Counter(courier=8, service=6, broker=4))

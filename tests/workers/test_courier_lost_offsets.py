@@ -1,4 +1,4 @@
-"""A courier whose consumer group lost its offsets: it delivers nothing until a position is chosen, and then goes on."""
+"""A courier whose consumer group lost its offsets delivers nothing until a person chooses a position."""
 
 import asyncio
 import signal
@@ -18,7 +18,7 @@ from tests.workers.worker_processes import Pod
 
 
 async def readiness(port: int) -> str:
-    """What /readyz says, once the pod has tried its broker."""
+    """Return the body of /readyz after the pod has tried its broker."""
     async with ClientSession() as session, asyncio.timeout(PATIENCE):
         while True:
             try:
@@ -36,7 +36,7 @@ async def send(queue: BrokerQueue, name: str, count: int = 5) -> None:
 
 
 async def lose_offsets(queue: BrokerQueue, service: Service, assignment: CourierAssignment) -> None:
-    """Five messages are delivered, five more wait, and the group's offsets go."""
+    """Deliver five messages, send five more and delete the offsets of the group."""
     async with queue.courier(assignment):
         await send(queue, "a")
         await until(lambda: len(service.received) == 5)

@@ -1,4 +1,4 @@
-"""A courier whose parked letters are deleted by others counts them and goes on."""
+"""A courier counts parked letters that others deleted, and continues."""
 
 from typing import Any
 
@@ -35,7 +35,7 @@ async def empty(queue: BrokerQueue) -> None:
 async def test_lost_letters_are_counted_and_later_messages_delivered(
     queue: BrokerQueue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(retry_partition, "KEPT_BYTES", 0)
+    monkeypatch.setattr(retry_partition, "MAX_CACHED_BYTES", 0)
     queue_name = queue.prefix.strip("{}.")
     await queue.send(*(message(f"bad-{n}", f"k{n}") for n in range(PARKED)))
 

@@ -1,4 +1,4 @@
-"""The same walk on a real Kafka and a real Redis."""
+"""The courier on a real Kafka and a real Redis: deliveries, retries, burials, routes, parking, order."""
 
 from collections import Counter, defaultdict
 
@@ -10,7 +10,7 @@ from tests.workers.couriers import QUICK, message
 from tests.workers.http_service import Received, serving, until
 
 
-async def test_messages_are_delivered_once_and_never_again(queue: BrokerQueue):
+async def test_messages_are_delivered_once(queue: BrokerQueue):
     await queue.send(*(message(f"m{n}", f"k{n % 5}") for n in range(200)))
     async with serving() as service:
         async with queue.courier(queue.assignment(service.url)):
@@ -23,7 +23,7 @@ async def test_messages_are_delivered_once_and_never_again(queue: BrokerQueue):
     assert len({one.id for one in service.received}) == len(expected)  # a redelivery would carry the same name
 
 
-async def test_retries_burials_and_routes(queue: BrokerQueue):
+async def test_messages_are_retried_buried_and_routed(queue: BrokerQueue):
     seen: dict[bytes, int] = defaultdict(int)
 
     def answer(one: Received) -> web.Response:
@@ -52,7 +52,7 @@ async def test_retries_burials_and_routes(queue: BrokerQueue):
         assert envelope.origin.topic == f"{queue.prefix}orders"
 
 
-async def test_parked_letters_come_back_with_their_count(queue: BrokerQueue):
+async def test_parked_letters_keep_their_attempts(queue: BrokerQueue):
     policy = {**QUICK, "maxAttempts": 3, "backoff": {"strategy": "Fixed", "initial": "300ms"}}
     await queue.send(*(message(f"m{n}", f"k{n}") for n in range(10)))
     async with serving(lambda _: web.Response(status=503)) as service:
@@ -67,7 +67,7 @@ async def test_parked_letters_come_back_with_their_count(queue: BrokerQueue):
     assert Counter(taken.message.value for taken in dead) == Counter(f"m{n}".encode() for n in range(10))
 
 
-async def test_order_per_key_through_inline_retries(queue: BrokerQueue):
+async def test_order_per_key_is_kept_through_inline_retries(queue: BrokerQueue):
     seen: dict[bytes, int] = defaultdict(int)
 
     def flaky(one: Received) -> web.Response:

@@ -1,4 +1,4 @@
-"""What pauses a courier: it says why, buries nothing for it, and goes on by itself."""
+"""What pauses a courier: it reports the reason, buries nothing because of it, and resumes by itself."""
 
 import asyncio
 
@@ -52,7 +52,7 @@ async def test_an_outage_pauses_and_buries_nothing():
     assert not queue.buried()
 
 
-async def test_the_gate_of_the_operator_pauses_and_opens_again():
+async def test_the_operator_can_pause_and_resume():
     paused = "CapacityReached"
     queue = MemoryQueue()
     async with serving() as service, queue.courier(courier_assignment(service.url), paused=lambda: paused):
@@ -65,7 +65,7 @@ async def test_the_gate_of_the_operator_pauses_and_opens_again():
     assert len(service.received) == 1
 
 
-async def test_a_spent_error_budget_pauses_and_goes_on_when_time_has_passed():
+async def test_a_spent_error_budget_pauses_until_its_window_has_passed():
     queue = MemoryQueue()
     queue.send(*(message(f"{n}", f"k{n}") for n in range(20)))
     policy = {**QUICK, "errorBudget": {"letters": 5, "per": "2s"}}
@@ -75,7 +75,7 @@ async def test_a_spent_error_budget_pauses_and_goes_on_when_time_has_passed():
     assert len(queue.buried()) == 20
 
 
-async def test_a_dead_box_that_refuses_loses_nothing_and_heals():
+async def test_a_dead_box_that_refuses_pauses_and_loses_nothing():
     queue = MemoryQueue()
     queue.server.refuse["dead"] = BoxRefused("the disk is full")
     queue.send(message())
@@ -88,7 +88,7 @@ async def test_a_dead_box_that_refuses_loses_nothing_and_heals():
     assert [one.value for one in queue.buried()] == [b"body", b"later"]
 
 
-async def test_a_partition_that_stands_still_is_said_while_the_others_are_delivered(monkeypatch):
+async def test_a_blocked_partition_is_reported_while_the_others_are_delivered(monkeypatch):
     queue, gate = MemoryQueue(), ""
     monkeypatch.setattr(MemorySubscription, "blocked_by", NotAuthorised("no right to read"), raising=False)
     async with serving() as service, queue.courier(courier_assignment(service.url), paused=lambda: gate):
@@ -106,7 +106,7 @@ async def test_a_partition_that_stands_still_is_said_while_the_others_are_delive
     assert len(service.received) == 1
 
 
-async def test_a_letter_that_fits_nowhere_is_held_and_said():
+async def test_a_letter_too_large_for_its_box_is_held_and_reported():
     queue = MemoryQueue()
     queue.send(message("x" * 2000))
     queue.server.boxes["dead"].max_message_bytes = 1000
@@ -121,7 +121,7 @@ async def test_a_letter_that_fits_nowhere_is_held_and_said():
 OPENS_SOON = {"window": 4, "openFor": "50ms"}
 
 
-async def test_a_head_of_poison_is_buried_in_the_end_although_it_keeps_the_circuit_open():
+async def test_bad_messages_at_the_start_are_buried_although_they_keep_the_circuit_open():
     policy = {**QUICK, "maxAttempts": 2, "circuitBreaker": OPENS_SOON}
     queue, good = MemoryQueue(), {f"good-{n}".encode() for n in range(10)}
     queue.send(*(message(f"poison-{n}", f"p{n}") for n in range(12)), *(message(one.decode(), "k") for one in good))
@@ -143,7 +143,7 @@ async def test_a_head_of_poison_is_buried_in_the_end_although_it_keeps_the_circu
 
 
 @pytest.mark.parametrize("code", [429, 503])
-async def test_a_service_that_says_it_is_down_costs_no_attempt_however_often_it_is_probed(code: int):
+async def test_probes_of_a_service_that_is_down_cost_no_attempt(code: int):
     policy = {**QUICK, "maxAttempts": 3, "circuitBreaker": OPENS_SOON}
     is_down, queue = True, MemoryQueue()
     queue.send(*(message(f"{n}", f"k{n}") for n in range(5)))
@@ -161,7 +161,7 @@ async def test_a_service_that_says_it_is_down_costs_no_attempt_however_often_it_
     assert not queue.buried()
 
 
-async def test_a_message_that_breaks_the_connection_is_buried_when_the_service_has_answered_another():
+async def test_a_message_that_breaks_the_connection_is_buried_after_the_service_answered_another():
     policy = {**QUICK, "maxAttempts": 3, "circuitBreaker": {"openFor": "100ms"}}
     queue = MemoryQueue()
     queue.send(message("poison", "p"))
@@ -181,7 +181,7 @@ async def test_a_message_that_breaks_the_connection_is_buried_when_the_service_h
     assert service.bodies[-1] == b"poison"  # once more after the answer
 
 
-async def test_a_policy_of_one_attempt_buries_what_did_not_reach_the_service():
+async def test_a_policy_of_one_attempt_buries_a_message_that_did_not_reach_the_service():
     queue = MemoryQueue()
     queue.send(message())
     policy = {**QUICK, "maxAttempts": 1, "circuitBreaker": {}}
@@ -190,8 +190,8 @@ async def test_a_policy_of_one_attempt_buries_what_did_not_reach_the_service():
     assert (len(queue.buried()), len(service.received)) == (1, 1)
 
 
-async def test_fresh_messages_go_out_while_an_open_circuit_holds_back_retries():
-    """Also those that must wait for a retry of their key: none of them waits for the 30 s that the circuit is open."""
+async def test_fresh_messages_are_delivered_while_an_open_circuit_delays_retries():
+    """This includes messages behind a retry of their key: none waits for the 30 s that the circuit is open."""
     policy = {"backoff": {"strategy": "Immediate"}, "maxAttempts": 40, "circuitBreaker": {"window": 8}}
     queue, opened = MemoryQueue(partitions=3), 0
     answer = lambda one: web.Response(status=200 if one.body.startswith(b"good") else 500)  # noqa: E731

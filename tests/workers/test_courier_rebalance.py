@@ -1,4 +1,4 @@
-"""Couriers that come and go: whoever has a partition works on it, nothing is lost and no letter is there twice."""
+"""Couriers that join and leave: no message is lost and no letter is written twice."""
 
 import asyncio
 import random
@@ -12,8 +12,8 @@ from tests.workers.couriers import QUICK, message
 from tests.workers.http_service import Received, serving, until
 
 
-async def test_couriers_that_join_and_leave_over_and_over_lose_nothing(queue: BrokerQueue):
-    await queue.make(4)
+async def test_couriers_that_join_and_leave_lose_and_repeat_nothing(queue: BrokerQueue):
+    await queue.create(4)
     delivered: set[bytes] = set()
 
     def answer(one: Received) -> web.Response:

@@ -1,4 +1,4 @@
-"""Fault 17: couriers join and leave while messages wait for their next try, longer than a member may be silent."""
+"""Couriers join and leave while messages wait for a retry longer than the session timeout of the group."""
 
 import asyncio
 import random
@@ -13,8 +13,8 @@ from aiokafka import TopicPartition
 from aiokafka.errors import KafkaError
 
 from deadletter.brokers.kafka.broker import KafkaBroker
-from deadletter.brokers.kafka.subscription.offset_metadata import decode
 from deadletter.brokers.kafka.subscription.assignment import PartitionAssignment
+from deadletter.brokers.kafka.subscription.offset_metadata import decode
 from deadletter.workers.process import cancel_and_wait
 from tests.workers.broker_queue import BrokerQueue
 from tests.workers.couriers import QUICK, message
@@ -25,8 +25,8 @@ Where = tuple[int, int]
 
 
 @dataclass
-class Till:
-    """A service that refuses one in three at the first try, and knows what it took."""
+class FlakyService:
+    """A service that refuses every third message at its first attempt and remembers what it accepted."""
 
     taken: set[Where] = field(default_factory=set)
     attempts: Counter[Where] = field(default_factory=Counter)
@@ -42,17 +42,17 @@ class Till:
 
 @dataclass
 class Auditor:
-    """Reads what the group committed, over and over: never more than the service took."""
+    """Reads the committed offsets repeatedly and finds messages committed before the service accepted them."""
 
     queue: BrokerQueue
     group: str
-    till: Till
+    till: FlakyService
     existing: set[Where] = field(default_factory=set)
     looks: int = 0
     wrong: set[Where] = field(default_factory=set)
 
     async def finished(self) -> set[Where]:
-        """Messages that a restart would not deliver again."""
+        """Return the messages that would not be delivered again after a restart."""
         assert isinstance(self.queue.broker, KafkaBroker)
         admin = await self.queue.broker._kafka.admin_client()
         topic = f"{self.queue.prefix}orders"
@@ -66,7 +66,7 @@ class Auditor:
         }
 
     async def watch(self) -> None:
-        """Until cancelled."""
+        """Check until cancelled."""
         while True:
             with suppress(KafkaError):  # a broker that has just started has no coordinator yet
                 self.wrong |= await self.finished() - self.till.taken
@@ -75,10 +75,10 @@ class Auditor:
 
 
 async def storm(queue: BrokerQueue, pods: int, turns: int, partitions: int, backoff: int) -> None:
-    """`pods` couriers that come and go, one at the end that finishes everything. So few wait that none is parked."""
-    await queue.make(partitions)
+    """Run `pods` couriers that join and leave, then one that finishes. Few messages wait, so none is parked."""
+    await queue.create(partitions)
     await queue.send(*(message(f"m{n}", f"k{n}") for n in range(30 * pods)))
-    till = Till()
+    till = FlakyService()
     policy = {**QUICK, "maxAttempts": 50, "backoff": {"strategy": "Fixed", "initial": f"{backoff}s"}}
     async with serving(till) as service:
         assignment = queue.assignment(service.url, policy=policy, delivery={"inlineLimit": "1h", "concurrency": 256})
@@ -86,13 +86,13 @@ async def storm(queue: BrokerQueue, pods: int, turns: int, partitions: int, back
         auditor.existing = {(one.place.partition, one.place.offset) for one in await queue.buried("orders")}
         watching = asyncio.ensure_future(auditor.watch())
 
-        async def come_and_go(pod: int) -> None:
+        async def join_and_leave(pod: int) -> None:
             for _ in range(turns):
                 await asyncio.sleep(random.random() * backoff / 2)
                 async with queue.courier(assignment, f"pod-{pod}"):
                     await asyncio.sleep(random.random() * backoff / 2)
 
-        await asyncio.gather(*(come_and_go(pod) for pod in range(pods)))
+        await asyncio.gather(*(join_and_leave(pod) for pod in range(pods)))
         await queue.send(*(message(f"late{n}", f"k{n}") for n in range(60)))
         auditor.existing = {(one.place.partition, one.place.offset) for one in await queue.buried("orders")}
         async with queue.courier(assignment, "pod-last"):
@@ -106,8 +106,8 @@ async def storm(queue: BrokerQueue, pods: int, turns: int, partitions: int, back
     print(f"{len(auditor.existing)} messages, {sum(till.attempts.values())} requests, {auditor.looks} looks")
 
 
-async def keep_still(queue: BrokerQueue, backoff: int) -> None:
-    """One courier all of whose messages wait; it stays in its group."""
+async def wait_through_backoff(queue: BrokerQueue, backoff: int) -> None:
+    """Run one courier whose messages all wait, and check that it stays in its group."""
     await queue.send(*(message(f"m{n}", f"k{n}") for n in range(10)))
     policy = {**QUICK, "backoff": {"strategy": "Fixed", "initial": f"{backoff}s"}}
     answer = lambda one: web.Response(status=503 if one.headers["Dlq-Attempt"] == "1" else 200)  # noqa: E731
@@ -127,20 +127,20 @@ async def keep_still(queue: BrokerQueue, backoff: int) -> None:
     assert Counter(one.headers["Dlq-Attempt"] for one in service.received) == {"1": 10, "2": 10}
 
 
-async def test_heartbeats_go_on_through_a_backoff_longer_than_a_session(queue: BrokerQueue):
-    await keep_still(queue, 12)  # a session lasts 10 s
+async def test_a_courier_stays_in_its_group_through_a_backoff_longer_than_a_session(queue: BrokerQueue):
+    await wait_through_backoff(queue, 12)  # a session lasts 10 s
 
 
-async def test_no_offset_is_committed_beyond_what_was_taken_while_couriers_come_and_go(queue: BrokerQueue):
+async def test_no_offset_is_committed_beyond_what_was_taken_while_couriers_join_and_leave(queue: BrokerQueue):
     await storm(queue, pods=3, turns=2, partitions=4, backoff=4)
 
 
 @pytest.mark.kill
-async def test_heartbeats_go_on_through_a_backoff_of_half_a_minute(queue: BrokerQueue):
-    await keep_still(queue, 30)
+async def test_a_courier_stays_in_its_group_through_a_backoff_of_half_a_minute(queue: BrokerQueue):
+    await wait_through_backoff(queue, 30)
 
 
 @pytest.mark.kill
 @pytest.mark.timeout(1200)
-async def test_a_storm_of_ten_couriers_during_backoffs_of_half_a_minute(queue: BrokerQueue):
+async def test_ten_couriers_join_and_leave_during_backoffs_of_half_a_minute(queue: BrokerQueue):
     await storm(queue, pods=10, turns=4, partitions=12, backoff=30)

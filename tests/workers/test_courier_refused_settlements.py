@@ -1,4 +1,4 @@
-"""A dead box that refuses, with its rights or its memory gone: nothing is settled, the word says why, and it heals."""
+"""A dead box without write rights or memory: nothing is settled, the status says why, and the courier recovers."""
 
 import asyncio
 import uuid
@@ -22,17 +22,17 @@ from deadletter.workers.courier.courier import Courier
 from tests.bed import beds
 from tests.brokers.opening import kafka_at, redis_at
 from tests.brokers.secured_kafka import (
+    ALL_OPERATIONS,
     ALLOW,
     DENY,
-    ALL_OPERATIONS,
     GROUP,
     PASSWORD,
     TOPIC,
     TRANSACTIONAL_ID,
     WRITE,
     SecuredKafka,
-    open_secured_kafka,
     grant_acl,
+    open_secured_kafka,
     revoke_acl,
 )
 from tests.brokers.servers import HERE, own_redis, url_of
@@ -47,7 +47,7 @@ COUNT = 12
 
 @dataclass
 class Stage:
-    """A queue seen with every right (`queue`) and as its courier sees it (`own`), and how its dead box is shut."""
+    """A queue seen with every right (`queue`) and as its courier sees it (`own`), and how to block its dead box."""
 
     queue: BrokerQueue
     own: BrokerQueue
@@ -57,7 +57,7 @@ class Stage:
 
 
 @asynccontextmanager
-async def wires(
+async def two_views(
     everything: BrokerConnectionSpec, mine: BrokerConnectionSpec, secrets: Callable[[str, str], bytes]
 ) -> AsyncIterator[tuple[BrokerQueue, BrokerQueue]]:
     tag = uuid.uuid4().hex[:10]
@@ -67,12 +67,12 @@ async def wires(
         open_broker(mine, secrets, allow=LOOPBACK) as own,
     ):
         queue = BrokerQueue(broker, everything, prefix)
-        await queue.make()
+        await queue.create()
         yield queue, BrokerQueue(own, mine, prefix)
 
 
 async def until_allowed(broker: Broker, box: str) -> None:
-    """A broker hears of rights in the order they were given, a moment later."""
+    """Wait until the broker applies the rights; brokers apply them in order, with a delay."""
     async with asyncio.timeout(PATIENCE):
         while True:
             try:
@@ -85,14 +85,14 @@ async def until_allowed(broker: Broker, box: str) -> None:
 
 @asynccontextmanager
 async def read_only_topic(bed: beds.Bed, _: Path) -> AsyncIterator[Stage]:
-    """A user who may do everything but write into the dead box."""
+    """A Kafka user with every right except writing to the dead topic."""
     secured: SecuredKafka = open_secured_kafka(bed)
     given = {"username": b"guest", "password": PASSWORD.encode(), "ca.crt": (secured.files / "ca.crt").read_bytes()}
     sasl = {"mechanism": "PLAIN", "secretRef": {"name": "login"}}
     tls = {"caSecretRef": {"name": "ca", "key": "ca.crt"}}
     mine = {"kafka": {"bootstrapServers": [secured.login], "tls": tls, "sasl": sasl}}
     spec = BrokerConnectionSpec.model_validate(mine)
-    async with wires(kafka_at(secured.plain), spec, lambda _, key: given[key]) as (queue, own):
+    async with two_views(kafka_at(secured.plain), spec, lambda _, key: given[key]) as (queue, own):
         name = queue.prefix
         everywhere = (GROUP, name.strip(".")), (TRANSACTIONAL_ID, f"dlq.{name}"), (TOPIC, name)
         await grant_acl(secured, ALLOW, ALL_OPERATIONS, *everywhere)
@@ -109,7 +109,7 @@ async def read_only_topic(bed: beds.Bed, _: Path) -> AsyncIterator[Stage]:
 
 @asynccontextmanager
 async def read_only_stream(_: beds.Bed, folder: Path) -> AsyncIterator[Stage]:
-    """A user without a right on the dead stream."""
+    """A Redis user without rights on the dead stream."""
     with own_redis(folder) as port:
         admin = Redis(host=HERE, port=port)
 
@@ -119,7 +119,7 @@ async def read_only_stream(_: beds.Bed, folder: Path) -> AsyncIterator[Stage]:
         await allow("~*")
         mine = BrokerConnectionSpec.model_validate({"redis": {"url": url_of(port), "secretRef": {"name": "user"}}})
         given = {"username": b"courier", "password": b"secret"}
-        async with wires(redis_at(url_of(port)), mine, lambda _, key: given[key]) as (queue, own):
+        async with two_views(redis_at(url_of(port)), mine, lambda _, key: given[key]) as (queue, own):
             boxes = ("~*orders*", "~*retry*", "~*ledger*")
             yield Stage(queue, own, "NotAuthorised", lambda: allow(*boxes), lambda: allow("~*"))
         await admin.aclose()
@@ -127,15 +127,15 @@ async def read_only_stream(_: beds.Bed, folder: Path) -> AsyncIterator[Stage]:
 
 @asynccontextmanager
 async def full_redis(_: beds.Bed, folder: Path) -> AsyncIterator[Stage]:
-    """A Redis out of memory."""
+    """A Redis that is out of memory."""
     with own_redis(folder) as port:
         admin = Redis(host=HERE, port=port)
 
-        async def limit(most: str) -> None:
-            await admin.config_set("maxmemory", most)
+        async def limit(maxmemory: str) -> None:
+            await admin.config_set("maxmemory", maxmemory)
 
         spec = redis_at(url_of(port))
-        async with wires(spec, spec, no_secret) as (queue, own):
+        async with two_views(spec, spec, no_secret) as (queue, own):
             yield Stage(queue, own, "BoxRefused", lambda: limit("1"), lambda: limit("0"))
         await admin.aclose()
 
@@ -156,7 +156,7 @@ def refusals(reason: str) -> float:
 
 
 class Refusing:
-    """A service that refuses every message, all but the first once the dead box is shut."""
+    """A service that refuses every message, all but the first after the dead box is blocked."""
 
     def __init__(self) -> None:
         self.may = asyncio.Event()
@@ -167,8 +167,8 @@ class Refusing:
         return web.Response(status=422)
 
 
-async def shut_in_the_middle(stage: Stage, service: Service, courier: Courier) -> None:
-    """One letter is buried, then the box refuses what is on its way."""
+async def block_after_first_letter(stage: Stage, service: Service, courier: Courier) -> None:
+    """Wait until one letter is buried, then block the box for the others."""
     before = refusals(stage.reason)
     await stage.queue.send(message("first", "k"))
     await stage.queue.until_buried(1)
@@ -186,10 +186,10 @@ async def buried(queue: BrokerQueue) -> "Counter[bytes | None]":
     return Counter(taken.message.value for taken in await queue.buried())
 
 
-async def test_a_dead_box_that_refuses_pauses_with_its_reason_and_heals_by_itself(stage: Stage):
+async def test_a_blocked_dead_box_pauses_the_courier_until_it_is_unblocked(stage: Stage):
     queue, own = stage.queue, stage.own
     async with serving(Refusing()) as service, own.courier(own.assignment(service.url)) as courier:
-        await shut_in_the_middle(stage, service, courier)
+        await block_after_first_letter(stage, service, courier)
         await stage.open()
         await queue.until_buried(COUNT + 1)
         await until(lambda: not pause_of(courier))
@@ -199,12 +199,12 @@ async def test_a_dead_box_that_refuses_pauses_with_its_reason_and_heals_by_itsel
     assert len(service.received) == COUNT + 2  # what waited for its box was not delivered again
 
 
-async def test_what_a_dead_box_refused_was_not_settled_and_the_next_pod_has_it_again(stage: Stage):
+async def test_messages_refused_by_a_dead_box_are_delivered_again_by_the_next_pod(stage: Stage):
     queue, own = stage.queue, stage.own
     async with serving(Refusing()) as service:
         assignment = own.assignment(service.url)
         async with own.courier(assignment) as courier:
-            await shut_in_the_middle(stage, service, courier)
+            await block_after_first_letter(stage, service, courier)
         await stage.open()
         async with own.courier(assignment, "pod-1"):
             await queue.until_buried(COUNT + 1)

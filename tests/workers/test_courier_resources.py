@@ -1,4 +1,4 @@
-"""What a courier owes its users beside deliveries: Secrets used, memory bounded, and everything counted."""
+"""Secrets that a courier reads, the memory it uses and the metrics it exports."""
 
 import asyncio
 from pathlib import Path
@@ -20,14 +20,14 @@ LARGE = 6 << 20
 
 
 async def test_certificates_and_headers_come_from_secrets(certificates: Path):
-    heads: list[bytes] = []
+    request_heads: list[bytes] = []
 
     async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        heads.append(await reader.readuntil(b"\r\n\r\n"))
+        request_heads.append(await reader.readuntil(b"\r\n\r\n"))
         writer.write(OK)
         await writer.drain()
 
-    given = {
+    secrets = {
         ("authority", "ca.crt"): (certificates / "ca.crt").read_bytes(),
         ("mine", "tls.crt"): (certificates / "client.crt").read_bytes(),
         ("mine", "tls.key"): (certificates / "client.key").read_bytes(),
@@ -39,14 +39,14 @@ async def test_certificates_and_headers_come_from_secrets(certificates: Path):
     }
     async with server(talk, server_tls(certificates, wants_client=True)) as port:
         assignment = courier_assignment(f"https://localhost:{port}/", http=http, allow=["127.0.0.0/8", "::1/128"])
-        delivery = delivery_for(assignment, lambda name, key: given[name, key])
+        delivery = delivery_for(assignment, lambda name, key: secrets[name, key])
         outcome = await delivery.attempt(Message(b"k", b""), DeliveryMetadata("orders/0/0", Place("orders", 0, 0), 1))
         await delivery.close()
     assert outcome.failure is None
-    assert b"\r\nAuthorization: Bearer canary-90\r\n" in heads[0]
+    assert b"\r\nAuthorization: Bearer canary-90\r\n" in request_heads[0]
 
 
-async def test_bytes_are_bounded_as_well_as_messages():
+async def test_the_payload_of_held_messages_is_limited():
     gate = asyncio.Event()
 
     async def hanging(_: Received) -> web.Response:
@@ -67,7 +67,7 @@ async def test_bytes_are_bounded_as_well_as_messages():
     assert len(service.received) == 30
 
 
-async def test_what_a_courier_did_stands_in_its_metrics():
+async def test_metrics_count_deliveries_letters_and_retries():
     def answer(one: Received) -> web.Response:
         codes = {b"bad": 422, b"flaky": 503 if one.headers["Dlq-Attempt"] == "1" else 200, b"gone": 410}
         asked = {"Dlq-Action": "discard"} if one.body == b"unwanted" else {}

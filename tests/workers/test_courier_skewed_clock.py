@@ -1,4 +1,4 @@
-"""A courier whose clock is off by five minutes: it waits as long as it should, and loses nothing."""
+"""A courier whose clock is off by five minutes waits as long as configured and loses no message."""
 
 import signal
 import time
@@ -19,7 +19,9 @@ POLICY = {"maxAttempts": 3, "backoff": {"strategy": "Fixed", "initial": "10ms"}}
 
 
 @pytest.mark.parametrize("minutes", [-5, 5])
-async def test_a_clock_that_is_off_shortens_no_wait_and_loses_nothing(queue: BrokerQueue, tmp_path: Path, minutes: int):
+async def test_a_skewed_clock_shortens_no_backoff_and_loses_no_message(
+    queue: BrokerQueue, tmp_path: Path, minutes: int
+):
     seen: dict[str, list[float]] = {}
 
     def answer(request: Received) -> web.Response:

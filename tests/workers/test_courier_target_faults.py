@@ -1,4 +1,4 @@
-"""Faults of the target itself: the queue pauses with a reason, and no message pays for it."""
+"""Faults of the target itself: the queue pauses with a reason, and they cost no message an attempt."""
 
 import asyncio
 import re
@@ -40,7 +40,7 @@ async def test_a_forbidden_address_pauses_and_buries_nothing():
 
 
 @pytest.mark.parametrize("url", ["file:///etc/passwd", "http://169.254.169.254/latest", "http://[::1]/"])
-async def test_urls_that_must_not_be_called(url: str):
+async def test_forbidden_urls_pause_and_bury_nothing(url: str):
     queue = MemoryQueue()
     queue.send(message())
     assignment = courier_assignment("http://placeholder.test/", policy=FEW, allow=[]).model_copy(update={"url": url})
@@ -49,7 +49,7 @@ async def test_urls_that_must_not_be_called(url: str):
     assert not queue.buried()
 
 
-async def test_a_name_that_rebinds_is_refused_and_the_queue_heals_by_itself():
+async def test_a_rebinding_host_name_is_refused_until_its_address_is_allowed():
     answers = ["169.254.169.254"]
 
     async def rebinding(_: str, __: int) -> list[str]:
@@ -68,7 +68,7 @@ async def test_a_name_that_rebinds_is_refused_and_the_queue_heals_by_itself():
     assert service.received[0].headers["Dlq-Attempt"] == "1"
 
 
-async def test_a_name_without_address_pauses():
+async def test_a_host_name_without_an_address_pauses():
     queue = MemoryQueue()
     queue.send(message())
     async with queue.courier(courier_assignment("http://no-such-host.invalid/", policy=FEW)):
@@ -77,9 +77,7 @@ async def test_a_name_without_address_pauses():
 
 
 @pytest.mark.parametrize("wrong", [PAST, FUTURE])
-async def test_a_certificate_that_does_not_hold_pauses_and_heals_when_it_is_renewed(
-    tmp_path: Path, wrong: tuple[float, float]
-):
+async def test_an_invalid_server_certificate_pauses_until_it_is_renewed(tmp_path: Path, wrong: tuple[float, float]):
     authority = Authority.made(tmp_path)
     tls = server_tls(authority.sign("service", wrong))
     queue = MemoryQueue()
@@ -99,7 +97,7 @@ async def test_a_certificate_that_does_not_hold_pauses_and_heals_when_it_is_rene
     assert not queue.buried()
 
 
-async def test_our_expired_certificate_pauses_and_a_renewed_one_is_taken_up(tmp_path: Path, monkeypatch):
+async def test_an_expired_client_certificate_pauses_until_its_secret_is_renewed(tmp_path: Path, monkeypatch):
     monkeypatch.setattr(delivery, "SECRET_REFRESH_INTERVAL_S", 0.1)
     authority = Authority.made(tmp_path)
     mine = authority.sign("mine", PAST)
@@ -118,7 +116,7 @@ async def test_our_expired_certificate_pauses_and_a_renewed_one_is_taken_up(tmp_
     assert not queue.buried()
 
 
-async def test_a_rotated_header_is_taken_up_while_the_courier_runs(monkeypatch):
+async def test_a_rotated_secret_header_is_used_without_a_restart(monkeypatch):
     monkeypatch.setattr(delivery, "SECRET_REFRESH_INTERVAL_S", 0.0)
     token = [b"old"]
     header = {"name": "Authorization", "valueFrom": {"secretKeyRef": {"name": "token", "key": "bearer"}}}
@@ -134,7 +132,7 @@ async def test_a_rotated_header_is_taken_up_while_the_courier_runs(monkeypatch):
     assert [one.headers["Authorization"] for one in service.received] == ["old", "new"]
 
 
-async def test_what_is_under_way_when_a_secret_is_rotated_ends_as_it_began(monkeypatch):
+async def test_a_rotated_secret_does_not_interrupt_deliveries_in_flight(monkeypatch):
     monkeypatch.setattr(delivery, "SECRET_REFRESH_INTERVAL_S", 0.0)
     token, answered = [b"old"], asyncio.Event()
     header = {"name": "Authorization", "valueFrom": {"secretKeyRef": {"name": "token", "key": "bearer"}}}
@@ -171,7 +169,7 @@ async def test_a_missing_certificate_pauses():
     assert not queue.buried()
 
 
-async def test_a_server_that_resets_or_never_ends_is_an_attempt_like_any_other():
+async def test_a_reset_or_endless_response_counts_as_an_attempt():
     for parts, forever in (([b""], False), ([b"HTTP/1.1 200 OK\r\n", b"X: y\r\n"], True)):
         queue = MemoryQueue()
         queue.send(message("body", "k"))
@@ -183,7 +181,7 @@ async def test_a_server_that_resets_or_never_ends_is_an_attempt_like_any_other()
         assert (envelope.attempts, envelope.failure.category, envelope.reason) == (2, "Network", "AttemptsExhausted")
 
 
-async def test_a_slow_service_is_a_timeout_and_a_timeout_is_an_attempt():
+async def test_a_timeout_counts_as_an_attempt():
     async def slow(_):
         await asyncio.sleep(3600)
 
@@ -198,7 +196,7 @@ async def test_a_slow_service_is_a_timeout_and_a_timeout_is_an_attempt():
     assert (envelope.failure.type, envelope.attempts) == ("Timeout", 2)
 
 
-def test_what_fails_while_the_circuit_is_open_does_not_count():
+def test_failures_while_the_circuit_is_open_count_as_no_attempt():
     gate = Gate(Policy(breaker=BreakerSettings(consecutive=2, open_for=1000)))
     refused = outcome.DeliveryOutcome(failure_from_error("ConnectionRefused"))
     assert gate.record(refused, Permit.Normal, 0, "a", is_first=True)
@@ -218,7 +216,7 @@ def test_what_fails_while_the_circuit_is_open_does_not_count():
     assert gate.acquire(2003, FRESH) is Permit.Normal
 
 
-def test_a_fault_is_probed_by_one_at_a_time_with_growing_pauses():
+def test_a_fault_permits_one_probe_at_a_time_with_growing_pauses():
     gate = Gate(Policy())
     fault = outcome.DeliveryOutcome(failure_from_error("Dns"), fault="TargetUnresolvable")
     for _ in range(5):  # all on their way when it began
@@ -235,5 +233,5 @@ def test_a_fault_is_probed_by_one_at_a_time_with_growing_pauses():
     ("text", "wait"),
     [("3", 3000), (" 0 ", 0), ("", None), ("soon", None), ("-1", None), ("Thu, 01 Jan 1970 00:01:00 GMT", 50_000)],
 )
-def test_both_forms_of_retry_after(text: str, wait: int | None):
+def test_retry_after_is_parsed_in_seconds_and_as_a_date(text: str, wait: int | None):
     assert parse_retry_after(text, 10_000) == wait

@@ -1,4 +1,4 @@
-"""Batches that nobody can decode, in a real log: buried as they lie there, and nobody waits behind them."""
+"""Batches in a Kafka log that cannot be decoded: their bytes are buried, and later messages are delivered."""
 
 from collections import Counter
 
@@ -15,7 +15,7 @@ from tests.workers.http_service import serving, until
 
 @pytest.mark.parametrize("queue", ["kafka"], indirect=True)
 @pytest.mark.parametrize("change", CORRUPTIONS, ids=lambda change: change.__name__)
-async def test_a_batch_that_cannot_be_decoded_is_buried_as_it_is_and_the_others_pass(
+async def test_an_undecodable_batch_is_buried_unchanged_and_does_not_block_others(
     queue: BrokerQueue, bed: beds.Bed, change: Corruption
 ):
     poison = Message(b"same", b"poison", (("header-name", b"v"),), 1_700_000_000_000)

@@ -1,4 +1,4 @@
-"""What nobody expected: a message over which the courier itself breaks, and a courier that breaks as a whole."""
+"""Unexpected errors of the courier itself: of one message, of a task, of the process."""
 
 import asyncio
 import json
@@ -21,17 +21,17 @@ CANARY = "canary-7731"
 RENDER_HEAD = RequestRenderer.render_head
 
 
-def breaking(self, one, metadata):
+def failing_on_poison(self, one, metadata):
     if one.value == b"poison":
         raise ValueError(f"{CANARY} {one.value!r}")
     return RENDER_HEAD(self, one, metadata)
 
 
-async def test_a_message_over_which_the_courier_breaks_is_tried_again_then_buried_and_others_pass():
+async def test_an_unexpected_error_of_one_message_is_retried_then_buried_and_blocks_no_others():
     queue = MemoryQueue()
     queue.send(message("poison", "a"), *(message(f"m{n}", f"k{n}") for n in range(5)))
     assignment = courier_assignment("http://placeholder.test/", policy={**QUICK, "maxAttempts": 3})
-    with patch.object(RequestRenderer, "render_head", breaking), capture_logs() as logs:
+    with patch.object(RequestRenderer, "render_head", failing_on_poison), capture_logs() as logs:
         async with serving() as service, queue.courier(assignment.model_copy(update={"url": service.url})):
             await until(lambda: queue.is_settled)
     assert sorted(service.bodies) == sorted(f"m{n}".encode() for n in range(5))
@@ -42,7 +42,7 @@ async def test_a_message_over_which_the_courier_breaks_is_tried_again_then_burie
     assert CANARY not in envelope.failure.message + str(logs)
 
 
-async def test_a_courier_that_breaks_finishes_the_rest_and_its_claim_is_free_for_the_next():
+async def test_a_courier_with_a_failed_task_finishes_the_others_and_leaves_the_claim_to_the_next():
     queue = MemoryQueue()
     queue.send(message("poison", "a"), message("good", "b"))
 
@@ -66,17 +66,17 @@ def environment_in(folder: Path) -> WorkerEnvironment:
     return WorkerEnvironment.from_environment(assignment)
 
 
-async def test_a_courier_that_breaks_ends_with_a_word_and_no_byte_of_a_message_in_it(tmp_path: Path):
+async def test_the_termination_message_of_a_failed_courier_contains_no_payload(tmp_path: Path):
     def broken(*words, **more):
         raise ValueError(CANARY)
 
     process = main.CourierProcess(courier_assignment("http://shop.test/"), environment_in(tmp_path))
     with patch.object(main, "open_broker", broken):
         assert await process.run(asyncio.Event()) == 1
-    said = json.loads((tmp_path / "end").read_text())
-    assert said["reason"] == "CourierError"
-    assert "ValueError in test_courier_unexpected_errors.py" in said["message"]
-    assert CANARY not in json.dumps(said)
+    message = json.loads((tmp_path / "end").read_text())
+    assert message["reason"] == "CourierError"
+    assert "ValueError in test_courier_unexpected_errors.py" in message["message"]
+    assert CANARY not in json.dumps(message)
 
 
 @pytest.mark.parametrize(
@@ -89,31 +89,31 @@ async def test_a_courier_that_breaks_ends_with_a_word_and_no_byte_of_a_message_i
     ],
     ids=["never", "for an hour", "for a while", "too shortly"],
 )
-def test_pauses_grow_until_a_desk_was_steady(worked: list[float], pauses: list[float]):
+def test_reconnect_delays_grow_until_a_subscription_was_steady(worked: list[float], pauses: list[float]):
     waiting = main.ReconnectBackoff()
     assert [waiting.delay_after(seconds) for seconds in worked] == pauses
 
 
-async def test_an_hour_at_a_desk_counts_and_an_hour_without_one_does_not(tmp_path: Path):
-    now, heard, stop, hour = 0.0, [], asyncio.Event(), 3600.0
-    ways = iter(["closed", "open", "closed", "open"])
+async def test_only_time_with_a_subscription_resets_the_reconnect_delay(tmp_path: Path):
+    now, worked_times, stop, hour = 0.0, [], asyncio.Event(), 3600.0
+    attempts = iter(["closed", "open", "closed", "open"])
 
     @asynccontextmanager
     async def open_broker(*_):
         nonlocal now
-        if next(ways) == "closed":
+        if next(attempts) == "closed":
             now += hour
-            raise BrokerUnreachable("nobody is there")
+            raise BrokerUnreachable("connection refused")
         yield MemoryQueue().broker
 
     async def run(*_):
         nonlocal now
         now += hour
-        raise BrokerUnreachable("it went away")
+        raise BrokerUnreachable("connection lost")
 
     def delay_after(_, worked: float) -> float:
-        heard.append(worked)
-        if len(heard) == 4:
+        worked_times.append(worked)
+        if len(worked_times) == 4:
             stop.set()
         return 0.0
 
@@ -124,4 +124,4 @@ async def test_an_hour_at_a_desk_counts_and_an_hour_without_one_does_not(tmp_pat
         patch.object(main.ReconnectBackoff, "delay_after", delay_after),
     ):
         assert await process.run(stop) == 0
-    assert heard == [0.0, hour, 0.0, hour]
+    assert worked_times == [0.0, hour, 0.0, hour]

@@ -1,4 +1,4 @@
-"""The deliveries of the systems we learned from, each with its own policy out of `examples/`."""
+"""Deliveries as other systems describe them, each with its policy from `examples/`."""
 
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
 def policy(name: str, **changes: Any) -> dict[str, Any]:
-    """The RetryPolicy of an example, with waits as short as a test likes them and no circuit to open."""
+    """The RetryPolicy of an example, with short waits and without a circuit breaker."""
     documents = yaml.safe_load_all((EXAMPLES / f"{name}.yaml").read_text())
     spec = next(document["spec"] for document in documents if document["kind"] == "RetryPolicy")
     return {**spec, "circuitBreaker": {"enabled": False}, **changes}
@@ -27,30 +27,28 @@ SHORT = {"strategy": "Fixed", "initial": "10ms"}
 
 
 async def settled(
-    answer, told_policy: dict[str, Any], *messages: Message, **more: Any
+    answer, retry_policy: dict[str, Any], *messages: Message, **more: Any
 ) -> tuple[MemoryQueue, list[Received]]:
     queue = MemoryQueue()
     queue.send(*(messages or (message(),)))
     async with (
         serving(answer) as service,
-        queue.courier(courier_assignment(service.url, policy=told_policy, **more)),
+        queue.courier(courier_assignment(service.url, policy=retry_policy, **more)),
     ):
         await until(lambda: queue.is_settled)
     return queue, service.received
 
 
-async def test_pipestream_retries_what_infrastructure_breaks_and_buries_it_in_the_nodes_own_topic():
-    assignment = {"boxes": {"source": "orders", "retry": "retry", "dead": "other", "ledger": "other.ledger"}}
-    queue, received = await settled(
-        lambda _: web.Response(status=503), policy("pipestream", backoff=SHORT), **assignment
-    )
+async def test_pipestream_retries_infrastructure_failures_and_buries_in_the_topic_of_the_node():
+    boxes = {"boxes": {"source": "orders", "retry": "retry", "dead": "other", "ledger": "other.ledger"}}
+    queue, received = await settled(lambda _: web.Response(status=503), policy("pipestream", backoff=SHORT), **boxes)
     assert len(received) == 3
     (envelope,) = queue.envelopes("other")
     assert (envelope.attempts, envelope.reason) == (3, "AttemptsExhausted")
     assert not queue.buried("dead")
 
 
-async def test_pipestream_takes_a_logical_failure_for_done():
+async def test_pipestream_treats_a_logical_failure_as_success():
     answer = lambda _: web.json_response({"success": False, "error": "invalid PDF"})  # noqa: E731
     queue, received = await settled(answer, policy("pipestream", backoff=SHORT))
     assert len(received) == 1
@@ -89,15 +87,16 @@ async def test_querator_gives_up_after_its_attempts_and_moves_the_item_to_the_on
 
 
 async def test_querator_moves_an_item_past_its_deadline_whatever_its_attempts():
-    assignment = policy("querator", maxAge="20ms", maxAttempts=1000, backoff={"strategy": "Fixed", "initial": "100ms"})
-    queue, received = await settled(lambda _: web.Response(status=500), assignment)
+    backoff = {"strategy": "Fixed", "initial": "100ms"}
+    retry_policy = policy("querator", maxAge="20ms", maxAttempts=1000, backoff=backoff)
+    queue, received = await settled(lambda _: web.Response(status=500), retry_policy)
     assert len(received) == 2
     assert [one.reason for one in queue.envelopes()] == ["Expired"]
 
 
 async def test_querator_without_a_dead_queue_deletes_with_a_warning(capsys: pytest.CaptureFixture[str]):
-    assignment = policy("querator", backoff=SHORT, onExhausted="Discard")
-    queue, received = await settled(lambda _: web.Response(status=500), assignment)
+    retry_policy = policy("querator", backoff=SHORT, onExhausted="Discard")
+    queue, received = await settled(lambda _: web.Response(status=500), retry_policy)
     assert len(received) == 5
     assert not queue.buried()
     (line,) = (line for line in capsys.readouterr().out.splitlines() if "message discarded" in line)
@@ -109,18 +108,18 @@ async def test_querator_deletes_the_item_only_after_the_letter_is_written():
     queue = MemoryQueue()
     queue.send(message())
     queue.server.refuse["dead"] = BoxRefused("read-only")
-    assignment = policy("querator", maxAttempts=1)
+    retry_policy = policy("querator", maxAttempts=1)
     async with serving(lambda _: web.Response(status=500)) as service:
-        async with queue.courier(courier_assignment(service.url, policy=assignment)):
+        async with queue.courier(courier_assignment(service.url, policy=retry_policy)):
             await until(lambda: queue.pause_reasons == ["BoxRefused"])
         assert not queue.is_settled
         del queue.server.refuse["dead"]
-        async with queue.courier(courier_assignment(service.url, policy=assignment)):
+        async with queue.courier(courier_assignment(service.url, policy=retry_policy)):
             await until(lambda: queue.is_settled)
     assert len(queue.buried()) == 1
 
 
-async def test_weakincentives_includes_and_excludes_errors_by_their_type():
+async def test_weakincentives_includes_and_excludes_errors_by_type():
     tries: dict[bytes, int] = {}
 
     def answer(one: Received) -> web.Response:
@@ -141,17 +140,17 @@ async def test_weakincentives_includes_and_excludes_errors_by_their_type():
 async def test_weakincentives_stops_when_its_error_budget_is_spent():
     queue = MemoryQueue()
     queue.send(*(message(f"{n}", f"k{n}") for n in range(10)))
-    assignment = policy("weakincentives", maxAttempts=1, errorBudget={"letters": 3, "per": "10m"})
+    retry_policy = policy("weakincentives", maxAttempts=1, errorBudget={"letters": 3, "per": "10m"})
     async with (
         serving(lambda _: web.Response(status=500)) as service,
-        queue.courier(courier_assignment(service.url, policy=assignment)),
+        queue.courier(courier_assignment(service.url, policy=retry_policy)),
     ):
         await until(lambda: queue.pause_reasons == ["ErrorBudgetSpent"])
         await until(lambda: len(queue.buried()) == 3)
     assert len(queue.buried()) == 3
 
 
-async def test_mahavishnu_has_a_policy_for_every_sort_of_failure():
+async def test_mahavishnu_has_a_policy_for_every_kind_of_failure():
     codes = {"network": 0, "transient": 503, "resource": 429, "permission": 403, "validation": 422, "permanent": 410}
 
     def answer(one: Received) -> web.Response:

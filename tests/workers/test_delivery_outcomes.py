@@ -1,4 +1,4 @@
-"""What the outcome of a delivery shows of the service."""
+"""What the outcome of a delivery shows about the health of the service."""
 
 import pytest
 
@@ -15,21 +15,21 @@ from deadletter.workers.delivery.http.outcomes import outcome_of_error, outcome_
 
 
 @pytest.mark.parametrize(
-    ("sign", "codes"),
+    ("health", "codes"),
     [
         (ServiceHealth.Up, (200, 204, 400, 401, 403, 404, 409, 422)),
         (ServiceHealth.Failed, (408, 425, 429, 500, 501, 507)),
         (ServiceHealth.Down, (502, 503, 504)),
     ],
 )
-def test_an_answer_shows_whether_the_service_works_fails_or_is_not_reached(sign: ServiceHealth, codes: tuple[int, ...]):
+def test_a_status_shows_the_health_of_the_service(health: ServiceHealth, codes: tuple[int, ...]):
     outcomes = {code: outcome_of_response(Response(code), is_success=code < 300, now=0) for code in codes}
-    assert {code: outcome.service_health for code, outcome in outcomes.items()} == dict.fromkeys(codes, sign)
-    assert {outcome.is_answered for outcome in outcomes.values()} == {sign is not ServiceHealth.Down}
+    assert {code: outcome.service_health for code, outcome in outcomes.items()} == dict.fromkeys(codes, health)
+    assert {outcome.is_answered for outcome in outcomes.values()} == {health is not ServiceHealth.Down}
 
 
 @pytest.mark.parametrize("error", [ConnectFailed, ConnectionBroken, ResponseTimeout, InvalidResponse])
-def test_a_service_that_gives_no_answer_is_not_reached(error: type[HttpError]):
-    outcome = outcome_of_error(error("no answer"))
+def test_a_service_without_a_response_is_not_reached(error: type[HttpError]):
+    outcome = outcome_of_error(error("no response"))
     assert outcome.service_health is ServiceHealth.Down
     assert not outcome.is_answered

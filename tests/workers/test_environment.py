@@ -1,4 +1,4 @@
-"""What a worker is assignment: its assignment, its live file, and the last word it leaves."""
+"""The environment of a worker: its assignment, live.json and its termination message."""
 
 import json
 from pathlib import Path
@@ -14,54 +14,54 @@ from tests.workers.couriers import courier_assignment
 from tests.workers.http_service import until
 
 
-def station(folder: Path) -> WorkerEnvironment:
+def environment(folder: Path) -> WorkerEnvironment:
     return WorkerEnvironment.from_environment(
         {"DLQ_ASSIGNMENT_DIR": str(folder), "DLQ_TERMINATION_LOG": str(folder / "end"), "POD_NAME": "pod-7"}
     )
 
 
-def test_an_assignment_is_read_as_it_was_written(tmp_path: Path):
+def test_a_written_assignment_is_read(tmp_path: Path):
     assignment = courier_assignment("http://shop.test/")
     (tmp_path / "assignment.json").write_text(assignment.model_dump_json(by_alias=True, exclude_none=True))
-    assert station(tmp_path).read_assignment(CourierAssignment) == assignment
-    assert station(tmp_path).pod == "pod-7"
+    assert environment(tmp_path).read_assignment(CourierAssignment) == assignment
+    assert environment(tmp_path).pod == "pod-7"
 
 
-def test_a_missing_assignment_says_so(tmp_path: Path):
+def test_a_missing_assignment_is_an_error(tmp_path: Path):
     with pytest.raises(AssignmentError, match="cannot be read"):
-        station(tmp_path).read_assignment(CourierAssignment)
+        environment(tmp_path).read_assignment(CourierAssignment)
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "null", '"canary-4711"', "\udcff"])
-def test_what_is_no_assignment_is_refused_without_a_value_in_the_text(tmp_path: Path, text: str):
+def test_an_invalid_assignment_is_an_error_that_quotes_no_value(tmp_path: Path, text: str):
     (tmp_path / "assignment.json").write_bytes(text.encode("utf-8", "surrogateescape"))
     with pytest.raises(AssignmentError) as caught:
-        station(tmp_path).read_assignment(CourierAssignment)
+        environment(tmp_path).read_assignment(CourierAssignment)
     assert "canary" not in str(caught.value)
 
 
-def test_a_field_that_is_wrong_is_named_and_its_value_is_not(tmp_path: Path):
+def test_an_invalid_field_is_named_and_its_value_is_not_quoted(tmp_path: Path):
     assignment = json.loads(courier_assignment("http://shop.test/").model_dump_json(by_alias=True, exclude_none=True))
     assignment["delivery"]["concurrency"] = "canary-4711"
     (tmp_path / "assignment.json").write_text(json.dumps(assignment))
     with pytest.raises(AssignmentError, match="concurrency") as caught:
-        station(tmp_path).read_assignment(CourierAssignment)
+        environment(tmp_path).read_assignment(CourierAssignment)
     assert "canary" not in str(caught.value)
 
 
-def test_the_last_word_is_one_line_of_bounded_size(tmp_path: Path):
-    place = station(tmp_path)
+def test_the_termination_message_is_one_json_object_of_limited_size(tmp_path: Path):
+    place = environment(tmp_path)
     place.write_termination_message("BoxMissing", "x" * 10_000, tallies=["y" * 10_000])
     said = (tmp_path / "end").read_bytes()
     assert len(said) <= MAX_TERMINATION_MESSAGE_BYTES
     assert json.loads(said)["reason"] == "BoxMissing"
 
 
-def test_a_last_word_that_cannot_be_left_ends_nothing(tmp_path: Path):
-    station(tmp_path / "nowhere").write_termination_message("BoxMissing")
+def test_a_termination_message_that_cannot_be_written_is_ignored(tmp_path: Path):
+    environment(tmp_path / "nowhere").write_termination_message("BoxMissing")
 
 
-def test_a_missing_live_file_says_nothing_and_a_new_one_is_taken(tmp_path: Path):
+def test_a_missing_live_file_pauses_nothing_and_a_new_one_is_read(tmp_path: Path):
     file = LiveConfigFile(tmp_path)
     assert file.current.paused == ""
     (tmp_path / "live.json").write_text('{"paused": "CapacityReached"}')
@@ -69,7 +69,7 @@ def test_a_missing_live_file_says_nothing_and_a_new_one_is_taken(tmp_path: Path)
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"paused": 3}'])
-def test_a_broken_live_file_changes_nothing_and_a_whole_one_does_again(tmp_path: Path, text: str):
+def test_an_invalid_live_file_keeps_the_previous_settings(tmp_path: Path, text: str):
     (tmp_path / "live.json").write_text('{"paused": "Suspended"}')
     file = LiveConfigFile(tmp_path)
     (tmp_path / "live.json").write_text(text)
@@ -80,7 +80,7 @@ def test_a_broken_live_file_changes_nothing_and_a_whole_one_does_again(tmp_path:
     assert file.refresh().paused == ""
 
 
-async def test_a_live_file_is_followed_while_the_worker_runs(tmp_path: Path):
+async def test_the_live_file_is_refreshed_while_the_worker_runs(tmp_path: Path):
     file = LiveConfigFile(tmp_path)
     with patch.object(live_config, "REFRESH_INTERVAL_S", 0.01):
         async with file.refreshing():

@@ -1,4 +1,4 @@
-"""What a worker answers to the kubelet and to Prometheus."""
+"""The probes and metrics that a worker serves."""
 
 import asyncio
 
@@ -20,18 +20,18 @@ async def ask(port: int, path: str, method: str = "GET") -> tuple[int, str, str]
         return answer.status, answer.content_type, await answer.text()
 
 
-async def test_each_question_is_answered_with_what_is_wrong_now():
-    wrong = {"live": "", "ready": "BrokerUnreachable: no answer"}
-    handlers = ProbeHandlers(lambda: wrong["live"], lambda: wrong["ready"])
+async def test_each_probe_returns_its_current_problem():
+    problems = {"live": "", "ready": "BrokerUnreachable: no answer"}
+    handlers = ProbeHandlers(lambda: problems["live"], lambda: problems["ready"])
     async with serve_probes(handlers, 0, "127.0.0.1") as port:
         assert (await ask(port, "/healthz"))[0] == 200
         assert await ask(port, "/readyz") == (503, "text/plain", "BrokerUnreachable: no answer\n")
-        wrong.update(live="nothing moves", ready="")
-        assert await ask(port, "/healthz") == (503, "text/plain", "nothing moves\n")
+        problems.update(live="no progress", ready="")
+        assert await ask(port, "/healthz") == (503, "text/plain", "no progress\n")
         assert (await ask(port, "/readyz?verbose=1"))[0] == 200
 
 
-async def test_metrics_are_those_of_its_registry():
+async def test_metrics_come_from_the_given_registry():
     registry = CollectorRegistry()
     Gauge("dlq_test_letters", "Letters of a test.", registry=registry).set(7)
     async with serve_probes(ProbeHandlers(registry=registry), 0, "127.0.0.1") as port:
@@ -44,13 +44,13 @@ async def test_metrics_are_those_of_its_registry():
     ("method", "path", "status"),
     [("GET", "/", 404), ("GET", "/metrics/x", 404), ("POST", "/healthz", 405), ("HEAD", "/healthz", 200)],
 )
-async def test_nothing_else_is_answered(method: str, path: str, status: int):
+async def test_other_paths_and_methods_are_refused(method: str, path: str, status: int):
     async with serve_probes(ProbeHandlers(), 0, "127.0.0.1") as port:
         assert (await ask(port, path, method))[0] == status
 
 
 @pytest.mark.parametrize("noise", [b"", b"\x00\xff", b"GET", b"x" * (MAX_REQUEST_BYTES + 1), b"\r\n\r\n"])
-async def test_noise_ends_its_connection_and_nothing_else(noise: bytes):
+async def test_invalid_requests_end_only_their_connection(noise: bytes):
     async with serve_probes(ProbeHandlers(), 0, "127.0.0.1") as port:
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.write(noise)
@@ -69,7 +69,7 @@ class _IdleSubscription:
         raise AssertionError("the watchdog writes nothing")
 
 
-async def test_the_watchdog_barks_only_when_lag_grows_and_nothing_moves_and_nothing_pauses():
+async def test_the_watchdog_fails_only_if_lag_grows_without_progress_or_a_pause():
     queue, subscription, now, paused = MemoryQueue(), _IdleSubscription(), 0, ""
     async with (
         serving() as service,

@@ -1,4 +1,4 @@
-"""The HTTP client: every shape of an answer, and of what is none; connections kept and replaced."""
+"""The HTTP client: valid and invalid responses, limits, and reuse of connections."""
 
 import asyncio
 
@@ -16,7 +16,7 @@ from deadletter.workers.delivery.http.errors import (
 )
 from deadletter.workers.delivery.http.resolver import GuardedResolver
 from deadletter.workers.delivery.http.url import Url
-from tests.workers.raw_servers import HEAD, LOOPBACK, OK, ask, nobody, read_request, saying, server
+from tests.workers.raw_servers import HEAD, LOOPBACK, OK, ask, closed_port, read_request, saying, server
 
 CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
 
@@ -35,7 +35,7 @@ CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
         ([b"HTTP/1.1 500 X\r\nContent-Length: 2\r\n\r\nno"], 500, b"no"),
     ],
 )
-async def test_every_shape_of_an_answer(parts: list[bytes], status: int, body: bytes):
+async def test_valid_responses(parts: list[bytes], status: int, body: bytes):
     async with server(saying(*parts)) as port:
         answer = await ask(port)
     assert (answer.status, answer.body) == (status, body)
@@ -54,13 +54,13 @@ async def test_every_shape_of_an_answer(parts: list[bytes], status: int, body: b
         ([b"HTTP/1.1 100 Continue\r\n\r\n"] * 50, InvalidResponse),
     ],
 )
-async def test_an_answer_that_is_none(parts: list[bytes], error: type[HttpError]):
+async def test_invalid_responses(parts: list[bytes], error: type[HttpError]):
     async with server(saying(*parts)) as port:
         with pytest.raises(error):
             await ask(port)
 
 
-async def test_an_endless_body_is_cut_and_taken():
+async def test_an_endless_body_is_truncated():
     async with server(saying(CHUNKED, b"400\r\n" + b"x" * 1024 + b"\r\n", forever=True)) as port:
         answer = await ask(port)
     assert (answer.status, len(answer.body)) == (200, MAX_BODY_BYTES)
@@ -82,20 +82,20 @@ async def test_an_endless_head_is_refused():
     ],
     ids=["trailers", "one trailer", "one extension", "extensions"],
 )
-async def test_an_endless_beside_of_a_body_is_refused(begun: bytes, more: bytes):
+async def test_endless_chunk_frames_or_trailers_are_refused(begun: bytes, more: bytes):
     async with server(saying(begun, more, forever=True)) as port:
         with pytest.raises(InvalidResponse):
             await ask(port, 20)
 
 
-async def test_a_body_in_the_smallest_chunks_is_whole():
+async def test_a_body_in_one_byte_chunks_is_complete():
     async with server(saying(CHUNKED, *[b"1\r\nx\r\n" * 1024] * 60, b"0\r\n\r\n")) as port:
         answer = await ask(port)
     assert answer.body == b"x" * 60 * 1024
 
 
 @pytest.mark.parametrize("size", [1, 1 << 16], ids=["by bytes", "at once"])
-async def test_a_trailer_is_no_header_of_this_answer_nor_of_the_next(size: int):
+async def test_a_trailer_is_not_a_header_of_this_response_or_the_next(size: int):
     said = CHUNKED + b"2\r\nok\r\n0\r\nDlq-Action: discard\r\n\r\n"
 
     async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -114,7 +114,7 @@ async def test_a_trailer_is_no_header_of_this_answer_nor_of_the_next(size: int):
     assert [sorted(answer.headers) for answer in answers] == [["transfer-encoding"], ["content-length"]]
 
 
-async def test_a_reset_in_the_middle_of_a_body():
+async def test_a_reset_within_a_body_is_an_error():
     async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await read_request(reader)
         writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\npart")
@@ -127,7 +127,7 @@ async def test_a_reset_in_the_middle_of_a_body():
 
 
 @pytest.mark.parametrize("part", [b"", b"HTTP/1.1 200 OK\r\n", b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nslow"])
-async def test_a_slow_server_runs_out_of_time(part: bytes):
+async def test_a_slow_response_times_out(part: bytes):
     async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await read_request(reader)
         writer.write(part)
@@ -138,7 +138,7 @@ async def test_a_slow_server_runs_out_of_time(part: bytes):
             await ask(port, 0.3)
 
 
-async def test_an_answer_before_the_body_was_read_counts_and_the_connection_is_not_used_again():
+async def test_a_response_before_the_request_was_read_counts_and_ends_the_connection():
     connections = 0
 
     async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -158,7 +158,7 @@ async def test_an_answer_before_the_body_was_read_counts_and_the_connection_is_n
     assert connections == 2
 
 
-async def test_connections_are_kept_and_used_again():
+async def test_connections_are_reused():
     connections = 0
 
     async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -176,7 +176,7 @@ async def test_connections_are_kept_and_used_again():
     assert connections == 1
 
 
-async def test_connection_close_is_obeyed():
+async def test_connection_close_is_respected():
     connections = 0
 
     async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -194,7 +194,7 @@ async def test_connection_close_is_obeyed():
     assert connections == 3
 
 
-async def test_a_stale_connection_is_replaced_without_an_attempt():
+async def test_a_stale_connection_is_replaced_within_the_same_attempt():
     connections = 0
 
     async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -212,7 +212,7 @@ async def test_a_stale_connection_is_replaced_without_an_attempt():
     assert connections == 3
 
 
-async def test_a_second_answer_nobody_asked_for_ends_the_connection():
+async def test_an_unexpected_second_response_ends_the_connection():
     connections = 0
 
     async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -230,16 +230,16 @@ async def test_a_second_answer_nobody_asked_for_ends_the_connection():
     assert connections == 2
 
 
-async def test_nobody_listens():
-    with nobody() as port, pytest.raises(ConnectFailed):
+async def test_a_closed_port_is_a_failed_connect():
+    with closed_port() as port, pytest.raises(ConnectFailed):
         await ask(port)
 
 
-def test_a_pod_runs_it_on_uvloop():
-    async def walk() -> None:
+def test_the_client_works_on_uvloop():
+    async def exchange() -> None:
         async with server(saying(OK)) as port:
             assert (await ask(port)).body == b"ok"
-        with nobody() as port, pytest.raises(ConnectFailed):
+        with closed_port() as port, pytest.raises(ConnectFailed):
             await ask(port)
         async with server(saying(b"HTTP/1.1 200 OK\r\n\r\n", b"until the end")) as port:
             assert (await ask(port)).body == b"until the end"
@@ -251,4 +251,4 @@ def test_a_pod_runs_it_on_uvloop():
                 await ask(port)
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(walk())
+        runner.run(exchange())

@@ -1,4 +1,4 @@
-"""TLS towards a service: trusted by its authority, or a fault of the queue."""
+"""TLS to a service: verified by its authority, or a fault of the target."""
 
 import asyncio
 from pathlib import Path
@@ -11,20 +11,20 @@ from deadletter.workers.delivery.http.errors import CertificateRejected, TlsErro
 from tests.workers.raw_servers import OK, ask_tls, refusing_server, saying, server, server_tls
 
 
-async def test_tls_with_an_authority_and_a_client_certificate(certificates: Path):
+async def test_tls_with_a_ca_and_a_client_certificate(certificates: Path):
     ca, pair = (certificates / "ca.crt").read_bytes(), ("client.crt", "client.key")
     own = client_context(ca, *((certificates / name).read_bytes() for name in pair))
     async with server(saying(OK), server_tls(certificates, wants_client=True)) as port:
         assert (await ask_tls(port, own)).body == b"ok"
 
 
-async def test_a_certificate_that_is_not_trusted_is_a_fault_of_the_queue(certificates: Path):
+async def test_an_untrusted_certificate_is_rejected(certificates: Path):
     async with server(saying(OK), server_tls(certificates)) as port:
         with pytest.raises(CertificateRejected, match="caSecretRef"):
             await ask_tls(port, client_context())
 
 
-async def test_a_certificate_for_another_name_is_a_fault(certificates: Path):
+async def test_a_certificate_for_another_name_is_rejected(certificates: Path):
     ca = (certificates / "ca.crt").read_bytes()
     async with server(saying(OK), server_tls(certificates)) as port:
         with pytest.raises(CertificateRejected, match="another name"):
@@ -32,7 +32,7 @@ async def test_a_certificate_for_another_name_is_a_fault(certificates: Path):
         assert (await ask_tls(port, client_context(ca, verify=False), "other.test")).status == 200
 
 
-async def test_plain_http_where_tls_is_expected_is_a_fault(certificates: Path):
+async def test_plain_http_instead_of_tls_is_an_error(certificates: Path):
     async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.read(10)
         writer.write(b"HTTP/1.1 400 Bad Request\r\n\r\n")
@@ -44,7 +44,7 @@ async def test_plain_http_where_tls_is_expected_is_a_fault(certificates: Path):
             await ask_tls(port, client_context())
 
 
-def test_a_broken_certificate_is_a_fault():
+def test_a_certificate_that_is_not_pem_is_an_error():
     with pytest.raises(UnreadableCertificate):
         client_context(b"no certificate")
     with pytest.raises(UnreadableCertificate):
@@ -52,7 +52,7 @@ def test_a_broken_certificate_is_a_fault():
 
 
 def test_tls_on_uvloop(certificates: Path):
-    async def walk() -> None:
+    async def exchange() -> None:
         ca = (certificates / "ca.crt").read_bytes()
         async with server(saying(OK), server_tls(certificates)) as port:
             assert (await ask_tls(port, client_context(ca))).body == b"ok"
@@ -63,4 +63,4 @@ def test_tls_on_uvloop(certificates: Path):
             await ask_tls(port, client_context(ca))
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(walk())
+        runner.run(exchange())

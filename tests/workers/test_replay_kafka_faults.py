@@ -19,8 +19,8 @@ from deadletter.core.letters import Envelope, Message, Origin
 from deadletter.workers import backoff, exit_status
 from tests.bed import beds, processes
 from tests.bed import kafka as kafka_part
-from tests.brokers.writer_processes import RECOVERY_TIMEOUT_S
 from tests.brokers.corrupting import CORRUPTIONS, corrupt_batch
+from tests.brokers.writer_processes import RECOVERY_TIMEOUT_S
 from tests.workers.replay_pods import (
     LOCAL_NETWORKS,
     TIMEOUT_S,
@@ -214,7 +214,7 @@ async def test_a_restarted_broker_loses_and_repeats_nothing(bed, tmp_path):
         process = await ReplayPod(tmp_path, scene, rate={"maxInFlight": 100}).start()
         for share, min_retries in ((10, 0), (40, 2 * backoff.MAX_TRIES), (70, 0)):
             await wait_for_arrivals(scene, 20_000 * share // 100, process)
-            processes.kill(processes.of_bed(bed.directory, part.name))
+            processes.kill(processes.find_of_bed(bed.directory, part.name))
             wanted = retries(tmp_path) + min_retries
             async with asyncio.timeout(4 * TIMEOUT_S):
                 while retries(tmp_path) < wanted:
@@ -228,7 +228,7 @@ async def test_a_restarted_broker_loses_and_repeats_nothing(bed, tmp_path):
         assert await asyncio.wait_for(process.wait(), 4 * TIMEOUT_S) == exit_status.FINISHED, log.read_text()[-2_000:]
         assert len(log.read_text().splitlines()) < 500
         await assert_all_replayed_once(scene, 20_000)
-    processes.stop(processes.of_bed(bed.directory, part.name))
+    processes.stop(processes.find_of_bed(bed.directory, part.name))
 
 
 @pytest.mark.parametrize("change", CORRUPTIONS, ids=lambda change: change.__name__)

@@ -36,8 +36,8 @@ async def entries(client: Redis, stream: str) -> list[list[bytes]]:
     return [fields for _, fields in await client.execute_command("XRANGE", stream, "-", "+")]
 
 
-def of_the_sender(fields: list[bytes]) -> list[tuple[bytes, bytes]]:
-    """All fields but ours."""
+def sender_fields(fields: list[bytes]) -> list[tuple[bytes, bytes]]:
+    """Return the fields without our own headers."""
     pairs = zip(fields[::2], fields[1::2], strict=True)
     return sorted(pair for pair in pairs if not pair[0].startswith(b"dlq-"))
 
@@ -65,11 +65,11 @@ async def test_a_wide_entry_is_buried_archived_and_replayed_to_its_origin(
     assert len(service.received) == 10
     buried = await scene.messages(dead)
     assert sorted(one.key for one in buried if one.key) == [b"k%d" % n for n in range(9)]
-    assert of_the_sender(next(one for one in await entries(client, dead) if b"f7" in one)) == of_the_sender(fields)
+    assert sender_fields(next(one for one in await entries(client, dead) if b"f7" in one)) == sender_fields(fields)
     await scene.replay("archive", action="Archive")
     assert await client.execute_command("XLEN", dead) == 0
     await client.execute_command("XTRIM", scene.name, "MAXLEN", 0)
     await scene.replay("restore", select={"state": "Archived"})
     found = await entries(client, scene.name)
     assert len(found) == 10
-    assert of_the_sender(next(one for one in found if b"f7" in one)) == of_the_sender(fields)
+    assert sender_fields(next(one for one in found if b"f7" in one)) == sender_fields(fields)

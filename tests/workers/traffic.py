@@ -1,4 +1,4 @@
-"""Runs that show how fast good messages arrive while a part of the messages, or the whole service, fails."""
+"""Measure how fast good messages arrive while some messages, or the whole service, fail."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
@@ -15,7 +15,7 @@ from tests.workers.broker_queue import BrokerQueue
 from tests.workers.couriers import MemoryQueue, courier_assignment, message
 from tests.workers.http_service import Received, Service, serving, until
 
-CAP_S = 45.0  # a run that takes longer than this has failed, by a multiple of what any of them may take
+MAX_RUN_S = 45.0  # several times the longest run that passes
 
 
 class Source(Protocol):
@@ -57,9 +57,9 @@ class BrokerSource:
 
 @dataclass
 class Outage:
-    """From when on, in seconds after the first message, and for how long; `status` 0: connections are refused.
+    """An outage: when it begins, in seconds after the first message, and its length; `status` 0 refuses connections.
 
-    `after`: not before the service got so many requests.
+    `after`: the number of requests that must arrive before it begins.
     """
 
     at: float
@@ -89,9 +89,9 @@ def _hang_up(one: Received) -> web.Response:
 
 @dataclass
 class Traffic:
-    """Messages in the order in which they are sent, `per_second`; `answer` decides as the service does.
+    """Messages in sending order, `per_second`; `answer` responds as the service.
 
-    Those whose body starts with `good` are expected to arrive.
+    Messages whose body starts with `good` are expected to arrive.
     """
 
     messages: Sequence[Message]
@@ -109,7 +109,7 @@ class Traffic:
 
 @dataclass
 class Run:
-    """What came of a run: seconds from the first message until the last good one was taken."""
+    """The result of a run; `seconds` from the first message until the last good one was accepted."""
 
     seconds: float
     missing: int
@@ -117,42 +117,42 @@ class Run:
 
 
 def mixed(count: int, bad_of_ten: int, keys: int = 0) -> list[Message]:
-    """So many messages; of ten in a row `bad_of_ten` are bad, spread evenly. Keys are distinct unless `keys` says."""
+    """Return messages of which `bad_of_ten` in ten are bad, spread evenly; with `keys` distinct keys, or one each."""
     names = ("bad" if n * bad_of_ten % 10 < bad_of_ten else "good" for n in range(count))
     return [message(f"{name}-{n}", f"key-{n % keys if keys else n}") for n, name in enumerate(names)]
 
 
 def by_body(one: Received) -> web.Response:
-    """A service that fails on bad messages for good."""
+    """Respond with 500 to bad messages."""
     return web.Response(status=200 if one.body.startswith(b"good") else 500)
 
 
 async def run(source: Source, traffic: Traffic) -> Run:
-    """Send all of it while a courier works, and wait until every good message was taken."""
-    loop, good, taken = asyncio.get_running_loop(), traffic.good, set[bytes]()
+    """Send all messages to a courier and wait until every good one was accepted."""
+    loop, good, accepted = asyncio.get_running_loop(), traffic.good, set[bytes]()
     answer = traffic.answer or by_body
 
-    async def take(one: Received) -> web.Response:
+    async def handle(one: Received) -> web.Response:
         response = answer(one)
-        assignment = await response if asyncio.iscoroutine(response) else response
-        assert isinstance(assignment, web.Response)
-        if assignment.status == 200:
-            taken.add(one.body)
-        return assignment
+        final = await response if asyncio.iscoroutine(response) else response
+        assert isinstance(final, web.Response)
+        if final.status == 200:
+            accepted.add(one.body)
+        return final
 
-    async with serving(take) as service:
+    async with serving(handle) as service:
         assignment = source.assignment(service.url, policy=traffic.policy, delivery=traffic.delivery)
         async with source.courier(assignment):
             start = loop.time()
             work = [asyncio.ensure_future(_send(source, traffic))]
             if traffic.outage is not None:
                 work.append(asyncio.ensure_future(traffic.outage.happen(service)))
-            while not good <= taken and loop.time() - start < CAP_S:
+            while not good <= accepted and loop.time() - start < MAX_RUN_S:
                 await asyncio.sleep(0.01)
             seconds = loop.time() - start
             await asyncio.gather(*work)
             buried = await source.count_buried()
-    return Run(seconds, len(good - taken), buried)
+    return Run(seconds, len(good - accepted), buried)
 
 
 async def _send(source: Source, traffic: Traffic) -> None:
