@@ -55,10 +55,10 @@ async def test_a_courier_without_its_offsets_waits_for_a_decision(
         pod = Pod(tmp_path, assignment, DLQ_HEALTH_PORT=str(port))
         await pod.start()
         try:
-            said = await readiness(port)
-            assert said.startswith("GroupOffsetsLost: ")
-            assert assignment.group in said
-            assert "deadletter.dev/resume-from" in said
+            problem = await readiness(port)
+            assert problem.startswith("GroupOffsetsLost: ")
+            assert assignment.group in problem
+            assert "deadletter.dev/resume-from" in problem
             assert len(service.received) == 5
             assert await queue.broker.is_group_lost(f"{queue.prefix}orders", assignment.group)
             await queue.broker.resume_group(f"{queue.prefix}orders", assignment.group, "Earliest")

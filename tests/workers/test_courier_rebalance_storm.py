@@ -99,7 +99,7 @@ async def storm(queue: BrokerQueue, pods: int, turns: int, partitions: int, back
             await until(lambda: till.taken == auditor.existing or bool(auditor.wrong), 240)
         left = auditor.existing - await auditor.finished()
         await cancel_and_wait(watching)
-    assert not auditor.wrong, "committed although nobody took it"
+    assert not auditor.wrong, "committed before the service accepted it"
     assert not left, "taken and not committed when the last one left"
     assert auditor.looks > 10
     assert not await queue.buried()

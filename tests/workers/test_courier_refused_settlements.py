@@ -52,7 +52,7 @@ class Stage:
     queue: BrokerQueue
     own: BrokerQueue
     reason: str
-    shut: Step
+    block: Step
     open: Step
 
 
@@ -174,7 +174,7 @@ async def block_after_first_letter(stage: Stage, service: Service, courier: Cour
     await stage.queue.until_buried(1)
     await stage.queue.send(*(message(f"m{n}", f"k{n}") for n in range(COUNT)))
     await until(lambda: len(service.received) == COUNT + 1)
-    await stage.shut()
+    await stage.block()
     assert isinstance(service.answer, Refusing)
     service.answer.may.set()
     await until(lambda: pause_of(courier) == stage.reason)

@@ -70,9 +70,9 @@ async def test_the_payload_of_held_messages_is_limited():
 async def test_metrics_count_deliveries_letters_and_retries():
     def answer(one: Received) -> web.Response:
         codes = {b"bad": 422, b"flaky": 503 if one.headers["Dlq-Attempt"] == "1" else 200, b"gone": 410}
-        asked = {"Dlq-Action": "discard"} if one.body == b"unwanted" else {}
+        action = {"Dlq-Action": "discard"} if one.body == b"unwanted" else {}
         later = {"Retry-After": "3600"} if one.body == b"later" else {}
-        return web.Response(status=429 if later else codes.get(one.body, 200), headers={**asked, **later})
+        return web.Response(status=429 if later else codes.get(one.body, 200), headers={**action, **later})
 
     queue = MemoryQueue()
     queue.send(*(message(name, name) for name in ("good", "bad", "flaky", "gone", "unwanted", "later")))

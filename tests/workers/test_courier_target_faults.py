@@ -87,8 +87,8 @@ async def test_an_invalid_server_certificate_pauses_until_it_is_renewed(tmp_path
         assignment = courier_assignment(f"https://127.0.0.1:{port}/", policy=FEW, http=http)
         async with queue.courier(assignment, secrets=lambda _, key: (tmp_path / key).read_bytes()):
             await until(lambda: queue.pause_reasons == ["CertificateRefused"])
-            (word,) = queue.server.ledgers["dead.ledger"].worker_statuses.values()
-            assert re.search("has expired: renew it|not valid yet: check the clocks", word.message)
+            (status,) = queue.server.ledgers["dead.ledger"].worker_statuses.values()
+            assert re.search("has expired: renew it|not valid yet: check the clocks", status.message)
             assert not queue.is_settled
             renewed = authority.sign("service")
             tls.load_cert_chain(renewed / "tls.crt", renewed / "tls.key")

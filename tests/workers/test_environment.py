@@ -52,9 +52,9 @@ def test_an_invalid_field_is_named_and_its_value_is_not_quoted(tmp_path: Path):
 def test_the_termination_message_is_one_json_object_of_limited_size(tmp_path: Path):
     place = environment(tmp_path)
     place.write_termination_message("BoxMissing", "x" * 10_000, tallies=["y" * 10_000])
-    said = (tmp_path / "end").read_bytes()
-    assert len(said) <= MAX_TERMINATION_MESSAGE_BYTES
-    assert json.loads(said)["reason"] == "BoxMissing"
+    content = (tmp_path / "end").read_bytes()
+    assert len(content) <= MAX_TERMINATION_MESSAGE_BYTES
+    assert json.loads(content)["reason"] == "BoxMissing"
 
 
 def test_a_termination_message_that_cannot_be_written_is_ignored(tmp_path: Path):

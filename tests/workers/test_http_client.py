@@ -96,10 +96,10 @@ async def test_a_body_in_one_byte_chunks_is_complete():
 
 @pytest.mark.parametrize("size", [1, 1 << 16], ids=["by bytes", "at once"])
 async def test_a_trailer_is_not_a_header_of_this_response_or_the_next(size: int):
-    said = CHUNKED + b"2\r\nok\r\n0\r\nDlq-Action: discard\r\n\r\n"
+    with_trailer = CHUNKED + b"2\r\nok\r\n0\r\nDlq-Action: discard\r\n\r\n"
 
     async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        for answer in (said, OK):
+        for answer in (with_trailer, OK):
             await read_request(reader)
             for start in range(0, len(answer), size):
                 writer.write(answer[start : start + size])

@@ -14,8 +14,8 @@ from tests.workers.couriers import courier_assignment, running
 from tests.workers.http_service import serving, status
 from tests.workers.replay_scene import Scene
 
-WITHOUT_BODY = [word for n in range(20_000) for word in (b"f%d" % n, b"v")]
-WITH_BODY = [b"body", b"the body", *(word for n in range(19_999) for word in (b"f%d" % n, b"\xff\x00"))]
+WITHOUT_BODY = [text for n in range(20_000) for text in (b"f%d" % n, b"v")]
+WITH_BODY = [b"body", b"the body", *(text for n in range(19_999) for text in (b"f%d" % n, b"\xff\x00"))]
 
 
 @pytest.fixture

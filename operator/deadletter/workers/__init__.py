@@ -1,1 +1,1 @@
-"""What our pods run: courier, replayer, health; no Kubernetes client, no API token."""
+"""The programs of the worker pods: courier, replay and redrive. They use no Kubernetes client and no API token."""

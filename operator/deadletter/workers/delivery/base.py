@@ -12,7 +12,7 @@ from deadletter.workers.delivery.outcome import DeliveryOutcome
 
 @dataclass(slots=True, frozen=True)
 class DeliveryMetadata:
-    """What the service is told about a message in addition to its value and headers."""
+    """What a delivery sends in addition to the value and headers of a message."""
 
     id: str  # the same for every attempt, also after a restart or a replay
     origin: Place
