@@ -290,7 +290,7 @@ REJECTED = {
         "exactly one of origin: true, name, serviceRef and queueRef must be set",
     ),
     "two targets of a replay": (replay(to={"origin": True, "name": "a"}), "exactly one of origin: true, name"),
-    "steps that decrease": (replay(canary={"steps": [10, 1]}), "steps must increase"),
+    "steps that decrease": (replay(canary={"steps": [10, 1]}), "steps must not decrease"),
     "a preview and a selection": (
         replay(previewRef={"name": "dry"}, select={"limit": 1}),
         "previewRef uses the selection of the preview: remove the conditions in select",

@@ -84,8 +84,8 @@ def filled(server, namespace):
         code, made = server.write("POST", namespace, body, dry_run=False)
         assert code == 201, made
         path = f"/apis/{API_VERSION}/namespaces/{namespace}/{PLURALS[body['kind']]}/{body['metadata']['name']}/status"
-        code, said = server.request("PUT", path, made | {"status": status})
-        assert code == 200, said
+        code, response = server.request("PUT", path, made | {"status": status})
+        assert code == 200, response
     return namespace
 
 
@@ -155,11 +155,11 @@ def test_all_kinds_share_a_category_and_are_selectable_by_reference(crds, filled
 
 
 def test_explain_shows_the_descriptions(crds):
-    text = crds.kubectl("explain", "deadletterqueue.spec.delivery")
+    text = " ".join(crds.kubectl("explain", "deadletterqueue.spec.delivery").split())  # joins wrapped lines
     for phrase in ("How the courier delivers messages", "number of concurrent requests", "Number of courier pods"):
         assert phrase in text
     assert "inlineLimit" in text
-    text = crds.kubectl("explain", "retrypolicies.spec.backoff.strategy")
+    text = " ".join(crds.kubectl("explain", "retrypolicies.spec.backoff.strategy").split())
     assert "Exponential" in text
     assert "multiplied by factor" in text
 

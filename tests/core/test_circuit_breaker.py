@@ -230,7 +230,7 @@ def test_without_a_budget_nothing_is_ever_spent():
 
 
 @pytest.mark.parametrize(
-    ("letters", "died", "now", "spent"),
+    ("letters", "burials", "now", "spent"),
     [
         (1, [], 0, False),
         (1, [0], 0, True),
@@ -246,19 +246,19 @@ def test_without_a_budget_nothing_is_ever_spent():
         (3, [0, 0, 0, 0, 0], 100, False),
     ],
 )
-def test_a_budget_is_spent_while_the_window_holds_its_letters(letters, died, now, spent):
+def test_a_budget_is_spent_while_the_window_holds_its_letters(letters, burials, now, spent):
     budget = ErrorBudget(BudgetSettings(letters, per=100))
-    for moment in died:
+    for moment in burials:
         budget.spend(moment)
     assert budget.is_spent(now) is spent
 
 
 @pytest.mark.parametrize("letters", [1, 2, 3, 10])
 def test_checking_before_each_burial_never_exceeds_the_budget(letters):
-    budget, died = ErrorBudget(BudgetSettings(letters, per=100)), []
+    budget, burials = ErrorBudget(BudgetSettings(letters, per=100)), []
     for now in range(1_000):
         while not budget.is_spent(now):
             budget.spend(now)
-            died.append(now)
-    assert len(died) == 10 * letters
-    assert max(sum(start <= moment < start + 100 for moment in died) for start in range(1_000)) == letters
+            burials.append(now)
+    assert len(burials) == 10 * letters
+    assert max(sum(start <= moment < start + 100 for moment in burials) for start in range(1_000)) == letters

@@ -52,18 +52,18 @@ def envelopes(draw):
 
 @given(MESSAGES, envelopes())
 def test_reading_inverts_writing(message, envelope):
-    stamped = add_headers(message, envelope)
-    assert read_own_envelope(stamped) == envelope
-    assert read_envelope(stamped, Place("d", 0, 0)) == envelope
+    written = add_headers(message, envelope)
+    assert read_own_envelope(written) == envelope
+    assert read_envelope(written, Place("d", 0, 0)) == envelope
 
 
 @given(MESSAGES, envelopes())
 def test_foreign_headers_keep_their_bytes_and_order(message, envelope):
-    stamped = add_headers(message, envelope)
+    written = add_headers(message, envelope)
     foreign = tuple(header for header in message.headers if header[0] not in OUR_HEADERS)
-    assert (stamped.key, stamped.value, stamped.timestamp) == (message.key, message.value, message.timestamp)
-    assert stamped.headers[: len(foreign)] == foreign
-    assert len({name for name, _ in stamped.headers[len(foreign) :]}) == len(stamped.headers) - len(foreign)
+    assert (written.key, written.value, written.timestamp) == (message.key, message.value, message.timestamp)
+    assert written.headers[: len(foreign)] == foreign
+    assert len({name for name, _ in written.headers[len(foreign) :]}) == len(written.headers) - len(foreign)
 
 
 @given(MESSAGES, envelopes())
@@ -94,9 +94,9 @@ def test_our_headers_stay_below_8_kib():
 
 def test_a_redis_origin_is_written_as_its_entry_id():
     offset = 1_700_000_000_000 << 64 | 5
-    stamped = add_headers(Message(None, None), Envelope(origin=Origin("s", 0, offset)))
-    assert dict(stamped.headers)["dlq-origin-offset"] == b"1700000000000-5"
-    assert read_own_envelope(stamped).origin.offset == offset
+    written = add_headers(Message(None, None), Envelope(origin=Origin("s", 0, offset)))
+    assert dict(written.headers)["dlq-origin-offset"] == b"1700000000000-5"
+    assert read_own_envelope(written).origin.offset == offset
 
 
 def test_an_empty_envelope_is_recognised_as_ours():

@@ -147,7 +147,7 @@ class Canary(Model):
     constraints: ClassVar = (
         CelRule(
             "self.steps.isSorted()",
-            "steps must increase: each is the total number of letters sent before a wait",
+            "steps must not decrease: each is the total number of letters sent before a wait",
             lambda canary: list(canary.steps) == sorted(canary.steps),
             "steps",
         ),

@@ -62,13 +62,11 @@ OUR_HEADERS = (
     REASON,
     *REPLAY_HEADERS,
 )
-DETECTION_HEADERS = (
-    ORIGIN_TOPIC,
-    ERROR_CATEGORY,
-)  # every envelope we write has at least one, and no other system writes them
+# Every envelope that we write has at least one of them, and no other system writes them.
+DETECTION_HEADERS = (ORIGIN_TOPIC, ERROR_CATEGORY)
 SPOOFED_PREFIX = "x-orig-"
 _MAX_BYTES = {ID: 1_024, ORIGIN_TOPIC: 512, GROUP: 512, ERROR_TYPE: 512, ERROR_MESSAGE: 3_072, REASON: 256, REPLAY: 256}
-_MAX_TEXT_BYTES = max(_MAX_BYTES.values())  # we write no longer value
+_MAX_TEXT_BYTES = max(_MAX_BYTES.values())  # longer values are not ours
 _ENTRY_ID = re.compile(rb"[0-9]{1,20}-[0-9]{1,20}")
 _OURS = frozenset(OUR_HEADERS)
 _CATEGORIES = {category.value: category for category in Category}
@@ -178,9 +176,9 @@ def read_for_count(fields: dict[str, bytes | None], origin: str | None) -> Envel
 
 @lru_cache(maxsize=2_048)
 def _cached_for_count(
-    topic: bytes | None, kind: bytes | None, words: bytes, replays: bytes | None, origin: str | None
+    topic: bytes | None, error_type: bytes | None, message: bytes, replays: bytes | None, origin: str | None
 ) -> Envelope:
-    envelope = read_summary({ORIGIN_TOPIC: topic, ERROR_TYPE: kind, ERROR_MESSAGE: words, REPLAYS: replays})
+    envelope = read_summary({ORIGIN_TOPIC: topic, ERROR_TYPE: error_type, ERROR_MESSAGE: message, REPLAYS: replays})
     if envelope.origin.topic is None:
         envelope.origin.topic = origin
     return envelope

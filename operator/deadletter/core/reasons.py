@@ -58,7 +58,7 @@ class Reason(StrEnum):
     )
     GroupResumed = (
         "GroupResumed",
-        "A consumer group that had lost its offsets continues where deadletter.dev/resume-from told it to.",
+        "A consumer group that had lost its offsets continues at the position in deadletter.dev/resume-from.",
     )
     ResumeIgnored = "ResumeIgnored", "deadletter.dev/resume-from was removed without effect; the message tells why."
     NoCourierNeeded = "NoCourierNeeded", "The queue has no delivery, so it has no courier."
