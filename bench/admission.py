@@ -24,8 +24,8 @@ from deadletter.kube import CONNECTIONS, POLICIES, QUEUES, KubeClient, connect
 from tests.api.server import Server
 from tests.bed import beds, ports
 from tests.bed.control import ApiServer
-from tests.controller.operators import Operator, rights, until
-from tests.controller.webhooks import HOST, certify, configured
+from tests.controller.operator_process import OperatorProcess, create_kubeconfig, wait_until
+from tests.controller.webhook_config import HOST, create_certificate, webhook_configuration
 
 MAX_MS = 50
 PLURALS = {"queues": "deadletterqueues", "policies": "retrypolicies", "replays": "replays"}
@@ -145,7 +145,7 @@ def measure(server: ApiServer, namespace: str, port: int, certificates: Path, op
     name = f"dlq-{namespace}"
     for what, call in (("answer", webhook.review), ("write", partial(write_through_api, api))):
         if what == "write":
-            whole = configured(name, namespace, str(port), certificates / "tls.crt", failurePolicy="Fail")
+            whole = webhook_configuration(name, namespace, str(port), certificates / "tls.crt", failurePolicy="Fail")
             server.kubectl("apply", "-f", "-", stdin=yaml.safe_dump(whole))
         lines.progress(f"{what}: {options.reviews} reviews")
         timed(call, namespace, 60, 0.01)
@@ -157,7 +157,7 @@ def measure(server: ApiServer, namespace: str, port: int, certificates: Path, op
 
 async def prepare(
     server: ApiServer, redis: str, folder: Path, queues: int, port: int, settle: float
-) -> tuple[str, Operator]:
+) -> tuple[str, OperatorProcess]:
     """Create a namespace with Ready queues and start the operator; return both."""
     namespace = f"bench-{uuid.uuid4().hex[:8]}"
     server.kubectl("create", "namespace", namespace)
@@ -165,12 +165,12 @@ async def prepare(
         lines.progress(f"{queues} queues")
         await scene(cluster, namespace, redis, queues)
         more = SETTINGS | {"DLQ_WEBHOOK_CERTIFICATES": str(folder), "DLQ_WEBHOOK_PORT": str(port)}
-        operator = Operator(rights(server, namespace, folder), namespace, folder / "operator.log", **more)
+        operator = OperatorProcess(create_kubeconfig(server, namespace, folder), namespace, folder / "operator.log", **more)
         operator.start()
         await until_ready(cluster, namespace, queues)
     lines.progress(f"{settle:.0f} s until the operator has written the first numbers")
     await asyncio.sleep(settle)
-    until("webhook", lambda: ports.answers(HOST, port))
+    wait_until("webhook", lambda: ports.answers(HOST, port))
     return namespace, operator
 
 
@@ -185,9 +185,9 @@ def main() -> None:
     try:
         server, redis, port = bed.api_server(), bed.redis(), ports.free(HOST)[0]
         os.environ["KUBECONFIG"] = str(server.kubeconfig)
-        server.know_our_kinds()
+        server.install_crds()
         with tempfile.TemporaryDirectory() as name:
-            folder = certify(Path(name))
+            folder = create_certificate(Path(name))
             namespace, operator = asyncio.run(prepare(server, redis, folder, options.queues, port, options.settle))
             try:
                 measure(server, namespace, port, folder, options)

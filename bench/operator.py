@@ -23,7 +23,7 @@ from deadletter.kube import CONNECTIONS, QUEUES, KubeClient, connect
 from deadletter.plan.boxes import plan_boxes
 from tests.bed import beds
 from tests.bed.control import ApiServer
-from tests.controller.operators import Operator, rights
+from tests.controller.operator_process import OperatorProcess, create_kubeconfig
 
 TIMEOUT_S = 1200.0
 SETTLE_S = 30.0  # until the last status of a burst is written
@@ -77,7 +77,7 @@ async def until_ready(cluster: KubeClient, namespace: str, count: int) -> float:
     raise TimeoutError(f"{count} queues were not Ready in {TIMEOUT_S:.0f} s")
 
 
-def count_ready(operator: Operator) -> int:
+def count_ready(operator: OperatorProcess) -> int:
     """Return how many queues this operator process reports as Ready."""
     try:
         with urllib.request.urlopen(f"http://127.0.0.1:{operator.port}/metrics", timeout=30) as answer:
@@ -86,7 +86,7 @@ def count_ready(operator: Operator) -> int:
         return 0
 
 
-async def restart(operator: Operator, count: int) -> float:
+async def restart(operator: OperatorProcess, count: int) -> float:
     """Return the seconds from the start of the process until it reports every queue as Ready."""
     operator.start()
     began = time.monotonic()
@@ -97,7 +97,7 @@ async def restart(operator: Operator, count: int) -> float:
     return time.monotonic() - began
 
 
-def memory(operator: Operator) -> float:
+def memory(operator: OperatorProcess) -> float:
     """Return the peak resident memory in MiB."""
     text = Path(f"/proc/{operator.process.pid if operator.process else os.getpid()}/status").read_text()
     return int(re.findall(r"VmHWM:\s+(\d+)", text)[0]) / 1024
@@ -154,7 +154,7 @@ async def own_boxes(cluster: KubeClient, namespace: str, name: str) -> None:
     await cluster.patch(QUEUES, namespace, name, {"status": {"ownedBoxes": records}}, "status")
 
 
-async def scene(server: ApiServer, kafka: str, count: int, folder: Path, cluster: KubeClient) -> tuple[str, Operator]:
+async def scene(server: ApiServer, kafka: str, count: int, folder: Path, cluster: KubeClient) -> tuple[str, OperatorProcess]:
     """Create a namespace with `count` plain queues whose boxes exist; return it with an operator not yet started."""
     namespace = f"bench-{uuid.uuid4().hex[:8]}"
     server.kubectl("create", "namespace", namespace)
@@ -168,11 +168,11 @@ async def scene(server: ApiServer, kafka: str, count: int, folder: Path, cluster
     await all_of(cluster.create(QUEUES, namespace, one) for one in made)
     # As if the operator had created the boxes: otherwise it would not use them.
     await all_of(own_boxes(cluster, namespace, f"q-{at}") for at in range(count))
-    config = rights(server, namespace, folder)
-    return namespace, Operator(config, namespace, folder / f"{namespace}.log", **SETTINGS)
+    config = create_kubeconfig(server, namespace, folder)
+    return namespace, OperatorProcess(config, namespace, folder / f"{namespace}.log", **SETTINGS)
 
 
-async def starts(operator: Operator, cluster: KubeClient, namespace: str, count: int, limit: float) -> None:
+async def starts(operator: OperatorProcess, cluster: KubeClient, namespace: str, count: int, limit: float) -> None:
     """Measure the first start, which writes every status, and a restart, which writes none."""
     operator.start()
     lines.bound(f"operator-start-{count}", "s", await until_ready(cluster, namespace, count), limit)
@@ -235,7 +235,7 @@ def main() -> None:
     try:
         server, kafka = bed.api_server(), bed.kafka()
         os.environ["KUBECONFIG"] = str(server.kubeconfig)
-        server.know_our_kinds()
+        server.install_crds()
         with tempfile.TemporaryDirectory() as folder:
             asyncio.run(measure(server, kafka, Path(folder), options))
     finally:

@@ -13,7 +13,7 @@ from tests.bed import places
 from tests.brokers.opening import fresh_name
 from tests.brokers.secured_kafka import PASSWORD, open_secured_kafka
 from tests.cli.test_letters import ANYWHERE, SECRET, queue_spec
-from tests.controller.operators import Place, rights
+from tests.controller.operator_process import KubeNamespace, create_kubeconfig
 from tests.workers.replay_scene import Scene, letter
 
 TIMEOUT_S = 120
@@ -23,9 +23,9 @@ REMEDY = "create it, or check the name and -n"
 @pytest.fixture
 def place(crds, namespace, tmp_path, monkeypatch):
     """The namespace as the operator sees it."""
-    monkeypatch.setenv("KUBECONFIG", str(rights(crds, namespace, tmp_path)))
+    monkeypatch.setenv("KUBECONFIG", str(create_kubeconfig(crds, namespace, tmp_path)))
     monkeypatch.setenv("DLQ_ALLOW_ADDRESSES", ",".join(ANYWHERE))
-    return Place(crds, namespace)
+    return KubeNamespace(crds, namespace)
 
 
 async def run_letters(*arguments):

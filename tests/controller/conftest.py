@@ -1,4 +1,4 @@
-"""An operator of the test's own, in a namespace of the test's own."""
+"""Fixtures: a namespace on a real API server, and an operator process that watches it."""
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -7,29 +7,30 @@ from pathlib import Path
 import pytest
 
 from tests.bed.control import ApiServer
-from tests.controller.operators import Operator, Place, rights, running
+from tests.controller.operator_process import KubeNamespace, OperatorProcess, create_kubeconfig, running_operator
 
 
 @pytest.fixture
-def place(crds: ApiServer, namespace: str) -> Place:
+def kube(crds: ApiServer, namespace: str) -> KubeNamespace:
     """The test's namespace."""
-    return Place(crds, namespace)
+    return KubeNamespace(crds, namespace)
 
 
 @pytest.fixture
 def kubeconfig(crds: ApiServer, namespace: str, tmp_path: Path) -> Path:
-    """The chart's rights in the test's namespace."""
-    return rights(crds, namespace, tmp_path)
+    """A kubeconfig with the rights that the chart grants in the test's namespace."""
+    return create_kubeconfig(crds, namespace, tmp_path)
 
 
 @pytest.fixture
-def start(kubeconfig: Path, namespace: str, tmp_path: Path) -> Iterator[Callable[..., Operator]]:
-    """Start operators with settings of the test's own; they end with the test."""
+def start(kubeconfig: Path, namespace: str, tmp_path: Path) -> Iterator[Callable[..., OperatorProcess]]:
+    """Start operators with the given settings; they are stopped at the end of the test."""
+    log = tmp_path / "operator.log"
     with ExitStack() as stack:
-        yield lambda **more: stack.enter_context(running(kubeconfig, namespace, tmp_path / "operator.log", **more))
+        yield lambda **settings: stack.enter_context(running_operator(kubeconfig, namespace, log, **settings))
 
 
 @pytest.fixture
-def operator(start: Callable[..., Operator]) -> Operator:
-    """One operator, listening."""
-    return start().until_ready()
+def operator(start: Callable[..., OperatorProcess]) -> OperatorProcess:
+    """One operator that is ready."""
+    return start().wait_until_ready()

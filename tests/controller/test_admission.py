@@ -13,8 +13,8 @@ import yaml
 
 from tests.api.server import PLURALS, Server
 from tests.bed import ports
-from tests.controller.operators import Operator, Place, until
-from tests.controller.webhooks import HOST, certify, configured
+from tests.controller.operator_process import KubeNamespace, OperatorProcess, wait_until
+from tests.controller.webhook_config import HOST, create_certificate, webhook_configuration
 
 NONSENSE = {"rules": [{"name": "fine", "match": "true"}, {"name": "x", "match": "1 + 1", "action": "Bury"}]}
 OWN = "cannot have its own dead-letter queue"
@@ -24,11 +24,11 @@ MERGE = "application/merge-patch+json"
 class Desk:
     """Writes objects of ours and keeps what the API server says."""
 
-    def __init__(self, place: Place, server: Server) -> None:
-        self.place, self.server = place, server
+    def __init__(self, kube: KubeNamespace, server: Server) -> None:
+        self.kube, self.server = kube, server
 
     def _path(self, kind: str, name: str = "") -> str:
-        base = f"/apis/deadletter.dev/v1alpha1/namespaces/{self.place.namespace}/{PLURALS[kind]}"
+        base = f"/apis/deadletter.dev/v1alpha1/namespaces/{self.kube.namespace}/{PLURALS[kind]}"
         return f"{base}/{name}" if name else base
 
     def create(self, kind: str, name: str, spec: dict[str, Any], **meta: Any) -> str:
@@ -56,44 +56,46 @@ class Desk:
         """Wait until the operator has judged these as they are now."""
 
         def judged(name: str) -> bool:
-            found = self.place.get(kind, name)
+            found = self.kube.get(kind, name)
             return bool(found and found.get("status", {}).get("observedGeneration") == found["metadata"]["generation"])
 
         for name in names:
-            until(f"{kind} {name} is judged", lambda name=name: judged(name))
+            wait_until(f"{kind} {name} is judged", lambda name=name: judged(name))
 
 
 @pytest.fixture
-def desk(place: Place, redis: str) -> Iterator[Desk]:
+def desk(kube: KubeNamespace, redis: str) -> Iterator[Desk]:
     """A namespace with a broker, and a client that hears warnings."""
-    place.redis(redis)
-    server = Server(place.server.kubeconfig)
-    yield Desk(place, server)
+    kube.redis(redis)
+    server = Server(kube.server.kubeconfig)
+    yield Desk(kube, server)
     server.close()
 
 
 @pytest.fixture
-def webhook(start: Callable[..., Operator], place: Place, tmp_path: Path) -> Iterator[Callable[..., Operator]]:
+def webhook(
+    start: Callable[..., OperatorProcess], kube: KubeNamespace, tmp_path: Path
+) -> Iterator[Callable[..., OperatorProcess]]:
     """Start an operator whose webhook judges this namespace; a slow answer is waited for."""
-    name = f"dlq-{place.namespace}"
+    name = f"dlq-{kube.namespace}"
 
-    def serve(failure: str = "Fail", **more: str) -> Operator:
-        port, certificates = str(ports.free(HOST)[0]), certify(tmp_path)
-        operator = start(DLQ_WEBHOOK_CERTIFICATES=str(certificates), DLQ_WEBHOOK_PORT=port, **more).until_ready()
-        until("webhook", lambda: ports.answers(HOST, int(port)))
+    def serve(failure: str = "Fail", **more: str) -> OperatorProcess:
+        port, certificates = str(ports.free(HOST)[0]), create_certificate(tmp_path)
+        operator = start(DLQ_WEBHOOK_CERTIFICATES=str(certificates), DLQ_WEBHOOK_PORT=port, **more).wait_until_ready()
+        wait_until("webhook", lambda: ports.answers(HOST, int(port)))
         patient = {"failurePolicy": failure, "timeoutSeconds": 30}
-        whole = configured(name, place.namespace, port, certificates / "tls.crt", **patient)
-        place.server.kubectl("apply", "-f", "-", stdin=yaml.safe_dump(whole))
-        server = Server(place.server.kubeconfig)
-        asked = Desk(place, server)
+        whole = webhook_configuration(name, kube.namespace, port, certificates / "tls.crt", **patient)
+        kube.server.kubectl("apply", "-f", "-", stdin=yaml.safe_dump(whole))
+        server = Server(kube.server.kubeconfig)
+        asked = Desk(kube, server)
         # The API server takes up a configuration when it comes to it, one webhook at a time.
         for kind, spec in (("RetryPolicy", NONSENSE), ("DeadLetterQueue", CEL), ("Replay", SELECT)):
-            until("webhook is asked", lambda kind=kind, spec=spec: asked.create(kind, f"probe-{unique()}", spec))
+            wait_until("webhook is asked", lambda kind=kind, spec=spec: asked.create(kind, f"probe-{unique()}", spec))
         server.close()
         return operator
 
     yield serve
-    place.server.kubectl("delete", "validatingwebhookconfiguration", name, "--ignore-not-found")
+    kube.server.kubectl("delete", "validatingwebhookconfiguration", name, "--ignore-not-found")
 
 
 def unique() -> str:
@@ -112,7 +114,7 @@ CEL = queue(routes=routes("target", match="attempts +"))
 SELECT = {"queueRef": {"name": "orders"}, "select": {"where": "nonsense +"}}
 
 
-def test_what_can_never_work_is_refused_on_create(desk: Desk, webhook: Callable[..., Operator]) -> None:
+def test_what_can_never_work_is_refused_on_create(desk: Desk, webhook: Callable[..., OperatorProcess]) -> None:
     webhook()
     box = f"box-{unique()}"
     assert desk.create("DeadLetterQueue", "target", queue(box)) == ""
@@ -136,7 +138,7 @@ def test_what_can_never_work_is_refused_on_create(desk: Desk, webhook: Callable[
 
 
 def test_what_can_never_work_is_refused_on_update_and_by_its_target(
-    desk: Desk, webhook: Callable[..., Operator]
+    desk: Desk, webhook: Callable[..., OperatorProcess]
 ) -> None:
     box = f"box-{unique()}"
     desk.create("DeadLetterQueue", "target", queue(box))
@@ -163,7 +165,7 @@ def test_what_can_never_work_is_refused_on_update_and_by_its_target(
 
 
 def test_an_update_that_leaves_the_spec_or_comes_after_a_deletion_is_always_allowed(
-    desk: Desk, webhook: Callable[..., Operator]
+    desk: Desk, webhook: Callable[..., OperatorProcess]
 ) -> None:
     held = {"finalizers": ["example.com/hold"]}
     desk.create("DeadLetterQueue", "target", queue())
@@ -177,12 +179,12 @@ def test_an_update_that_leaves_the_spec_or_comes_after_a_deletion_is_always_allo
     assert desk.remove("DeadLetterQueue", "chained") == ""
     assert desk.change("DeadLetterQueue", "chained", spec=alerts) == ""
     # One that is going no longer uses what it names.
-    until("orders is let go", lambda: desk.remove("DeadLetterQueue", "orders") == "")
+    wait_until("orders is let go", lambda: desk.remove("DeadLetterQueue", "orders") == "")
     assert desk.change("DeadLetterQueue", "chained", metadata={"finalizers": None}) == ""
-    until("it is gone", lambda: not desk.place.get("dlq", "chained"))
+    wait_until("it is gone", lambda: not desk.kube.get("dlq", "chained"))
 
 
-def test_an_expression_must_compile_and_say_yes_or_no(desk: Desk, webhook: Callable[..., Operator]) -> None:
+def test_an_expression_must_compile_and_say_yes_or_no(desk: Desk, webhook: Callable[..., OperatorProcess]) -> None:
     webhook()
     assert desk.create("DeadLetterQueue", "orders", queue()) == ""
     desk.known("dlq", "orders")
@@ -206,7 +208,7 @@ def test_an_expression_must_compile_and_say_yes_or_no(desk: Desk, webhook: Calla
     assert "spec.rules[1].match: 1:1: " in said
 
 
-def test_a_replay_is_judged_by_what_its_queue_allows(desk: Desk, webhook: Callable[..., Operator]) -> None:
+def test_a_replay_is_judged_by_what_its_queue_allows(desk: Desk, webhook: Callable[..., OperatorProcess]) -> None:
     webhook()
     nameless, watched = queue(), queue(redrive={"strategy": "Disabled"})
     nameless["dead"] |= {"adopt": True, "dialect": "cronsumer"}
@@ -226,7 +228,7 @@ def test_a_replay_is_judged_by_what_its_queue_allows(desk: Desk, webhook: Callab
     assert desk.warned == ["DeadLetterQueue nowhere does not exist; create it first."]
 
 
-def test_what_is_missing_or_in_use_is_a_warning_by_default(desk: Desk, webhook: Callable[..., Operator]) -> None:
+def test_what_is_missing_or_in_use_is_a_warning_by_default(desk: Desk, webhook: Callable[..., OperatorProcess]) -> None:
     webhook()
     spec = queue(retryPolicyRef={"name": "standard"}, routes=routes("later"))
     assert desk.create("DeadLetterQueue", "orders", spec | {"brokerRef": {"name": "nowhere"}}) == ""
@@ -243,12 +245,12 @@ def test_what_is_missing_or_in_use_is_a_warning_by_default(desk: Desk, webhook: 
     assert desk.remove("RetryPolicy", "standard") == ""
     used = ", ".join(f"DeadLetterQueue {name}" for name in ["orders", *names[:4]])
     assert desk.warned == [f"RetryPolicy standard is still used by {used} and 2 more."]
-    desk.place.until_condition("dlq", "q-0", "Ready", "False", "RetryPolicyNotFound")
+    desk.kube.wait_for_condition("dlq", "q-0", "Ready", "False", "RetryPolicyNotFound")
     assert desk.remove("DeadLetterQueue", "q-0") == ""
     assert desk.warned == []
 
 
-def test_what_is_missing_or_in_use_is_refused_when_told_so(desk: Desk, webhook: Callable[..., Operator]) -> None:
+def test_what_is_missing_or_in_use_is_refused_when_told_so(desk: Desk, webhook: Callable[..., OperatorProcess]) -> None:
     webhook(DLQ_WEBHOOK_MISSING_REFERENCES="Deny", DLQ_WEBHOOK_DELETE_IN_USE="Deny")
     named = queue(retryPolicyRef={"name": "standard"})
     missing = {
@@ -281,11 +283,11 @@ def test_what_is_missing_or_in_use_is_refused_when_told_so(desk: Desk, webhook: 
         assert f"{kind} {name} {sentence}" in said
     assert desk.remove("Replay", "again") == ""
     assert desk.remove("DeadLetterQueue", "routed") == ""
-    until("nobody uses it", lambda: desk.remove("DeadLetterQueue", "orders") == "")
+    wait_until("nobody uses it", lambda: desk.remove("DeadLetterQueue", "orders") == "")
 
 
 def test_with_the_webhook_down_writes_go_through_and_the_reconcile_judges(
-    desk: Desk, webhook: Callable[..., Operator], start: Callable[..., Operator]
+    desk: Desk, webhook: Callable[..., OperatorProcess], start: Callable[..., OperatorProcess]
 ) -> None:
     operator = webhook(failure="Ignore")
     assert desk.create("DeadLetterQueue", "target", queue()) == ""
@@ -295,9 +297,9 @@ def test_with_the_webhook_down_writes_go_through_and_the_reconcile_judges(
     operator.stop()
     assert desk.create("DeadLetterQueue", "chained", queue(routes=routes("orders"))) == ""
     assert desk.create("RetryPolicy", "bad", NONSENSE) == ""
-    start().until_ready()
-    found = desk.place.until_condition("dlq", "chained", "ReferencesResolved", "False", "ChainedReference")
+    start().wait_until_ready()
+    found = desk.kube.wait_for_condition("dlq", "chained", "ReferencesResolved", "False", "ChainedReference")
     assert OWN in found["message"]
-    desk.place.until_condition("dlq", "chained", "Stalled", "True", "ChainedReference")
-    found = desk.place.until_condition("rtp", "bad", "Stalled", "True", "InvalidSpec")
+    desk.kube.wait_for_condition("dlq", "chained", "Stalled", "True", "ChainedReference")
+    found = desk.kube.wait_for_condition("rtp", "bad", "Stalled", "True", "InvalidSpec")
     assert found["message"].startswith("spec.rules[1].match: 1:1: ")

@@ -10,7 +10,7 @@ from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 
 from deadletter.brokers.kafka.ledger_topic import LEDGER_CONFIG
 from tests.bed.kafka_cluster import KafkaCluster
-from tests.controller.operators import Operator, Place, until
+from tests.controller.operator_process import KubeNamespace, OperatorProcess, wait_until
 
 Admin = AIOKafkaAdminClient
 
@@ -44,63 +44,63 @@ def configure(kafka: str, topic: str, **config: str) -> None:
     ask(kafka, lambda admin: admin.alter_configs([ConfigResource(ConfigResourceType.TOPIC, topic, given)]))
 
 
-def test_what_drifts_is_put_right(place: Place, operator: Operator, kafka: str) -> None:
-    place.kafka(kafka)
+def test_what_drifts_is_put_right(kube: KubeNamespace, operator: OperatorProcess, kafka: str) -> None:
+    kube.kafka(kafka)
     dead = f"dead-{uuid.uuid4().hex[:8]}"
     asked = {"name": dead, "retention": "24h", "config": {"max.message.bytes": "2000000"}}
-    place.apply("DeadLetterQueue", "orders", {"brokerRef": {"name": "broker"}, "dead": asked})
-    place.until_condition("dlq", "orders", "Ready", "True")
+    kube.apply("DeadLetterQueue", "orders", {"brokerRef": {"name": "broker"}, "dead": asked})
+    kube.wait_for_condition("dlq", "orders", "Ready", "True")
     configure(kafka, dead, retention_ms="60000", retention_bytes="5000000", segment_ms="700000")
-    until("put right", lambda: configs(kafka, dead)["retention.ms"] == "86400000")
+    wait_until("put right", lambda: configs(kafka, dead)["retention.ms"] == "86400000")
     found = configs(kafka, dead)
     assert (found["max.message.bytes"], found["message.timestamp.type"]) == ("2000000", "LogAppendTime")
     assert found["segment.ms"] == "700000"
     assert (found["retention.bytes"], found["cleanup.policy"]) == ("-1", "delete")
     ask(kafka, lambda admin: admin.delete_topics([dead]))
-    until("made again", lambda: dead in ask(kafka, lambda admin: admin.list_topics()))
-    place.until_condition("dlq", "orders", "Ready", "True")
+    wait_until("made again", lambda: dead in ask(kafka, lambda admin: admin.list_topics()))
+    kube.wait_for_condition("dlq", "orders", "Ready", "True")
 
 
-def test_partitions_grow_and_never_shrink(place: Place, operator: Operator, kafka: str) -> None:
-    place.kafka(kafka)
+def test_partitions_grow_and_never_shrink(kube: KubeNamespace, operator: OperatorProcess, kafka: str) -> None:
+    kube.kafka(kafka)
     dead = f"dead-{uuid.uuid4().hex[:8]}"
     spec = {"brokerRef": {"name": "broker"}, "dead": {"name": dead, "partitions": 1}}
-    place.apply("DeadLetterQueue", "orders", spec)
-    place.until_condition("dlq", "orders", "Ready", "True")
-    place.apply("DeadLetterQueue", "orders", spec | {"dead": {"name": dead, "partitions": 3}})
-    until("grown", lambda: partitions(kafka, dead) == 3)
+    kube.apply("DeadLetterQueue", "orders", spec)
+    kube.wait_for_condition("dlq", "orders", "Ready", "True")
+    kube.apply("DeadLetterQueue", "orders", spec | {"dead": {"name": dead, "partitions": 3}})
+    wait_until("grown", lambda: partitions(kafka, dead) == 3)
     ask(kafka, lambda admin: admin.create_partitions({dead: NewPartitions(5)}))
-    place.until_condition("dlq", "orders", "BoxesReady", "False", "PartitionShrinkRefused")
-    place.apply("DeadLetterQueue", "orders", spec | {"dead": {"name": dead, "partitions": 5}})
-    place.until_condition("dlq", "orders", "Ready", "True")
+    kube.wait_for_condition("dlq", "orders", "BoxesReady", "False", "PartitionShrinkRefused")
+    kube.apply("DeadLetterQueue", "orders", spec | {"dead": {"name": dead, "partitions": 5}})
+    kube.wait_for_condition("dlq", "orders", "Ready", "True")
     assert partitions(kafka, dead) == 5
 
 
-def test_an_adopted_box_is_left_as_it_is(place: Place, operator: Operator, kafka: str) -> None:
-    place.kafka(kafka)
+def test_an_adopted_box_is_left_as_it_is(kube: KubeNamespace, operator: OperatorProcess, kafka: str) -> None:
+    kube.kafka(kafka)
     dead = f"dead-{uuid.uuid4().hex[:8]}"
     spec = {"brokerRef": {"name": "broker"}, "dead": {"name": dead, "adopt": True}, "deletionPolicy": "Delete"}
-    place.apply("DeadLetterQueue", "orders", spec)
-    place.until_condition("dlq", "orders", "BoxesReady", "False", "BoxMissing")
+    kube.apply("DeadLetterQueue", "orders", spec)
+    kube.wait_for_condition("dlq", "orders", "BoxesReady", "False", "BoxMissing")
     ask(kafka, lambda admin: admin.create_topics([NewTopic(dead, 2, 1, topic_configs={"retention.ms": "7777777"})]))
-    place.until_condition("dlq", "orders", "Ready", "True", "Adopted")
-    until("read", lambda: place.get("dlq", "orders")["status"].get("depth") == 0)
-    place.kubectl("delete", "dlq", "orders", "--timeout=120s")
+    kube.wait_for_condition("dlq", "orders", "Ready", "True", "Adopted")
+    wait_until("read", lambda: kube.get("dlq", "orders")["status"].get("depth") == 0)
+    kube.kubectl("delete", "dlq", "orders", "--timeout=120s")
     assert configs(kafka, dead)["retention.ms"] == "7777777"
     assert partitions(kafka, dead) == 2
 
 
 def test_a_ledger_of_an_older_version_gets_the_replicas_of_its_dead_box(
-    place: Place, operator: Operator, kafka_cluster: KafkaCluster
+    kube: KubeNamespace, operator: OperatorProcess, kafka_cluster: KafkaCluster
 ) -> None:
     defaults = {"partitions": 1, "replicationFactor": 3}
     connection = {"kafka": {"bootstrapServers": kafka_cluster.servers, "defaults": defaults}}
-    place.apply("BrokerConnection", "broker", connection)
+    kube.apply("BrokerConnection", "broker", connection)
     dead = f"dead-{uuid.uuid4().hex[:8]}"
     old = NewTopic(f"{dead}.ledger", 3, 1, topic_configs=LEDGER_CONFIG)
     ask(kafka_cluster.bootstrap, lambda admin: admin.create_topics([old]))
     spec = {"brokerRef": {"name": "broker"}, "dead": {"name": dead}}
-    place.apply("DeadLetterQueue", "orders", spec, annotations={"deadletter.dev/take-over": dead})
-    place.until_condition("dlq", "orders", "Ready", "True")
-    until("replicas", lambda: [len(one.replicas) for one in kafka_cluster.partitions(old.name)] == [3, 3, 3])
-    assert place.condition("dlq", "orders", "Degraded")["reason"] == "AsExpected"
+    kube.apply("DeadLetterQueue", "orders", spec, annotations={"deadletter.dev/take-over": dead})
+    kube.wait_for_condition("dlq", "orders", "Ready", "True")
+    wait_until("replicas", lambda: [len(one.replicas) for one in kafka_cluster.partitions(old.name)] == [3, 3, 3])
+    assert kube.condition("dlq", "orders", "Degraded")["reason"] == "AsExpected"

@@ -16,17 +16,17 @@ import pytest
 import redis as driver
 
 from tests.bed import places
-from tests.controller.operators import Operator, Place, until
-from tests.controller.watches import watching
-from tests.controller.wires import Wire
+from tests.controller.kubectl_watch import watch_queues
+from tests.controller.operator_process import KubeNamespace, OperatorProcess, wait_until
+from tests.controller.tcp_proxy import TcpProxy
 
 
 @pytest.fixture
-def wire(redis: str) -> Iterator[Wire]:
+def wire(redis: str) -> Iterator[TcpProxy]:
     parts = urlsplit(redis)
-    wire = Wire(parts.hostname or "", parts.port or 0).mend()
+    wire = TcpProxy(parts.hostname or "", parts.port or 0).open()
     yield wire
-    wire.cut()
+    wire.close()
 
 
 def queue(dead: str, **more: object) -> dict[str, object]:
@@ -34,22 +34,22 @@ def queue(dead: str, **more: object) -> dict[str, object]:
 
 
 def test_a_watch_tells_the_story_of_an_outage(
-    place: Place, operator: Operator, redis: str, wire: Wire, tmp_path: Path
+    kube: KubeNamespace, operator: OperatorProcess, redis: str, wire: TcpProxy, tmp_path: Path
 ) -> None:
     dead = f"dead-{uuid.uuid4().hex[:8]}"
-    with watching(place.server, place.namespace, tmp_path / "watch", "-o", "wide") as transcript:
-        place.redis(f"redis://127.0.0.1:{wire.port}/0")
-        place.apply("DeadLetterQueue", "orders", queue(dead, alerts={"depth": 1}))
-        transcript.tells(("True",))
+    with watch_queues(kube.server, kube.namespace, tmp_path / "watch", "-o", "wide") as transcript:
+        kube.redis(f"redis://127.0.0.1:{wire.port}/0")
+        kube.apply("DeadLetterQueue", "orders", queue(dead, alerts={"depth": 1}))
+        transcript.wait_for(("True",))
         with driver.Redis.from_url(redis) as client:
             first, second = (client.xadd(dead, {"value": b"x"}) for _ in range(2))
-            transcript.tells(("True", "DepthHigh"))
-            wire.cut()
-            transcript.tells(("False", "BrokerUnreachable"))
-            wire.mend()
-            place.until_condition("dlq", "orders", "Ready", "True")
+            transcript.wait_for(("True", "DepthHigh"))
+            wire.close()
+            transcript.wait_for(("False", "BrokerUnreachable"))
+            wire.open()
+            kube.wait_for_condition("dlq", "orders", "Ready", "True")
             client.xdel(dead, first, second)
-        transcript.tells(
+        transcript.wait_for(
             ("True",),
             ("True", "DepthHigh"),
             ("False", "BrokerUnreachable"),
@@ -58,149 +58,157 @@ def test_a_watch_tells_the_story_of_an_outage(
         )
 
 
-def test_an_outage_is_told_and_heals(place: Place, operator: Operator, redis: str, wire: Wire) -> None:
+def test_an_outage_is_told_and_heals(
+    kube: KubeNamespace, operator: OperatorProcess, redis: str, wire: TcpProxy
+) -> None:
     dead = f"dead-{uuid.uuid4().hex[:8]}"
-    place.redis(f"redis://127.0.0.1:{wire.port}/0")
-    place.apply("DeadLetterQueue", "orders", queue(dead, alerts={"depth": 1}))
-    place.until_condition("dlq", "orders", "Ready", "True")
+    kube.redis(f"redis://127.0.0.1:{wire.port}/0")
+    kube.apply("DeadLetterQueue", "orders", queue(dead, alerts={"depth": 1}))
+    kube.wait_for_condition("dlq", "orders", "Ready", "True")
     with driver.Redis.from_url(redis) as client:
         for _ in range(3):
             client.xadd(dead, {"value": b"canary-payload"})
-    until("depth", lambda: place.get("dlq", "orders")["status"].get("depth") == 3)
-    place.until_condition("dlq", "orders", "Degraded", "True", "DepthHigh")
-    series = f'dlq_letters{{namespace="{place.namespace}",queue="orders"}} 3.0'
-    until("gauge", lambda: series in operator.metrics())
-    wire.cut()
-    place.until_condition("dlq", "orders", "Ready", "False", "BrokerUnreachable")
-    place.until_condition("bkc", "broker", "Ready", "False", "BrokerUnreachable")
-    until("no reading is not nought", lambda: "dlq_letters{" not in operator.metrics())
+    wait_until("depth", lambda: kube.get("dlq", "orders")["status"].get("depth") == 3)
+    kube.wait_for_condition("dlq", "orders", "Degraded", "True", "DepthHigh")
+    series = f'dlq_letters{{namespace="{kube.namespace}",queue="orders"}} 3.0'
+    wait_until("gauge", lambda: series in operator.metrics())
+    wire.close()
+    kube.wait_for_condition("dlq", "orders", "Ready", "False", "BrokerUnreachable")
+    kube.wait_for_condition("bkc", "broker", "Ready", "False", "BrokerUnreachable")
+    wait_until("no reading is not nought", lambda: "dlq_letters{" not in operator.metrics())
     assert re.search(r'^dlq_sweeps_failed_total{.*queue="orders"} [1-9]', operator.metrics(), re.MULTILINE)
-    wire.mend()
-    place.until_condition("dlq", "orders", "Ready", "True")
-    place.until_condition("bkc", "broker", "Ready", "True")
-    until("gauge again", lambda: series in operator.metrics())
-    told = operator.log.read_text() + operator.metrics() + place.kubectl("get", "dlq,bkc,events", "-o", "yaml")
+    wire.open()
+    kube.wait_for_condition("dlq", "orders", "Ready", "True")
+    kube.wait_for_condition("bkc", "broker", "Ready", "True")
+    wait_until("gauge again", lambda: series in operator.metrics())
+    told = operator.log.read_text() + operator.metrics() + kube.kubectl("get", "dlq,bkc,events", "-o", "yaml")
     assert "canary-payload" not in told
     assert operator.stop() == 0
 
 
 def test_a_broker_that_swallows_all_words_keeps_no_other_waiting(
-    place: Place, start: Callable[..., Operator], redis: str
+    kube: KubeNamespace, start: Callable[..., OperatorProcess], redis: str
 ) -> None:
-    start(DLQ_CONCURRENCY="4").until_ready()
+    start(DLQ_CONCURRENCY="4").wait_until_ready()
     with socket.create_server(("127.0.0.1", 0), backlog=1024) as silent:
-        place.redis(f"redis://127.0.0.1:{silent.getsockname()[1]}/0", "silent")
+        kube.redis(f"redis://127.0.0.1:{silent.getsockname()[1]}/0", "silent")
         many = [
             {"apiVersion": "deadletter.dev/v1alpha1", "kind": "DeadLetterQueue", "metadata": {"name": f"q-{n}"}}
             | {"spec": queue(f"dead-{n}", brokerRef={"name": "silent"})}
             for n in range(40)
         ]
-        place.kubectl("apply", "-f", "-", stdin="\n---\n".join(json.dumps(one) for one in many))
-        until("all say so", lambda: place.kubectl("get", "dlq").count(" BrokerUnreachable") == len(many))
-        place.redis(redis)
-        place.apply("DeadLetterQueue", "well", queue(f"dead-{uuid.uuid4().hex[:8]}"))
-        until("no queue of another broker waits", lambda: place.condition("dlq", "well", "Ready"), patience=15)
+        kube.kubectl("apply", "-f", "-", stdin="\n---\n".join(json.dumps(one) for one in many))
+        wait_until("all say so", lambda: kube.kubectl("get", "dlq").count(" BrokerUnreachable") == len(many))
+        kube.redis(redis)
+        kube.apply("DeadLetterQueue", "well", queue(f"dead-{uuid.uuid4().hex[:8]}"))
+        wait_until("no queue of another broker waits", lambda: kube.condition("dlq", "well", "Ready"), timeout_s=15)
 
 
-def test_boxes_are_kept_or_deleted_as_asked(place: Place, operator: Operator, redis: str, wire: Wire) -> None:
-    place.redis(f"redis://127.0.0.1:{wire.port}/0")
+def test_boxes_are_kept_or_deleted_as_asked(
+    kube: KubeNamespace, operator: OperatorProcess, redis: str, wire: TcpProxy
+) -> None:
+    kube.redis(f"redis://127.0.0.1:{wire.port}/0")
     kept, dropped, held, free = (f"{name}-{uuid.uuid4().hex[:8]}" for name in ("kept", "dropped", "held", "free"))
     with driver.Redis.from_url(redis) as client:
-        place.apply("DeadLetterQueue", "kept", queue(kept))
+        kube.apply("DeadLetterQueue", "kept", queue(kept))
         for name, box in (("dropped", dropped), ("held", held), ("free", free)):
-            place.apply("DeadLetterQueue", name, queue(box, deletionPolicy="Delete"))
+            kube.apply("DeadLetterQueue", name, queue(box, deletionPolicy="Delete"))
         for name in ("kept", "dropped", "held", "free"):
-            place.until_condition("dlq", name, "Ready", "True")
+            kube.wait_for_condition("dlq", name, "Ready", "True")
         for name in (kept, dropped, held, free):
             client.xadd(name, {"value": b"x"})
-        assert place.get("dlq", "kept")["metadata"].get("finalizers") is None
-        assert place.get("dlq", "dropped")["metadata"]["finalizers"] == ["deadletter.dev/boxes"]
-        place.kubectl("delete", "dlq", "kept", "dropped", "--timeout=120s")
+        assert kube.get("dlq", "kept")["metadata"].get("finalizers") is None
+        assert kube.get("dlq", "dropped")["metadata"]["finalizers"] == ["deadletter.dev/boxes"]
+        kube.kubectl("delete", "dlq", "kept", "dropped", "--timeout=120s")
         assert client.exists(kept) == 1
         assert client.exists(dropped) == 0
-        wire.cut()
-        place.kubectl("delete", "dlq", "held", "free", "--wait=false")
-        blocked = place.until_condition("dlq", "held", "Ready", "False", "DeletionBlocked")
+        wire.close()
+        kube.kubectl("delete", "dlq", "held", "free", "--wait=false")
+        blocked = kube.wait_for_condition("dlq", "held", "Ready", "False", "DeletionBlocked")
         assert "deadletter.dev/force-delete=true" in blocked["message"]
-        place.kubectl("annotate", "dlq", "free", "deadletter.dev/force-delete=true")
-        until("forced", lambda: not place.get("dlq", "free"))
-        assert place.get("dlq", "held")
-        wire.mend()
-        until("released", lambda: not place.get("dlq", "held"))
+        kube.kubectl("annotate", "dlq", "free", "deadletter.dev/force-delete=true")
+        wait_until("forced", lambda: not kube.get("dlq", "free"))
+        assert kube.get("dlq", "held")
+        wire.open()
+        wait_until("released", lambda: not kube.get("dlq", "held"))
         assert client.exists(held) == 0
         assert client.exists(free) == 1
 
 
-def test_what_an_older_queue_owns_is_not_deleted_with_a_younger(place: Place, operator: Operator, redis: str) -> None:
+def test_what_an_older_queue_owns_is_not_deleted_with_a_younger(
+    kube: KubeNamespace, operator: OperatorProcess, redis: str
+) -> None:
     """A connection was changed, so that two queues have one box: it goes with its owner, not with the other."""
     dead, elsewhere = f"dead-{uuid.uuid4().hex[:8]}", f"{redis.rpartition('/')[0]}/7"
-    place.redis(redis)
-    place.redis(elsewhere, "other")
-    place.apply("DeadLetterQueue", "older", {"brokerRef": {"name": "broker"}, "dead": {"name": dead}})
-    place.until_condition("dlq", "older", "Ready", "True")
+    kube.redis(redis)
+    kube.redis(elsewhere, "other")
+    kube.apply("DeadLetterQueue", "older", {"brokerRef": {"name": "broker"}, "dead": {"name": dead}})
+    kube.wait_for_condition("dlq", "older", "Ready", "True")
     spec = {"brokerRef": {"name": "other"}, "dead": {"name": dead}, "deletionPolicy": "Delete"}
-    until("another second", lambda: time.time() > created(place, "older") + 1)
-    place.apply("DeadLetterQueue", "younger", spec)
-    place.until_condition("dlq", "younger", "Ready", "True")
-    place.redis(redis, "other")
-    place.until_condition("dlq", "younger", "Ready", "False", "BoxConflict")
-    place.kubectl("delete", "dlq", "younger", "--timeout=60s")
+    wait_until("another second", lambda: time.time() > created(kube, "older") + 1)
+    kube.apply("DeadLetterQueue", "younger", spec)
+    kube.wait_for_condition("dlq", "younger", "Ready", "True")
+    kube.redis(redis, "other")
+    kube.wait_for_condition("dlq", "younger", "Ready", "False", "BoxConflict")
+    kube.kubectl("delete", "dlq", "younger", "--timeout=60s")
     with driver.Redis.from_url(redis) as client:
         assert client.exists(dead)
 
 
 def test_what_shall_be_kept_is_kept_although_it_once_was_to_be_deleted(
-    place: Place, operator: Operator, redis: str
+    kube: KubeNamespace, operator: OperatorProcess, redis: str
 ) -> None:
     """The finalizer is of the time before, and a missing policy keeps the operator from taking it off."""
     dead = f"dead-{uuid.uuid4().hex[:8]}"
-    place.redis(redis)
-    place.apply("RetryPolicy", "standard", {})
+    kube.redis(redis)
+    kube.apply("RetryPolicy", "standard", {})
     spec = queue(dead, retryPolicyRef={"name": "standard"}, deletionPolicy="Delete")
-    place.apply("DeadLetterQueue", "orders", spec)
-    place.until_condition("dlq", "orders", "Ready", "True")
-    place.kubectl("delete", "rtp", "standard")
-    place.until_condition("dlq", "orders", "Ready", "False", "RetryPolicyNotFound")
+    kube.apply("DeadLetterQueue", "orders", spec)
+    kube.wait_for_condition("dlq", "orders", "Ready", "True")
+    kube.kubectl("delete", "rtp", "standard")
+    kube.wait_for_condition("dlq", "orders", "Ready", "False", "RetryPolicyNotFound")
     with driver.Redis.from_url(redis) as client:
         client.xadd(dead, {"value": b"x"})
-        place.apply("DeadLetterQueue", "orders", spec | {"deletionPolicy": "Retain"})
-        assert place.get("dlq", "orders")["metadata"]["finalizers"] == ["deadletter.dev/boxes"]
-        place.kubectl("delete", "dlq", "orders", "--timeout=60s")
+        kube.apply("DeadLetterQueue", "orders", spec | {"deletionPolicy": "Retain"})
+        assert kube.get("dlq", "orders")["metadata"]["finalizers"] == ["deadletter.dev/boxes"]
+        kube.kubectl("delete", "dlq", "orders", "--timeout=60s")
         assert client.xlen(dead) == 1
 
 
-def test_a_letter_from_the_end_of_time_is_counted(place: Place, operator: Operator, redis: str) -> None:
+def test_a_letter_from_the_end_of_time_is_counted(kube: KubeNamespace, operator: OperatorProcess, redis: str) -> None:
     """Anybody may write any id into a stream: one letter must not end the operator, nor the sweep of the others."""
     dead = f"dead-{uuid.uuid4().hex[:8]}"
-    place.redis(redis)
-    place.apply("DeadLetterQueue", "orders", queue(dead))
-    place.until_condition("dlq", "orders", "Ready", "True")
+    kube.redis(redis)
+    kube.apply("DeadLetterQueue", "orders", queue(dead))
+    kube.wait_for_condition("dlq", "orders", "Ready", "True")
     with driver.Redis.from_url(redis) as client:
         client.xadd(dead, {"value": b"x"}, id=f"{2**64 - 1}-1")
-    until("depth", lambda: place.get("dlq", "orders")["status"].get("depth") == 1)
-    assert place.get("dlq", "orders")["status"]["oldestLetterTime"] == "9999-12-31T23:59:59Z"
+    wait_until("depth", lambda: kube.get("dlq", "orders")["status"].get("depth") == 1)
+    assert kube.get("dlq", "orders")["status"]["oldestLetterTime"] == "9999-12-31T23:59:59Z"
     assert operator.process is not None
     assert operator.process.poll() is None
 
 
-def created(place: Place, name: str) -> float:
-    stamp = place.get("dlq", name)["metadata"]["creationTimestamp"]
+def created(kube: KubeNamespace, name: str) -> float:
+    stamp = kube.get("dlq", name)["metadata"]["creationTimestamp"]
     return datetime.fromisoformat(stamp).timestamp()
 
 
-def test_finalizers_are_released_before_an_uninstall(place: Place, operator: Operator, redis: str) -> None:
-    place.redis(redis)
-    place.apply("DeadLetterQueue", "orders", queue(f"dead-{uuid.uuid4().hex[:8]}", deletionPolicy="Delete"))
-    place.until_condition("dlq", "orders", "Ready", "True")
-    assert place.get("dlq", "orders")["metadata"]["finalizers"] == ["deadletter.dev/boxes"]
-    environment = {"KUBECONFIG": str(operator.kubeconfig), "DLQ_NAMESPACES": place.namespace}
+def test_finalizers_are_released_before_an_uninstall(
+    kube: KubeNamespace, operator: OperatorProcess, redis: str
+) -> None:
+    kube.redis(redis)
+    kube.apply("DeadLetterQueue", "orders", queue(f"dead-{uuid.uuid4().hex[:8]}", deletionPolicy="Delete"))
+    kube.wait_for_condition("dlq", "orders", "Ready", "True")
+    assert kube.get("dlq", "orders")["metadata"]["finalizers"] == ["deadletter.dev/boxes"]
+    environment = {"KUBECONFIG": str(operator.kubeconfig), "DLQ_NAMESPACES": kube.namespace}
     environment |= {"PYTHONPATH": str(places.REPOSITORY / "operator")}
     command = [sys.executable, "-m", "deadletter", "release-finalizers"]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
     assert (done.returncode, done.stdout) == (0, "released 1 queues\n"), done.stderr
     # The operator still runs and does not put it back.
-    place.kubectl("patch", "dlq", "orders", "--type=merge", "-p", '{"spec":{"alerts":{"depth":5}}}')
-    until("seen", lambda: place.get("dlq", "orders")["status"]["observedGeneration"] == 2)
-    assert place.get("dlq", "orders")["metadata"].get("finalizers") is None
+    kube.kubectl("patch", "dlq", "orders", "--type=merge", "-p", '{"spec":{"alerts":{"depth":5}}}')
+    wait_until("seen", lambda: kube.get("dlq", "orders")["status"]["observedGeneration"] == 2)
+    assert kube.get("dlq", "orders")["metadata"].get("finalizers") is None
     operator.stop()
-    place.kubectl("delete", "dlq", "orders", "--timeout=120s")
+    kube.kubectl("delete", "dlq", "orders", "--timeout=120s")

@@ -13,54 +13,58 @@ from aiokafka import AIOKafkaProducer
 from tests.bed import beds, tools
 from tests.brokers.secured_kafka import PASSWORD, open_secured_kafka
 from tests.brokers.servers import own_redis
-from tests.controller.operators import Operator, Place, until
+from tests.controller.operator_process import KubeNamespace, OperatorProcess, wait_until
 
 CANARY = "canary-5d1f"
 
 
-def secret(place: Place, name: str, *words: str) -> None:
-    made = place.kubectl("create", "secret", "generic", name, *words, "--dry-run=client", "-o", "yaml")
-    place.kubectl("apply", "-f", "-", stdin=made)
+def secret(kube: KubeNamespace, name: str, *words: str) -> None:
+    made = kube.kubectl("create", "secret", "generic", name, *words, "--dry-run=client", "-o", "yaml")
+    kube.kubectl("apply", "-f", "-", stdin=made)
 
 
-def login(place: Place, password: str) -> None:
-    secret(place, "login", "--from-literal=username=admin", f"--from-literal=password={password}")
+def login(kube: KubeNamespace, password: str) -> None:
+    secret(kube, "login", "--from-literal=username=admin", f"--from-literal=password={password}")
 
 
-def told(place: Place, operator: Operator) -> str:
+def told(kube: KubeNamespace, operator: OperatorProcess) -> str:
     """Everything the operator says to anybody."""
     kinds = "bkc,rtp,dlq,rply,events,configmaps,deployments,jobs"
-    return operator.log.read_text() + operator.metrics() + place.kubectl("get", kinds, "-o", "yaml")
+    return operator.log.read_text() + operator.metrics() + kube.kubectl("get", kinds, "-o", "yaml")
 
 
-def test_credentials_are_taken_up_when_they_change(place: Place, operator: Operator, bed: beds.Bed) -> None:
+def test_credentials_are_taken_up_when_they_change(
+    kube: KubeNamespace, operator: OperatorProcess, bed: beds.Bed
+) -> None:
     secured = open_secured_kafka(bed)
-    secret(place, "ca", f"--from-file=ca.crt={secured.files / 'ca.crt'}")
-    login(place, f"wrong-{CANARY}")
+    secret(kube, "ca", f"--from-file=ca.crt={secured.files / 'ca.crt'}")
+    login(kube, f"wrong-{CANARY}")
     sasl = {"mechanism": "PLAIN", "secretRef": {"name": "login"}}
     tls = {"caSecretRef": {"name": "ca", "key": "ca.crt"}}
     usual = {"partitions": 1, "replicationFactor": 1}
     spec = {"bootstrapServers": [secured.login], "tls": tls, "sasl": sasl, "defaults": usual}
-    place.apply("BrokerConnection", "broker", {"kafka": spec})
+    kube.apply("BrokerConnection", "broker", {"kafka": spec})
     dead = f"dead-{uuid.uuid4().hex[:8]}"
-    place.apply("DeadLetterQueue", "orders", {"brokerRef": {"name": "broker"}, "dead": {"name": dead}})
-    place.until_condition("bkc", "broker", "Ready", "False", "AuthenticationFailed")
-    place.until_condition("dlq", "orders", "Ready", "False", "AuthenticationFailed")
-    login(place, PASSWORD)
-    place.until_condition("bkc", "broker", "Ready", "True")
-    place.until_condition("dlq", "orders", "Ready", "True")
-    place.kubectl("delete", "secret", "login")
-    place.until_condition("dlq", "orders", "ReferencesResolved", "False", "SecretNotFound")
-    login(place, PASSWORD)
-    place.until_condition("dlq", "orders", "Ready", "True")
-    found = told(place, operator)
+    kube.apply("DeadLetterQueue", "orders", {"brokerRef": {"name": "broker"}, "dead": {"name": dead}})
+    kube.wait_for_condition("bkc", "broker", "Ready", "False", "AuthenticationFailed")
+    kube.wait_for_condition("dlq", "orders", "Ready", "False", "AuthenticationFailed")
+    login(kube, PASSWORD)
+    kube.wait_for_condition("bkc", "broker", "Ready", "True")
+    kube.wait_for_condition("dlq", "orders", "Ready", "True")
+    kube.kubectl("delete", "secret", "login")
+    kube.wait_for_condition("dlq", "orders", "ReferencesResolved", "False", "SecretNotFound")
+    login(kube, PASSWORD)
+    kube.wait_for_condition("dlq", "orders", "Ready", "True")
+    found = told(kube, operator)
     assert CANARY not in found
     assert PASSWORD not in found
     assert operator.process is not None
     assert operator.process.poll() is None
 
 
-def test_a_certificate_nobody_trusts_is_a_condition(place: Place, operator: Operator, tmp_path: Path) -> None:
+def test_a_certificate_nobody_trusts_is_a_condition(
+    kube: KubeNamespace, operator: OperatorProcess, tmp_path: Path
+) -> None:
     words = ["req", "-x509", "-newkey", "rsa:2048", "-nodes", "-keyout", "tls.key", "-out", "tls.crt", "-days", "1"]
     name = ["-subj", "/CN=127.0.0.1", "-addext", "subjectAltName=IP:127.0.0.1"]
     for folder in (tmp_path / "server", tmp_path / "other"):
@@ -70,13 +74,13 @@ def test_a_certificate_nobody_trusts_is_a_condition(place: Place, operator: Oper
     files = [tmp_path / "server" / file for file in ("tls.crt", "tls.key", "tls.crt")]
     options = [str(word) for pair in zip(served, files, strict=True) for word in pair]
     with own_redis(tmp_path / "redis", *options, "--tls-auth-clients", "no", plain=False) as port:
-        secret(place, "ca", f"--from-file=ca.crt={tmp_path / 'other' / 'tls.crt'}")
+        secret(kube, "ca", f"--from-file=ca.crt={tmp_path / 'other' / 'tls.crt'}")
         tls = {"caSecretRef": {"name": "ca", "key": "ca.crt"}}
-        place.apply("BrokerConnection", "broker", {"redis": {"url": f"rediss://127.0.0.1:{port}/0", "tls": tls}})
-        found = place.until_condition("bkc", "broker", "Ready", "False")
+        kube.apply("BrokerConnection", "broker", {"redis": {"url": f"rediss://127.0.0.1:{port}/0", "tls": tls}})
+        found = kube.wait_for_condition("bkc", "broker", "Ready", "False")
         assert found["reason"] == "CertificateRefused"
-        secret(place, "ca", f"--from-file=ca.crt={tmp_path / 'server' / 'tls.crt'}")
-        place.until_condition("bkc", "broker", "Ready", "True")
+        secret(kube, "ca", f"--from-file=ca.crt={tmp_path / 'server' / 'tls.crt'}")
+        kube.wait_for_condition("bkc", "broker", "Ready", "True")
 
 
 def letters(kafka: str, topic: str) -> None:
@@ -100,14 +104,14 @@ def letters(kafka: str, topic: str) -> None:
 
 @pytest.mark.parametrize("broker", ["kafka", "redis"])
 def test_nothing_of_a_letter_or_a_secret_is_told(
-    place: Place, operator: Operator, request: pytest.FixtureRequest, broker: str
+    kube: KubeNamespace, operator: OperatorProcess, request: pytest.FixtureRequest, broker: str
 ) -> None:
     address = request.getfixturevalue(broker)
     dead = f"dead-{uuid.uuid4().hex[:8]}"
-    getattr(place, broker)(address)
+    getattr(kube, broker)(address)
     spec: dict[str, Any] = {"brokerRef": {"name": "broker"}, "dead": {"name": dead, "readValues": True}}
-    place.apply("DeadLetterQueue", "orders", spec | {"alerts": {"depth": 1}})
-    place.until_condition("dlq", "orders", "Ready", "True")
+    kube.apply("DeadLetterQueue", "orders", spec | {"alerts": {"depth": 1}})
+    kube.wait_for_condition("dlq", "orders", "Ready", "True")
     if broker == "kafka":
         letters(address, dead)
     else:
@@ -118,18 +122,18 @@ def test_nothing_of_a_letter_or_a_secret_is_told(
                 {"a": CANARY},
             ):
                 client.xadd(dead, fields)
-    secret(place, "token", f"--from-literal=bearer={CANARY}")
+    secret(kube, "token", f"--from-literal=bearer={CANARY}")
     header = {"name": "Authorization", "valueFrom": {"secretKeyRef": {"name": "token", "key": "bearer"}}}
     http = {"url": "http://billing.example/orders", "headers": [header]}
     source = {"name": f"source-{uuid.uuid4().hex[:8]}", "group": "billing"}
-    place.apply(
+    kube.apply(
         "DeadLetterQueue", "sent", {"brokerRef": {"name": "broker"}, "source": source, "delivery": {"http": http}}
     )
-    until("read", lambda: place.get("dlq", "orders")["status"].get("depth") == 3)
-    place.until_condition("dlq", "orders", "Degraded", "True", "DepthHigh")
-    place.until_condition("dlq", "sent", "Ready", "False")
-    place.apply("Replay", "again", {"queueRef": {"name": "orders"}})
-    until("a job", lambda: place.get("job", "again-replay"))
-    found = told(place, operator)
-    assert place.get("dlq", "orders")["status"]["groups"]
+    wait_until("read", lambda: kube.get("dlq", "orders")["status"].get("depth") == 3)
+    kube.wait_for_condition("dlq", "orders", "Degraded", "True", "DepthHigh")
+    kube.wait_for_condition("dlq", "sent", "Ready", "False")
+    kube.apply("Replay", "again", {"queueRef": {"name": "orders"}})
+    wait_until("a job", lambda: kube.get("job", "again-replay"))
+    found = told(kube, operator)
+    assert kube.get("dlq", "orders")["status"]["groups"]
     assert CANARY not in found

@@ -14,7 +14,7 @@ from aiokafka.admin import NewTopic
 from deadletter.brokers.connect import open_broker
 from deadletter.brokers.redis import keys
 from tests.brokers.opening import LOOPBACK, kafka_at, no_secrets
-from tests.controller.operators import Operator, Place, until
+from tests.controller.operator_process import KubeNamespace, OperatorProcess, wait_until
 from tests.controller.test_boxes import ask, configs
 
 TAKE_OVER, CONFIRM, FORCE = (f"deadletter.dev/{name}" for name in ("take-over", "confirm-delete", "force-delete"))
@@ -29,16 +29,16 @@ def plain(box: str, **more: Any) -> dict[str, Any]:
     return {"brokerRef": {"name": "broker"}, "dead": {"name": box}, "deletionPolicy": "Delete"} | more
 
 
-def records(place: Place) -> dict[str, tuple[str, bool]]:
+def records(kube: KubeNamespace) -> dict[str, tuple[str, bool]]:
     """Id and found of every recorded box."""
-    status = place.get("dlq", "orders").get("status", {})
+    status = kube.get("dlq", "orders").get("status", {})
     return {one["name"]: (one.get("id", ""), one.get("found", False)) for one in status.get("ownedBoxes", ())}
 
 
 class Side(Protocol):
     """A broker as its administrator and other teams use it."""
 
-    def connect(self, place: Place) -> None: ...
+    def connect(self, kube: KubeNamespace) -> None: ...
     def make(self, name: str) -> None: ...
     def drop(self, name: str) -> None: ...
     def has(self, name: str) -> bool: ...
@@ -50,8 +50,8 @@ class KafkaSide:
     def __init__(self, address: str) -> None:
         self.address = address
 
-    def connect(self, place: Place) -> None:
-        place.kafka(self.address)
+    def connect(self, kube: KubeNamespace) -> None:
+        kube.kafka(self.address)
 
     def make(self, name: str) -> None:
         kept = {"retention.ms": KEPT}
@@ -65,7 +65,7 @@ class KafkaSide:
 
     def drop(self, name: str) -> None:
         ask(self.address, lambda admin: admin.delete_topics([name]))
-        until("deleted", lambda: not self.has(name))
+        wait_until("deleted", lambda: not self.has(name))
 
     def has(self, name: str) -> bool:
         return name in ask(self.address, lambda admin: admin.list_topics())
@@ -85,8 +85,8 @@ class RedisSide:
     def __init__(self, address: str) -> None:
         self.address, self.client = address, driver.Redis.from_url(address)
 
-    def connect(self, place: Place) -> None:
-        place.redis(self.address)
+    def connect(self, kube: KubeNamespace) -> None:
+        kube.redis(self.address)
 
     def make(self, name: str) -> None:
         self.client.xadd(name, {"value": b"not ours"})
@@ -110,140 +110,144 @@ def side(request: pytest.FixtureRequest) -> Side:
     return KafkaSide(address) if request.param == "kafka" else RedisSide(address)
 
 
-def test_a_box_of_another_team_is_neither_changed_nor_deleted(place: Place, operator: Operator, side: Side) -> None:
+def test_a_box_of_another_team_is_neither_changed_nor_deleted(
+    kube: KubeNamespace, operator: OperatorProcess, side: Side
+) -> None:
     dead = fresh("payments")
     side.make(dead)
-    side.connect(place)
-    place.apply("DeadLetterQueue", "orders", plain(dead, dead={"name": dead, "retention": "1h"}))
-    said = place.until_condition("dlq", "orders", "Ready", "False", "BoxConflict")
+    side.connect(kube)
+    kube.apply("DeadLetterQueue", "orders", plain(dead, dead={"name": dead, "retention": "1h"}))
+    said = kube.wait_for_condition("dlq", "orders", "Ready", "False", "BoxConflict")
     for remedy in (dead, "dead.name", "dead.adopt", f"annotate dlq/orders '{TAKE_OVER}={dead}'"):
         assert remedy in said["message"]
     assert side.is_untouched(dead)
-    assert records(place) == {}
-    place.kubectl("delete", "dlq", "orders", "--timeout=120s")
+    assert records(kube) == {}
+    kube.kubectl("delete", "dlq", "orders", "--timeout=120s")
     assert side.is_untouched(dead)
 
 
 def test_a_created_box_is_recorded_with_its_id_and_goes_with_its_queue(
-    place: Place, operator: Operator, side: Side
+    kube: KubeNamespace, operator: OperatorProcess, side: Side
 ) -> None:
     dead = fresh("dead")
-    side.connect(place)
-    place.apply("DeadLetterQueue", "orders", plain(dead))
-    place.until_condition("dlq", "orders", "Ready", "True")
+    side.connect(kube)
+    kube.apply("DeadLetterQueue", "orders", plain(dead))
+    kube.wait_for_condition("dlq", "orders", "Ready", "True")
     assert side.id_of(dead)
-    assert records(place) == {dead: (side.id_of(dead), False), f"{dead}.ledger": ("", False)}
-    place.kubectl("delete", "dlq", "orders", "--timeout=120s")
+    assert records(kube) == {dead: (side.id_of(dead), False), f"{dead}.ledger": ("", False)}
+    kube.kubectl("delete", "dlq", "orders", "--timeout=120s")
     assert not side.has(dead)
 
 
 def test_what_was_retained_is_taken_over_by_name_and_deleted_after_a_confirmation(
-    place: Place, operator: Operator, side: Side
+    kube: KubeNamespace, operator: OperatorProcess, side: Side
 ) -> None:
     dead = fresh("dead")
-    side.connect(place)
-    place.apply("DeadLetterQueue", "orders", plain(dead, deletionPolicy="Retain"))
-    place.until_condition("dlq", "orders", "Ready", "True")
-    place.kubectl("delete", "dlq", "orders", "--timeout=120s")
-    place.apply("DeadLetterQueue", "orders", plain(dead, dead={"name": dead, "retention": "24h"}))
-    place.until_condition("dlq", "orders", "Ready", "False", "BoxConflict")
-    place.kubectl("annotate", "dlq", "orders", f"{TAKE_OVER}={dead}")
-    place.until_condition("dlq", "orders", "Ready", "True")
-    assert records(place)[dead] == (side.id_of(dead), True)
+    side.connect(kube)
+    kube.apply("DeadLetterQueue", "orders", plain(dead, deletionPolicy="Retain"))
+    kube.wait_for_condition("dlq", "orders", "Ready", "True")
+    kube.kubectl("delete", "dlq", "orders", "--timeout=120s")
+    kube.apply("DeadLetterQueue", "orders", plain(dead, dead={"name": dead, "retention": "24h"}))
+    kube.wait_for_condition("dlq", "orders", "Ready", "False", "BoxConflict")
+    kube.kubectl("annotate", "dlq", "orders", f"{TAKE_OVER}={dead}")
+    kube.wait_for_condition("dlq", "orders", "Ready", "True")
+    assert records(kube)[dead] == (side.id_of(dead), True)
     if isinstance(side, KafkaSide):
         assert configs(side.address, dead)["retention.ms"] == "86400000"
-    until("it works once", lambda: TAKE_OVER not in place.get("dlq", "orders")["metadata"].get("annotations", {}))
-    until("an Event", lambda: "BoxesTakenOver" in place.kubectl("get", "events"))
-    place.kubectl("delete", "dlq", "orders", "--wait=false")
-    said = place.until_condition("dlq", "orders", "Ready", "False", "DeletionBlocked")
+    wait_until("it works once", lambda: TAKE_OVER not in kube.get("dlq", "orders")["metadata"].get("annotations", {}))
+    wait_until("an Event", lambda: "BoxesTakenOver" in kube.kubectl("get", "events"))
+    kube.kubectl("delete", "dlq", "orders", "--wait=false")
+    said = kube.wait_for_condition("dlq", "orders", "Ready", "False", "DeletionBlocked")
     assert f"{CONFIRM}=true" in said["message"]
     assert f"{FORCE}=true" in said["message"]
     assert side.has(dead)
-    place.kubectl("annotate", "dlq", "orders", f"{CONFIRM}=true")
-    until("confirmed", lambda: not place.get("dlq", "orders"))
+    kube.kubectl("annotate", "dlq", "orders", f"{CONFIRM}=true")
+    wait_until("confirmed", lambda: not kube.get("dlq", "orders"))
     assert not side.has(dead)
 
 
-def test_a_box_that_others_made_again_is_theirs(place: Place, start: Callable[..., Operator], side: Side) -> None:
+def test_a_box_that_others_made_again_is_theirs(
+    kube: KubeNamespace, start: Callable[..., OperatorProcess], side: Side
+) -> None:
     dead = fresh("dead")
-    side.connect(place)
-    operator = start().until_ready()
-    place.apply("DeadLetterQueue", "orders", plain(dead, dead={"name": dead, "retention": "1h"}))
-    place.until_condition("dlq", "orders", "Ready", "True")
+    side.connect(kube)
+    operator = start().wait_until_ready()
+    kube.apply("DeadLetterQueue", "orders", plain(dead, dead={"name": dead, "retention": "1h"}))
+    kube.wait_for_condition("dlq", "orders", "Ready", "True")
     operator.stop()
     side.drop(dead)
     side.make(dead)
-    operator.start().until_ready()
-    said = place.until_condition("dlq", "orders", "Ready", "False", "BoxConflict")
+    operator.start().wait_until_ready()
+    said = kube.wait_for_condition("dlq", "orders", "Ready", "False", "BoxConflict")
     assert "created again by others" in said["message"]
     assert side.is_untouched(dead)
-    place.kubectl("delete", "dlq", "orders", "--timeout=120s")
+    kube.kubectl("delete", "dlq", "orders", "--timeout=120s")
     assert side.is_untouched(dead)
 
 
 def test_boxes_of_0_2_0_are_recorded_as_found_and_deleted_after_a_confirmation(
-    place: Place, start: Callable[..., Operator], side: Side
+    kube: KubeNamespace, start: Callable[..., OperatorProcess], side: Side
 ) -> None:
     """0.2.0 kept no records, and its CRD prunes them: the same after a rollback and a second upgrade."""
     dead, status = fresh("dead"), ("--subresource=status", "--type=merge", "-p")
-    side.connect(place)
-    operator = start().until_ready()
-    place.apply("DeadLetterQueue", "orders", plain(dead))
-    place.until_condition("dlq", "orders", "Ready", "True")
+    side.connect(kube)
+    operator = start().wait_until_ready()
+    kube.apply("DeadLetterQueue", "orders", plain(dead))
+    kube.wait_for_condition("dlq", "orders", "Ready", "True")
     operator.stop()
-    place.kubectl("patch", "dlq", "orders", *status, json.dumps({"status": {"ownedBoxes": None}}))
+    kube.kubectl("patch", "dlq", "orders", *status, json.dumps({"status": {"ownedBoxes": None}}))
     if isinstance(side, RedisSide):
         side.client.delete(keys.identity(dead))
-    operator.start().until_ready()
-    until("recorded", lambda: records(place).get(dead) == (side.id_of(dead), True))
-    place.until_condition("dlq", "orders", "Ready", "True")
-    place.kubectl("delete", "dlq", "orders", "--wait=false")
-    place.until_condition("dlq", "orders", "Ready", "False", "DeletionBlocked")
+    operator.start().wait_until_ready()
+    wait_until("recorded", lambda: records(kube).get(dead) == (side.id_of(dead), True))
+    kube.wait_for_condition("dlq", "orders", "Ready", "True")
+    kube.kubectl("delete", "dlq", "orders", "--wait=false")
+    kube.wait_for_condition("dlq", "orders", "Ready", "False", "DeletionBlocked")
     assert side.has(dead)
-    place.kubectl("annotate", "dlq", "orders", f"{CONFIRM}=true")
-    until("confirmed", lambda: not place.get("dlq", "orders"))
+    kube.kubectl("annotate", "dlq", "orders", f"{CONFIRM}=true")
+    wait_until("confirmed", lambda: not kube.get("dlq", "orders"))
     assert not side.has(dead)
 
 
-def test_a_box_created_just_before_a_crash_is_ours(place: Place, start: Callable[..., Operator], side: Side) -> None:
+def test_a_box_created_just_before_a_crash_is_ours(
+    kube: KubeNamespace, start: Callable[..., OperatorProcess], side: Side
+) -> None:
     """The record was stored, the box created, and the operator killed before it could store the id."""
     dead = fresh("dead")
-    side.connect(place)
-    operator = start().until_ready()
-    place.apply("DeadLetterQueue", "orders", plain(dead))
-    place.until_condition("dlq", "orders", "Ready", "True")
+    side.connect(kube)
+    operator = start().wait_until_ready()
+    kube.apply("DeadLetterQueue", "orders", plain(dead))
+    kube.wait_for_condition("dlq", "orders", "Ready", "True")
     operator.stop()
     intent = {"ownedBoxes": [{"name": dead}, {"name": f"{dead}.ledger"}], "conditions": None, "depth": None}
-    place.kubectl(
-        "patch", "dlq", "orders", "--subresource=status", "--type=merge", "-p", json.dumps({"status": intent})
-    )
-    operator.start().until_ready()
-    place.until_condition("dlq", "orders", "Ready", "True")
-    assert records(place)[dead] == (side.id_of(dead), False)
+    kube.kubectl("patch", "dlq", "orders", "--subresource=status", "--type=merge", "-p", json.dumps({"status": intent}))
+    operator.start().wait_until_ready()
+    kube.wait_for_condition("dlq", "orders", "Ready", "True")
+    assert records(kube)[dead] == (side.id_of(dead), False)
 
 
 def test_a_topic_that_others_made_because_we_could_not_is_deleted_after_a_confirmation(
-    place: Place, operator: Operator, kafka: str
+    kube: KubeNamespace, operator: OperatorProcess, kafka: str
 ) -> None:
     side, dead = KafkaSide(kafka), fresh("dead")
-    side.connect(place)
-    place.apply("DeadLetterQueue", "orders", plain(dead, dead={"name": dead, "replicationFactor": 3}))
-    place.until_condition("dlq", "orders", "BoxesReady", "False")
-    until("recorded", lambda: records(place).get(dead) == ("", True))
+    side.connect(kube)
+    kube.apply("DeadLetterQueue", "orders", plain(dead, dead={"name": dead, "replicationFactor": 3}))
+    kube.wait_for_condition("dlq", "orders", "BoxesReady", "False")
+    wait_until("recorded", lambda: records(kube).get(dead) == ("", True))
     side.make(dead)
-    place.until_condition("dlq", "orders", "Ready", "True")
-    assert records(place)[dead] == (side.id_of(dead), True)
+    kube.wait_for_condition("dlq", "orders", "Ready", "True")
+    assert records(kube)[dead] == (side.id_of(dead), True)
 
 
-def test_a_queue_that_owns_nothing_makes_no_courier(place: Place, operator: Operator, redis: str) -> None:
+def test_a_queue_that_owns_nothing_makes_no_courier(kube: KubeNamespace, operator: OperatorProcess, redis: str) -> None:
     source = fresh("orders")
     spec = {"brokerRef": {"name": "broker"}, "source": {"name": source, "group": "billing"}}
     spec |= {"delivery": {"http": {"url": "http://billing.example/orders"}}}
     with driver.Redis.from_url(redis) as client:
         client.hset(f"{{{source}}}.billing.dlq.retry", "field", "of another program")
-        place.redis(redis)
-        place.apply("DeadLetterQueue", "orders", spec)
-        said = place.until_condition("dlq", "orders", "Ready", "False", "BoxConflict")
+        kube.redis(redis)
+        kube.apply("DeadLetterQueue", "orders", spec)
+        said = kube.wait_for_condition("dlq", "orders", "Ready", "False", "BoxConflict")
         assert "dead.adopt" not in said["message"]
-        assert not place.get("deployment", "orders-courier")
+        assert not kube.get("deployment", "orders-courier")
         assert client.exists(f"{{{source}}}.billing.dlq") == 0

@@ -11,8 +11,14 @@ import pytest
 
 from deadletter.controller import garbage, main, sweep
 from deadletter.controller.health import liveness_problem
-from deadletter.controller.state.dependents import BY_BROKER, BY_DEAD_NAME, QUEUE_INDEXES, REPLAY_INDEXES, BY_ROUTE_TARGET
-from deadletter.controller.state.informer import InformerSpec, Informer
+from deadletter.controller.state.dependents import (
+    BY_BROKER,
+    BY_DEAD_NAME,
+    BY_ROUTE_TARGET,
+    QUEUE_INDEXES,
+    REPLAY_INDEXES,
+)
+from deadletter.controller.state.informer import Informer, InformerSpec
 from deadletter.controller.state.workqueue import WorkQueue
 from deadletter.kube import QUEUES, REPLAYS, Body, RequestThrottle
 from deadletter.settings import Settings

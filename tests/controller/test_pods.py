@@ -8,7 +8,7 @@ import pytest
 
 from deadletter.controller.reconcile.pods import container_exits, describe_problem, waiting_reason
 from deadletter.plan.queue_status import replica_failure_message
-from tests.controller.operators import Operator, Place, until
+from tests.controller.operator_process import KubeNamespace, OperatorProcess, wait_until
 
 
 def pod(**state: Any) -> dict[str, Any]:
@@ -53,28 +53,30 @@ def test_why_no_pod_is_made() -> None:
     assert waiting_reason([]) == ""
 
 
-def test_a_courier_and_a_replay_say_why_their_pods_wait(place: Place, operator: Operator, redis: str) -> None:
-    place.redis(redis)
+def test_a_courier_and_a_replay_say_why_their_pods_wait(
+    kube: KubeNamespace, operator: OperatorProcess, redis: str
+) -> None:
+    kube.redis(redis)
     source = {"name": f"orders-{uuid.uuid4().hex[:8]}", "group": "billing"}
     http = {"http": {"url": "http://billing.example/"}}
-    place.apply("DeadLetterQueue", "orders", {"brokerRef": {"name": "broker"}, "source": source, "delivery": http})
-    place.until_condition("dlq", "orders", "CourierAvailable", "False", "WaitingForCourier")
-    unschedule(place, "courier")
-    place.kubectl("annotate", "dlq", "orders", "look=again")
-    until("the courier's", lambda: "0/3 nodes" in place.condition("dlq", "orders", "Ready")["message"])
-    place.apply("Replay", "again", {"queueRef": {"name": "orders"}})
-    unschedule(place, "replay")
-    found = place.until_condition("rply", "again", "Succeeded", "Unknown", "Pending")
+    kube.apply("DeadLetterQueue", "orders", {"brokerRef": {"name": "broker"}, "source": source, "delivery": http})
+    kube.wait_for_condition("dlq", "orders", "CourierAvailable", "False", "WaitingForCourier")
+    unschedule(kube, "courier")
+    kube.kubectl("annotate", "dlq", "orders", "look=again")
+    wait_until("the courier's", lambda: "0/3 nodes" in kube.condition("dlq", "orders", "Ready")["message"])
+    kube.apply("Replay", "again", {"queueRef": {"name": "orders"}})
+    unschedule(kube, "replay")
+    found = kube.wait_for_condition("rply", "again", "Succeeded", "Unknown", "Pending")
     assert found["message"] == "A pod waits: Unschedulable: 0/3 nodes"
 
 
-def unschedule(place: Place, role: str) -> None:
+def unschedule(kube: KubeNamespace, role: str) -> None:
     """As a scheduler that finds no node."""
 
     def names() -> list[str]:
         chosen = f"app.kubernetes.io/component={role}"
-        return place.kubectl("get", "pods", "-l", chosen, "-o", "name").split()
+        return kube.kubectl("get", "pods", "-l", chosen, "-o", "name").split()
 
-    name = until(f"a pod of the {role}", names)[0]
+    name = wait_until(f"a pod of the {role}", names)[0]
     patch = json.dumps({"status": {"conditions": [UNSCHEDULED]}})
-    place.kubectl("patch", name, "--subresource=status", "--type=merge", "-p", patch)
+    kube.kubectl("patch", name, "--subresource=status", "--type=merge", "-p", patch)

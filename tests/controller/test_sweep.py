@@ -14,7 +14,6 @@ from deadletter.api.broker_connections import BrokerConnection
 from deadletter.api.dead_letter_queues import DeadLetterQueue
 from deadletter.brokers import errors
 from deadletter.brokers.types import BoxState, ServerInfo
-from deadletter.clock import now_ms
 from deadletter.controller import health, sweep
 from deadletter.controller.context import ObjectKey, OperatorContext
 from deadletter.controller.reconcile import boxes, loop, queue
@@ -129,7 +128,9 @@ async def test_letters_of_another_age_of_the_world_are_counted() -> None:
 @pytest.mark.parametrize(("spec", "at_once"), [({}, False), ({"alerts": {"depth": 1}}, True)])
 async def test_numbers_wait_for_their_time_and_a_condition_does_not(spec: dict[str, Any], at_once: bool) -> None:
     context = operating(**spec)
-    told = queue_status(plain_queue(**spec), sweep.facts_from_stats(context, plain_queue(**spec), BoxStats(0, None)), None)
+    told = queue_status(
+        plain_queue(**spec), sweep.facts_from_stats(context, plain_queue(**spec), BoxStats(0, None)), None
+    )
     body = context.informers[QUEUES].get(*KEY) or {}
     context.informers[QUEUES].upsert({**body, "metadata": metadata("orders", resourceVersion="2"), "status": told})
     context.observed.stats[KEY] = BoxStats(0, None)
@@ -214,12 +215,12 @@ async def test_queues_of_a_broker_that_is_away_do_not_wait_for_it() -> None:
 async def test_an_owner_whose_broker_was_not_met_yet_is_met_before_a_younger_is_judged(its: str, taken: bool) -> None:
     """An operator that starts knows no cluster's id: the first pass must not take a box for free because of that."""
     context = operating()
-    for place, host, made in (("bank", "listener:9093", "2026-11-16"), ("shop", "k:9092", "2026-11-17")):
-        head = {"namespace": place, "resourceVersion": "3", "creationTimestamp": f"{made}T00:00:00Z", "uid": place}
+    for kube, host, made in (("bank", "listener:9093", "2026-11-16"), ("shop", "k:9092", "2026-11-17")):
+        head = {"namespace": kube, "resourceVersion": "3", "creationTimestamp": f"{made}T00:00:00Z", "uid": kube}
         broker = {"metadata": metadata("broker", **head), "spec": {"kafka": {"bootstrapServers": [host]}}}
         context.informers[CONNECTIONS].upsert(broker)
         context.informers[QUEUES].upsert({"metadata": metadata("orders", **head), "spec": plain_queue().spec.to_wire()})
-        cluster = its if place == "bank" else "one-cluster"
+        cluster = its if kube == "bank" else "one-cluster"
         opened = await context.pool.get_or_open(BrokerConnection.from_body(broker))
         opened.broker = SimpleNamespace(server=partial(answers, ServerInfo("Kafka", "4", 1, True, cluster)))
     younger = DeadLetterQueue.from_body(context.informers[QUEUES].get(*KEY) or {})
@@ -250,9 +251,7 @@ async def test_an_operator_is_ready_when_everything_was_listed_lately(monkeypatc
 
 
 async def test_lost_letters_add_up_over_restarts_and_are_told_at_once() -> None:
-    context = operating(
-        source={"name": "orders", "group": "billing"}, delivery={"http": {"url": "http://b.example/"}}
-    )
+    context = operating(source={"name": "orders", "group": "billing"}, delivery={"http": {"url": "http://b.example/"}})
     context.observed.stats[KEY] = BoxStats(0, None)
     status = {"lostParkedLetters": 4, "lostParkedLettersTime": "2026-11-15T00:00:00Z"}  # of another life
     body = context.informers[QUEUES].get(*KEY) or {}

@@ -7,7 +7,7 @@ import pytest
 
 from tests.bed.beds import Bed
 from tests.bed.node import Cluster
-from tests.controller.watches import watching
+from tests.controller.kubectl_watch import watch_queues
 from tests.demo import story
 from tests.demo.stage import Stage
 from tests.docs import transcripts
@@ -31,9 +31,9 @@ def test_the_demo_runs_and_the_readme_shows_its_output(broker: str, cluster: Clu
     stage = Stage(cluster, f"story-{broker}", out=output)
     story.create_namespaces(cluster, stage.namespace)
     try:
-        with watching(cluster, stage.namespace, tmp_path / "watch") as transcript:
+        with watch_queues(cluster, stage.namespace, tmp_path / "watch") as transcript:
             story.Story(stage, broker, bed.kafka() if broker == "kafka" else bed.redis()).run()
-            transcript.tells(*EXPECTED_ROWS)
+            transcript.wait_for(*EXPECTED_ROWS)
         if broker == "kafka":
             transcripts.assert_matches_readme(output.getvalue(), stage.namespace)
     except Exception:

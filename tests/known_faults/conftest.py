@@ -7,11 +7,11 @@ import pytest
 
 from deadletter.brokers.connect import open_broker
 from tests.brokers.opening import kafka_at
-from tests.controller.conftest import kubeconfig, operator, place, start
+from tests.controller.conftest import kube, kubeconfig, operator, start
 from tests.workers.broker_queue import BrokerQueue
 from tests.workers.couriers import LOOPBACK, no_secret
 
-__all__ = ["kubeconfig", "operator", "place", "start"]
+__all__ = ["kube", "kubeconfig", "operator", "start"]
 
 
 @pytest.fixture

@@ -33,8 +33,7 @@ from deadletter.plan.queue_checks import box_is_free
 from deadletter.settings import Settings
 from tests.brokers.opening import kafka_at, redis_at
 from tests.brokers.staging import lay
-from tests.controller.operators import Operator
-from tests.controller.operators import Place as Namespace
+from tests.controller.operator_process import KubeNamespace, OperatorProcess
 from tests.known_faults.faults import known_fault, wait_until, wait_until_async
 from tests.known_faults.liars import listening, lying_kafka, rebind
 from tests.known_faults.measures import measure
@@ -263,7 +262,7 @@ def count_visitors(silent: list[socket.socket], visitors: list[socket.socket]) -
 
 
 @known_fault("P-TARPIT", "brokers that accept connections and stay silent hold up every reconcile")
-async def test_silent_brokers_do_not_hold_up_a_healthy_one(operator: Operator, place: Namespace, redis: str) -> None:
+async def test_silent_brokers_do_not_hold_up_a_healthy_one(operator: OperatorProcess, kube: KubeNamespace, redis: str) -> None:
     with ExitStack() as stack:
         silent = [stack.enter_context(socket.create_server(("127.0.0.1", 0), backlog=512)) for _ in range(5)]
         servers = [f"127.0.0.1:{one.getsockname()[1]}" for one in silent]
@@ -272,19 +271,19 @@ async def test_silent_brokers_do_not_hold_up_a_healthy_one(operator: Operator, p
             {
                 "apiVersion": "deadletter.dev/v1alpha1",
                 "kind": "BrokerConnection",
-                "metadata": {"name": f"silent-{number}", "namespace": place.namespace},
+                "metadata": {"name": f"silent-{number}", "namespace": kube.namespace},
                 "spec": spec,
             }
             for number in range(40)
         ]
-        place.kubectl("create", "-f", "-", stdin=json.dumps({"apiVersion": "v1", "kind": "List", "items": items}))
+        kube.kubectl("create", "-f", "-", stdin=json.dumps({"apiVersion": "v1", "kind": "List", "items": items}))
         visitors: list[socket.socket] = []
         await wait_until(lambda: count_visitors(silent, visitors) >= OPERATOR_WORKERS, 20)  # all workers are blocked
         stack.callback(lambda: [one.close() for one in visitors])
-        place.redis(redis, "healthy")
+        kube.redis(redis, "healthy")
 
         async def is_ready() -> bool:
-            return place.condition("BrokerConnection", "healthy", "Ready").get("status") == "True"
+            return kube.condition("BrokerConnection", "healthy", "Ready").get("status") == "True"
 
         await wait_until_async(is_ready, 15)
         assert await is_ready()

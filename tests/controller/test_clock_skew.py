@@ -14,11 +14,11 @@ from deadletter.clock import now_ms
 from deadletter.core.heartbeats import WorkerStatus
 from tests.brokers.opening import LOOPBACK, no_secrets, redis_at
 from tests.clocks import off
-from tests.controller.operators import Operator, Place, running, until
-from tests.controller.proxies import Proxy
+from tests.controller.api_proxy import ApiProxy
+from tests.controller.operator_process import KubeNamespace, OperatorProcess, running_operator, wait_until
 
 
-def gauge(operator: Operator, name: str, queue: str = "orders") -> float | None:
+def gauge(operator: OperatorProcess, name: str, queue: str = "orders") -> float | None:
     found = re.search(rf'^{name}{{[^}}]*queue="{queue}"[^}}]*}} (\S+)$', operator.metrics(), re.MULTILINE)
     return float(found[1]) if found else None
 
@@ -36,42 +36,42 @@ def say(redis: str, ledger: str, circuit: str) -> None:
 
 @pytest.mark.parametrize("minutes", [-5, 5])
 def test_an_operator_whose_clock_is_off(
-    place: Place, kubeconfig: Path, tmp_path: Path, redis: str, minutes: int
+    kube: KubeNamespace, kubeconfig: Path, tmp_path: Path, redis: str, minutes: int
 ) -> None:
     """Behind a proxy without TLS: to a clock of the past the certificate of the bed's API server is not valid yet."""
-    with Proxy(place.server) as proxy:
+    with ApiProxy(kube.server) as proxy:
         config = proxy.kubeconfig(kubeconfig)
-        with running(config, place.namespace, tmp_path / "operator.log", **off(minutes)) as operator:
-            live(place, operator.until_ready(), redis, minutes)
+        with running_operator(config, kube.namespace, tmp_path / "operator.log", **off(minutes)) as operator:
+            live(kube, operator.wait_until_ready(), redis, minutes)
 
 
-def live(place: Place, operator: Operator, redis: str, minutes: int) -> None:
-    place.redis(redis)
+def live(kube: KubeNamespace, operator: OperatorProcess, redis: str, minutes: int) -> None:
+    kube.redis(redis)
     dead = f"dead-{uuid.uuid4().hex[:8]}"
     spec = {"brokerRef": {"name": "broker"}, "dead": {"name": dead}, "alerts": {"age": "10m", "depth": 5}}
-    place.apply("DeadLetterQueue", "orders", spec)
-    place.until_condition("dlq", "orders", "Ready", "True")
+    kube.apply("DeadLetterQueue", "orders", spec)
+    kube.wait_for_condition("dlq", "orders", "Ready", "True")
     with driver.Redis.from_url(redis) as client:
         client.xadd(dead, {"value": "letter"})
-    until("read", lambda: place.get("dlq", "orders")["status"].get("depth") == 1)
+    wait_until("read", lambda: kube.get("dlq", "orders")["status"].get("depth") == 1)
     age = gauge(operator, "dlq_oldest_letter_age_seconds")
     assert age is not None
     assert age == 0 if minutes < 0 else 300 <= age < 600
-    assert place.condition("dlq", "orders", "Degraded")["reason"] == "AsExpected"
-    status = place.get("dlq", "orders")["status"]
+    assert kube.condition("dlq", "orders", "Degraded")["reason"] == "AsExpected"
+    status = kube.get("dlq", "orders")["status"]
     written = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() - 120))
     assert written < status["oldestLetterTime"] <= time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
 
     def hears() -> bool:  # its clock is another than ours, and it speaks on
         say(redis, status["boxes"]["ledger"], "Open")
-        return place.condition("dlq", "orders", "Degraded").get("reason") == "CircuitOpen"
+        return kube.condition("dlq", "orders", "Degraded").get("reason") == "CircuitOpen"
 
-    until("the open circuit is believed", hears)
-    place.apply("Replay", "preview", {"queueRef": {"name": "orders"}, "mode": "DryRun", "suspend": True})
-    place.until_condition("rply", "preview", "Suspended", "True")
-    place.apply("DeadLetterQueue", "orders", spec | {"deletionPolicy": "Delete"})
-    until("guarded", lambda: place.get("dlq", "orders")["metadata"].get("finalizers"))
-    place.kubectl("delete", "dlq", "orders", "--timeout=60s")
+    wait_until("the open circuit is believed", hears)
+    kube.apply("Replay", "preview", {"queueRef": {"name": "orders"}, "mode": "DryRun", "suspend": True})
+    kube.wait_for_condition("rply", "preview", "Suspended", "True")
+    kube.apply("DeadLetterQueue", "orders", spec | {"deletionPolicy": "Delete"})
+    wait_until("guarded", lambda: kube.get("dlq", "orders")["metadata"].get("finalizers"))
+    kube.kubectl("delete", "dlq", "orders", "--timeout=60s")
     with driver.Redis.from_url(redis) as client:
         assert not client.exists(dead)
     assert operator.process is not None

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from tests.controller.lives import end_state
-from tests.controller.operators import Operator, Place, until
+from tests.controller.lifecycle import final_state
+from tests.controller.operator_process import KubeNamespace, OperatorProcess, wait_until
 
 Step = tuple[dict[str, Any], bool, int]  # a spec, is it waited for, and what a policy says then
 NUMBERS = itertools.count()
@@ -67,35 +67,35 @@ def whole(spec: dict[str, Any], name: str) -> dict[str, Any]:
     return spec | {"brokerRef": {"name": "broker"}, "dead": {"name": f"{name}-dead"}} | boxes
 
 
-def seen(place: Place, name: str) -> bool:
-    body = place.get("dlq", name)
+def seen(kube: KubeNamespace, name: str) -> bool:
+    body = kube.get("dlq", name)
     return bool(body.get("status", {}).get("observedGeneration") == body["metadata"]["generation"])
 
 
-def walk(place: Place, steps: list[Step]) -> None:
+def walk(kube: KubeNamespace, steps: list[Step]) -> None:
     number, tag = next(NUMBERS), uuid.uuid4().hex[:8]
     walked, straight = (f"{way}-{number}-{tag}" for way in ("walked", "straight"))
     for spec, waits, attempts in steps:
-        place.apply("DeadLetterQueue", walked, whole(spec, walked))
-        place.apply("RetryPolicy", "quick", {"maxAttempts": attempts})
+        kube.apply("DeadLetterQueue", walked, whole(spec, walked))
+        kube.apply("RetryPolicy", "quick", {"maxAttempts": attempts})
         if waits:
-            until("seen", lambda: seen(place, walked))
-    place.apply("DeadLetterQueue", straight, whole(steps[-1][0], straight))
+            wait_until("seen", lambda: seen(kube, walked))
+    kube.apply("DeadLetterQueue", straight, whole(steps[-1][0], straight))
     for name in (walked, straight):
-        until("seen", lambda name=name: seen(place, name))
-    states = lambda: [end_state(place, name, of=name) for name in (walked, straight)]  # noqa: E731
+        wait_until("seen", lambda name=name: seen(kube, name))
+    states = lambda: [final_state(kube, name, of=name) for name in (walked, straight)]  # noqa: E731
     try:
-        until("both are the same", lambda: states()[0] == states()[1])
+        wait_until("both are the same", lambda: states()[0] == states()[1])
     except AssertionError as error:
         one, other = states()
         raise AssertionError([(one.get(key), other.get(key)) for key in one if one[key] != other.get(key)]) from error
-    place.kubectl("delete", "dlq", walked, straight, "--timeout=120s")
+    kube.kubectl("delete", "dlq", walked, straight, "--timeout=120s")
 
 
-def walks(place: Place, redis: str, many: int) -> None:
-    place.redis(redis)
-    place.apply("RetryPolicy", "slow", {"maxAttempts": 3})
-    place.apply("DeadLetterQueue", "target", whole({}, f"target-{uuid.uuid4().hex[:8]}"))
+def walks(kube: KubeNamespace, redis: str, many: int) -> None:
+    kube.redis(redis)
+    kube.apply("RetryPolicy", "slow", {"maxAttempts": 3})
+    kube.apply("DeadLetterQueue", "target", whole({}, f"target-{uuid.uuid4().hex[:8]}"))
 
     @settings(
         max_examples=many,
@@ -107,17 +107,17 @@ def walks(place: Place, redis: str, many: int) -> None:
     )
     @given(steps=STEPS)
     def each(steps: list[Step]) -> None:
-        walk(place, steps)
+        walk(kube, steps)
 
     each()
 
 
 @pytest.mark.timeout(600)
-def test_the_end_depends_on_the_last_spec_alone(place: Place, operator: Operator, redis: str) -> None:
-    walks(place, redis, 4)
+def test_the_end_depends_on_the_last_spec_alone(kube: KubeNamespace, operator: OperatorProcess, redis: str) -> None:
+    walks(kube, redis, 4)
 
 
 @pytest.mark.kill
 @pytest.mark.timeout(3600)
-def test_many_walks(place: Place, operator: Operator, redis: str) -> None:
-    walks(place, redis, 40)
+def test_many_walks(kube: KubeNamespace, operator: OperatorProcess, redis: str) -> None:
+    walks(kube, redis, 40)

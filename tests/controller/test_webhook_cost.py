@@ -3,8 +3,8 @@
 import time
 from typing import Any
 
-from deadletter.controller.reconcile.queue import validate
 from deadletter.controller.context import OperatorContext
+from deadletter.controller.reconcile.queue import validate
 from deadletter.kube import CONNECTIONS, QUEUES
 from deadletter.settings import Settings
 

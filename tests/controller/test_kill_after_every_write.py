@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from tests.bed.control import ApiServer
-from tests.controller.lives import die, live_a_life
-from tests.controller.operators import Operator, Place, rights, running
-from tests.controller.proxies import Proxy
+from tests.controller.api_proxy import ApiProxy
+from tests.controller.lifecycle import create_and_change_everything, delete_everything
+from tests.controller.operator_process import KubeNamespace, OperatorProcess, create_kubeconfig, running_operator
 
 SHARES = 8
 Life = Callable[[int], tuple[dict[str, Any], bool]]
@@ -25,7 +25,7 @@ def life(crds: ApiServer, redis: str, tmp_path: Path) -> Life:
     def lives(kill_at: int) -> tuple[dict[str, Any], bool]:
         namespace = f"sieve-{uuid.uuid4().hex[:8]}"
         crds.kubectl("create", "namespace", namespace)
-        place, source = Place(crds, namespace), f"orders-{uuid.uuid4().hex[:8]}"
+        kube, source = KubeNamespace(crds, namespace), f"orders-{uuid.uuid4().hex[:8]}"
         reached = threading.Event()
 
         def at(number: int) -> None:
@@ -33,13 +33,13 @@ def life(crds: ApiServer, redis: str, tmp_path: Path) -> Life:
                 operator.process.send_signal(signal.SIGKILL)
                 reached.set()
 
-        with Proxy(crds, at) as proxy:
-            config = proxy.kubeconfig(rights(crds, namespace, tmp_path))
-            with running(config, namespace, tmp_path / f"{kill_at}.log") as operator:
+        with ApiProxy(crds, at) as proxy:
+            config = proxy.kubeconfig(create_kubeconfig(crds, namespace, tmp_path))
+            with running_operator(config, namespace, tmp_path / f"{kill_at}.log") as operator:
                 supervisor = threading.Thread(target=start_again, args=(operator, reached), daemon=True)
                 supervisor.start()
-                state = live_a_life(place, redis, source)
-                die(place, redis, source)
+                state = create_and_change_everything(kube, redis, source)
+                delete_everything(kube, redis, source)
                 killed, operator.ending = reached.is_set(), True
                 reached.set()
                 supervisor.join(60)
@@ -49,7 +49,7 @@ def life(crds: ApiServer, redis: str, tmp_path: Path) -> Life:
     return lives
 
 
-def start_again(operator: Operator, killed: threading.Event) -> None:
+def start_again(operator: OperatorProcess, killed: threading.Event) -> None:
     """A killed operator is started again, as its Deployment would."""
     killed.wait()
     dead = operator.process

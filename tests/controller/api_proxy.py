@@ -1,4 +1,4 @@
-"""A proxy in front of the API server: it notes what is asked for, and lies, refuses or falls silent when told to."""
+"""A proxy in front of the API server that records requests and injects faults."""
 
 import asyncio
 import contextlib
@@ -20,23 +20,25 @@ from tests.bed import ports
 from tests.bed.control import ApiServer
 
 WRITES = {"POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}
-HOP = frozenset({"host", "transfer-encoding", "connection", "content-length", "content-encoding", "accept-encoding"})
+HOP_BY_HOP_HEADERS = frozenset(
+    {"host", "transfer-encoding", "connection", "content-length", "content-encoding", "accept-encoding"}
+)
 PATH = re.compile(r"^/(?:api|apis/([^/]+))/[^/]+(?:/namespaces/[^/]+)?/([^/]+)(?:/([^/]+))?(?:/([^/]+))?$")
 
 
 PLURALS = {"DeadLetterQueue": "deadletterqueues", "Replay": "replays"}
 
 
-class Asked(NamedTuple):
-    """One request as RBAC sees it."""
+class Access(NamedTuple):
+    """What a request needs a right for, as RBAC sees it."""
 
     verb: str
     group: str
     resource: str
 
 
-def asked(request: web.Request, status: int = 200) -> list[Asked]:
-    """What a request needs rights for; an apply that made something needed two."""
+def required_access(request: web.Request, status: int = 200) -> list[Access]:
+    """Return the rights that a request needs; an apply that created an object needed two."""
     found = PATH.match(request.path)
     if found is None:
         return []
@@ -44,40 +46,40 @@ def asked(request: web.Request, status: int = 200) -> list[Asked]:
     reads = "watch" if "watch" in request.query else "get" if name else "list"
     verbs = [WRITES.get(request.method, reads)]
     verbs += ["create"] if request.method == "PATCH" and status == web.HTTPCreated.status_code else []
-    return [Asked(verb, group, f"{resource}/{part}" if part else resource) for verb in verbs]
+    return [Access(verb, group, f"{resource}/{part}" if part else resource) for verb in verbs]
 
 
-def owned(content: bytes) -> list[Asked]:
-    """What OwnerReferencesPermissionEnforcement asks of whoever writes a child that holds back its owner."""
+def required_finalizer_access(content: bytes) -> list[Access]:
+    """Return the rights that OwnerReferencesPermissionEnforcement requires for blockOwnerDeletion."""
     if b"blockOwnerDeletion" not in content:
         return []
     owners = json.loads(content)["metadata"]["ownerReferences"]
-    return [Asked("update", one["apiVersion"].split("/")[0], f"{PLURALS[one['kind']]}/finalizers") for one in owners]
+    return [Access("update", one["apiVersion"].split("/")[0], f"{PLURALS[one['kind']]}/finalizers") for one in owners]
 
 
-class Proxy:
-    """Runs in a thread of its own; `at` is called with the number of each write when it was answered."""
+class ApiProxy:
+    """Runs in a thread; `on_write` is called with the number of each write after its response."""
 
-    def __init__(self, server: ApiServer, at: Callable[[int], None] = lambda _: None) -> None:
+    def __init__(self, server: ApiServer, on_write: Callable[[int], None] = lambda _: None) -> None:
         self.port = ports.free("127.0.0.1")[0]
         self.writes = 0
-        self.used: Counter[Asked] = Counter()
-        self.came: list[float] = []  # when writes were asked for
-        self.refuse = 0  # answer everything with this status
-        self.refused = 0
+        self.used_access: Counter[Access] = Counter()
+        self.write_times: list[float] = []  # of requests, monotonic seconds
+        self.error_status = 0  # answer every request with this status; 0: forward it
+        self.refused_requests = 0
         self.retry_after = 1
-        self.silent = False  # watches stay open and say nothing
-        self.hides: Callable[[dict[str, Any]], bool] = lambda _: False  # events that no watch tells
-        self.stale: set[str] = set()  # kinds of which lists say what they said before
-        self.gone: set[str] = set()  # kinds whose watches end, and begin with 410
-        self.answered_gone = 0
-        self.listed: dict[str, dict[str, bytes]] = {}  # kind -> URL -> what the last true list said
-        self._server, self._at = server, at
+        self.silences_watches = False  # watches stay open without events
+        self.hides_event: Callable[[dict[str, Any]], bool] = lambda _: False  # events that are dropped from watches
+        self.stale_lists: set[str] = set()  # resources whose lists are answered with the last recorded one
+        self.expired_watches: set[str] = set()  # resources whose watches end, and start with 410
+        self.expired_responses = 0
+        self.last_lists: dict[str, dict[str, bytes]] = {}  # resource -> URL -> body of the last forwarded list
+        self._server, self._on_write = server, on_write
         self._loop = asyncio.new_event_loop()
         self._up = threading.Event()
         self._stop = asyncio.Event()
 
-    def __enter__(self) -> "Proxy":
+    def __enter__(self) -> "ApiProxy":
         self._thread = threading.Thread(target=self._loop.run_until_complete, args=(self._serve(),), daemon=True)
         self._thread.start()
         assert self._up.wait(60)
@@ -88,7 +90,7 @@ class Proxy:
         self._thread.join(60)
 
     def kubeconfig(self, given: Path) -> Path:
-        """The same kubeconfig, by way of this proxy."""
+        """Return a copy of a kubeconfig that uses this proxy."""
         config = yaml.safe_load(given.read_text())
         config["clusters"][0]["cluster"] = {"server": f"http://127.0.0.1:{self.port}"}
         path = given.with_suffix(f".{self.port}")
@@ -113,64 +115,64 @@ class Proxy:
 
     async def _forward(self, request: web.Request) -> web.StreamResponse:
         if request.method in WRITES:
-            self.came.append(time.monotonic())
-        if self.refuse:
-            self.refused += 1
+            self.write_times.append(time.monotonic())
+        if self.error_status:
+            self.refused_requests += 1
             wait = {"Retry-After": str(self.retry_after)}
-            if self.refuse == web.HTTPOk.status_code:
+            if self.error_status == web.HTTPOk.status_code:
                 return web.Response(text="<html>not now</html>", content_type="text/html")
-            return web.json_response({"message": "not now"}, status=self.refuse, headers=wait)
-        headers = {name: value for name, value in request.headers.items() if name.lower() not in HOP}
+            return web.json_response({"message": "not now"}, status=self.error_status, headers=wait)
+        headers = {name: value for name, value in request.headers.items() if name.lower() not in HOP_BY_HOP_HEADERS}
         url = f"{self._server.server}{request.path_qs}"
         call = self._session.request(
             request.method, url, headers=headers, data=await request.read() or None, timeout=None
         )
         async with call as answer:
-            needed = asked(request, answer.status) + owned(await request.read())
-            self.used.update(needed)
+            needed = required_access(request, answer.status) + required_finalizer_access(await request.read())
+            self.used_access.update(needed)
             if needed and needed[0].verb == "watch":
                 return await self._watch(request, answer, needed[0].resource)
-            return await self._answer(request, answer, needed)
+            return await self._respond(request, answer, needed)
 
-    async def _answer(
-        self, request: web.Request, answer: aiohttp.ClientResponse, needed: list[Asked]
+    async def _respond(
+        self, request: web.Request, answer: aiohttp.ClientResponse, needed: list[Access]
     ) -> web.StreamResponse:
         status, content = answer.status, await answer.read()
         if request.method in WRITES:
             self.writes += 1
-            self._at(self.writes)
+            self._on_write(self.writes)
         if needed and needed[0].verb == "list" and status == web.HTTPOk.status_code:
-            said = self.listed.setdefault(needed[0].resource, {})
-            if needed[0].resource in self.stale:
+            said = self.last_lists.setdefault(needed[0].resource, {})
+            if needed[0].resource in self.stale_lists:
                 content = said.get(request.path_qs, content)
             else:
                 said[request.path_qs] = content
-        kept = {name: value for name, value in answer.headers.items() if name.lower() not in HOP}
+        kept = {name: value for name, value in answer.headers.items() if name.lower() not in HOP_BY_HOP_HEADERS}
         return web.Response(status=status, body=content, headers=kept)
 
     async def _watch(self, request: web.Request, answer: aiohttp.ClientResponse, resource: str) -> web.StreamResponse:
         response = web.StreamResponse(status=answer.status, headers={"Content-Type": "application/json"})
         with contextlib.suppress(aiohttp.ClientConnectionResetError):  # the operator is gone
             await response.prepare(request)
-            if resource in self.gone:
-                self.answered_gone += 1
-                await response.write(json.dumps(GONE).encode() + b"\n")
+            if resource in self.expired_watches:
+                self.expired_responses += 1
+                await response.write(json.dumps(EXPIRED_EVENT).encode() + b"\n")
                 return response
-            await self._tell(answer, response, resource)
+            await self._relay_events(answer, response, resource)
         return response
 
-    async def _tell(self, answer: aiohttp.ClientResponse, response: web.StreamResponse, resource: str) -> None:
+    async def _relay_events(self, answer: aiohttp.ClientResponse, response: web.StreamResponse, resource: str) -> None:
         rest = b""
         async for chunk in answer.content.iter_any():
             *lines, rest = (rest + chunk).split(b"\n")
-            if resource in self.gone:
+            if resource in self.expired_watches:
                 return
             for line in lines:
-                if line.strip() and not self.silent and not self.hides(json.loads(line)):
+                if line.strip() and not self.silences_watches and not self.hides_event(json.loads(line)):
                     await response.write(line + b"\n")
 
 
-GONE = {
+EXPIRED_EVENT = {
     "type": "ERROR",
     "object": {"kind": "Status", "apiVersion": "v1", "code": 410, "reason": "Expired", "message": "too old"},
 }

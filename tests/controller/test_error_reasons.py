@@ -15,7 +15,7 @@ from deadletter.core.reasons import Reason
 from tests.brokers.opening import LOOPBACK, fresh_name, kafka_at, no_secrets
 from tests.brokers.staging import lay, named, numbered
 from tests.brokers.test_kafka_faults import replay_all
-from tests.controller.operators import Operator, Place, until
+from tests.controller.operator_process import KubeNamespace, OperatorProcess, wait_until
 
 
 @pytest.mark.parametrize(
@@ -40,35 +40,35 @@ def test_of_a_broker_that_is_away_only_that_it_is() -> None:
     assert "10.0.0.7" not in to_finding(errors.BrokerUnreachable("10.0.0.7:9092 refused")).message
 
 
-def test_an_address_that_must_not_be_dialled_is_said_so(place: Place, operator: Operator) -> None:
-    place.redis("redis://169.254.169.254:6379/0")
-    found = place.until_condition("bkc", "broker", "Ready", "False", "AddressForbidden")
+def test_an_address_that_must_not_be_dialled_is_said_so(kube: KubeNamespace, operator: OperatorProcess) -> None:
+    kube.redis("redis://169.254.169.254:6379/0")
+    found = kube.wait_for_condition("bkc", "broker", "Ready", "False", "AddressForbidden")
     assert "allowAddresses" in found["message"]
 
 
 def test_a_ledger_that_cannot_be_read_is_said_and_a_mended_one_too(
-    place: Place, operator: Operator, redis: str
+    kube: KubeNamespace, operator: OperatorProcess, redis: str
 ) -> None:
     dead = f"dead-{uuid.uuid4().hex[:8]}"
-    place.redis(redis)
-    place.apply("DeadLetterQueue", "orders", {"brokerRef": {"name": "broker"}, "dead": {"name": dead}})
-    place.until_condition("dlq", "orders", "Ready", "True")
+    kube.redis(redis)
+    kube.apply("DeadLetterQueue", "orders", {"brokerRef": {"name": "broker"}, "dead": {"name": dead}})
+    kube.wait_for_condition("dlq", "orders", "Ready", "True")
     with driver.Redis.from_url(redis) as client:
         client.hset(f"{dead}.ledger", "tally/uid-1/0", b"\x01nonsense")
-        found = place.until_condition("dlq", "orders", "BoxesReady", "False", "LedgerCorrupt")
+        found = kube.wait_for_condition("dlq", "orders", "BoxesReady", "False", "LedgerCorrupt")
         assert "tally/uid-1/0" in found["message"]
-        assert place.condition("dlq", "orders", "Stalled")["status"] == "True"
-        place.apply("Replay", "back", {"queueRef": {"name": "orders"}})
-        place.until_condition("rply", "back", "Succeeded", "Unknown", "QueueNotReady")
+        assert kube.condition("dlq", "orders", "Stalled")["status"] == "True"
+        kube.apply("Replay", "back", {"queueRef": {"name": "orders"}})
+        kube.wait_for_condition("rply", "back", "Succeeded", "Unknown", "QueueNotReady")
         client.hdel(f"{dead}.ledger", "tally/uid-1/0")
-    place.until_condition("dlq", "orders", "Ready", "True")
+    kube.wait_for_condition("dlq", "orders", "Ready", "True")
 
 
-def test_a_box_that_was_made_anew_waits_for_a_human(place: Place, operator: Operator, kafka: str) -> None:
+def test_a_box_that_was_made_anew_waits_for_a_human(kube: KubeNamespace, operator: OperatorProcess, kafka: str) -> None:
     boxes = named(fresh_name("anew"))
-    place.kafka(kafka)
-    place.apply("DeadLetterQueue", "orders", {"brokerRef": {"name": "broker"}, "dead": {"name": boxes.dead}})
-    place.until_condition("dlq", "orders", "Ready", "True")
+    kube.kafka(kafka)
+    kube.apply("DeadLetterQueue", "orders", {"brokerRef": {"name": "broker"}, "dead": {"name": boxes.dead}})
+    kube.wait_for_condition("dlq", "orders", "Ready", "True")
 
     async def settle_and_drop() -> None:
         async with open_broker(kafka_at(kafka), no_secrets, LOOPBACK) as broker:
@@ -78,29 +78,29 @@ def test_a_box_that_was_made_anew_waits_for_a_human(place: Place, operator: Oper
             await broker.delete([boxes.dead])
 
     asyncio.run(settle_and_drop())
-    found = place.until_condition("dlq", "orders", "BoxesReady", "False", "BoxRecreated")
+    found = kube.wait_for_condition("dlq", "orders", "BoxesReady", "False", "BoxRecreated")
     assert "was made anew" in found["message"]
-    place.kubectl("annotate", "dlq", "orders", "deadletter.dev/reset-ledger=true")
-    place.until_condition("dlq", "orders", "Ready", "True")
-    assert "deadletter.dev/reset-ledger" not in place.get("dlq", "orders")["metadata"].get("annotations", {})
+    kube.kubectl("annotate", "dlq", "orders", "deadletter.dev/reset-ledger=true")
+    kube.wait_for_condition("dlq", "orders", "Ready", "True")
+    assert "deadletter.dev/reset-ledger" not in kube.get("dlq", "orders")["metadata"].get("annotations", {})
 
 
-def test_what_is_not_built_yet_is_said(place: Place, operator: Operator, redis: str) -> None:
-    place.apply("BrokerConnection", "many", {"redis": {"url": redis, "mode": "Cluster"}})
-    found = place.until_condition("bkc", "many", "Stalled", "True", "NotSupportedYet")
+def test_what_is_not_built_yet_is_said(kube: KubeNamespace, operator: OperatorProcess, redis: str) -> None:
+    kube.apply("BrokerConnection", "many", {"redis": {"url": redis, "mode": "Cluster"}})
+    found = kube.wait_for_condition("bkc", "many", "Stalled", "True", "NotSupportedYet")
     assert "spec.redis.mode" in found["message"]
 
 
-def test_a_child_that_the_api_server_refuses(place: Place, operator: Operator, redis: str) -> None:
+def test_a_child_that_the_api_server_refuses(kube: KubeNamespace, operator: OperatorProcess, redis: str) -> None:
     quota = {"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "none"}}
     quota |= {"spec": {"hard": {"count/deployments.apps": "0"}}}
-    place.kubectl("apply", "-f", "-", stdin=json.dumps(quota))
-    until("the quota holds", lambda: place.get("resourcequota", "none").get("status", {}).get("hard"))
-    place.redis(redis)
+    kube.kubectl("apply", "-f", "-", stdin=json.dumps(quota))
+    wait_until("the quota holds", lambda: kube.get("resourcequota", "none").get("status", {}).get("hard"))
+    kube.redis(redis)
     source = {"name": f"orders-{uuid.uuid4().hex[:8]}", "group": "billing"}
     http = {"http": {"url": "http://billing.example/"}}
-    place.apply("DeadLetterQueue", "orders", {"brokerRef": {"name": "broker"}, "source": source, "delivery": http})
-    found = place.until_condition("dlq", "orders", "CourierAvailable", "False", "ApplyRefused")
+    kube.apply("DeadLetterQueue", "orders", {"brokerRef": {"name": "broker"}, "source": source, "delivery": http})
+    found = kube.wait_for_condition("dlq", "orders", "CourierAvailable", "False", "ApplyRefused")
     assert "exceeded quota" in found["message"]
-    place.kubectl("delete", "resourcequota", "none")
-    place.until_condition("dlq", "orders", "CourierAvailable", "False", "WaitingForCourier")
+    kube.kubectl("delete", "resourcequota", "none")
+    kube.wait_for_condition("dlq", "orders", "CourierAvailable", "False", "WaitingForCourier")

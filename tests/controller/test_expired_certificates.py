@@ -10,47 +10,47 @@ import yaml
 from tests.bed import beds, ports
 from tests.brokers.secured_kafka import SecuredKafka, alter_configs, open_secured_kafka
 from tests.brokers.servers import own_redis
-from tests.controller.operators import Operator, Place, until
+from tests.controller.operator_process import KubeNamespace, OperatorProcess, wait_until
 from tests.controller.test_credentials import secret
-from tests.controller.webhooks import HOST, configured
+from tests.controller.webhook_config import HOST, webhook_configuration
 from tests.pems import PAST, Authority
 
 TLS = {"caSecretRef": {"name": "ca", "key": "ca.crt"}}
 EXPIRED = "the server's certificate, or its authority's, has expired: renew it"
 
 
-def queue(place: Place, dead: str) -> None:
-    place.apply("DeadLetterQueue", "orders", {"brokerRef": {"name": "broker"}, "dead": {"name": dead}})
+def queue(kube: KubeNamespace, dead: str) -> None:
+    kube.apply("DeadLetterQueue", "orders", {"brokerRef": {"name": "broker"}, "dead": {"name": dead}})
 
 
-def refused(place: Place) -> None:
+def refused(kube: KubeNamespace) -> None:
     """Connection and queue say the same, and that it may heal."""
     for kind, name in (("bkc", "broker"), ("dlq", "orders")):
-        found = place.until_condition(kind, name, "Ready", "False", "CertificateRefused")
+        found = kube.wait_for_condition(kind, name, "Ready", "False", "CertificateRefused")
         assert EXPIRED in found["message"]
-        assert place.condition(kind, name, "Reconciling")["status"] == "True"
+        assert kube.condition(kind, name, "Reconciling")["status"] == "True"
 
 
-def healed(place: Place, operator: Operator) -> None:
+def healed(kube: KubeNamespace, operator: OperatorProcess) -> None:
     for kind, name in (("bkc", "broker"), ("dlq", "orders")):
-        place.until_condition(kind, name, "Ready", "True")
+        kube.wait_for_condition(kind, name, "Ready", "True")
     assert operator.process is not None
     assert operator.process.poll() is None
 
 
-def test_a_redis_whose_certificate_has_expired(place: Place, operator: Operator, tmp_path: Path) -> None:
+def test_a_redis_whose_certificate_has_expired(kube: KubeNamespace, operator: OperatorProcess, tmp_path: Path) -> None:
     authority = Authority.made(tmp_path / "ca")
     old, new = authority.sign("old", PAST), authority.sign("new")
     files = {"cert": old / "tls.crt", "key": old / "tls.key", "ca-cert": authority.certificate}
     options = [str(word) for kind, file in files.items() for word in (f"--tls-{kind}-file", file)]
     with own_redis(tmp_path / "redis", *options, "--tls-auth-clients", "no", plain=False) as port:
-        secret(place, "ca", f"--from-file=ca.crt={authority.certificate}")
-        place.apply("BrokerConnection", "broker", {"redis": {"url": f"rediss://{HOST}:{port}/0", "tls": TLS}})
-        queue(place, "dead-letters")
-        refused(place)
+        secret(kube, "ca", f"--from-file=ca.crt={authority.certificate}")
+        kube.apply("BrokerConnection", "broker", {"redis": {"url": f"rediss://{HOST}:{port}/0", "tls": TLS}})
+        queue(kube, "dead-letters")
+        refused(kube)
         with driver.Redis(HOST, port, ssl=True, ssl_cert_reqs="none") as client:
             client.config_set("tls-cert-file", str(new / "tls.crt"), "tls-key-file", str(new / "tls.key"))
-        healed(place, operator)
+        healed(kube, operator)
 
 
 def certify_kafka(secured: SecuredKafka, name: str) -> None:
@@ -59,44 +59,46 @@ def certify_kafka(secured: SecuredKafka, name: str) -> None:
     alter_configs(secured, "--entity-type", "brokers", "--entity-name", "1", "--add-config", location)
 
 
-def test_a_kafka_whose_certificate_has_expired(place: Place, operator: Operator, bed: beds.Bed) -> None:
+def test_a_kafka_whose_certificate_has_expired(kube: KubeNamespace, operator: OperatorProcess, bed: beds.Bed) -> None:
     secured = open_secured_kafka(bed)
     certify_kafka(secured, "expired")
-    secret(place, "ca", f"--from-file=ca.crt={secured.files / 'ca.crt'}")
+    secret(kube, "ca", f"--from-file=ca.crt={secured.files / 'ca.crt'}")
     usual = {"partitions": 1, "replicationFactor": 1}
-    place.apply(
+    kube.apply(
         "BrokerConnection", "broker", {"kafka": {"bootstrapServers": [secured.old], "tls": TLS, "defaults": usual}}
     )
-    queue(place, f"dead-{place.namespace}")
-    refused(place)
+    queue(kube, f"dead-{kube.namespace}")
+    refused(kube)
     certify_kafka(secured, "server")
-    healed(place, operator)
+    healed(kube, operator)
 
 
-def test_a_webhook_whose_certificate_has_expired(place: Place, start: Callable[..., Operator], tmp_path: Path) -> None:
+def test_a_webhook_whose_certificate_has_expired(
+    kube: KubeNamespace, start: Callable[..., OperatorProcess], tmp_path: Path
+) -> None:
     """Writes go through and the reconcile judges; a renewed certificate is taken up without a restart."""
     authority = Authority.made(tmp_path / "ca")
-    served, port, name = authority.sign("webhook", PAST), str(ports.free(HOST)[0]), f"dlq-{place.namespace}"
-    operator = start(DLQ_WEBHOOK_CERTIFICATES=str(served), DLQ_WEBHOOK_PORT=port).until_ready()
-    until("webhook", lambda: ports.answers(HOST, int(port)))
-    whole = configured(name, place.namespace, port, authority.certificate)
-    place.server.kubectl("apply", "-f", "-", stdin=yaml.safe_dump(whole))
+    served, port, name = authority.sign("webhook", PAST), str(ports.free(HOST)[0]), f"dlq-{kube.namespace}"
+    operator = start(DLQ_WEBHOOK_CERTIFICATES=str(served), DLQ_WEBHOOK_PORT=port).wait_until_ready()
+    wait_until("webhook", lambda: ports.answers(HOST, int(port)))
+    whole = webhook_configuration(name, kube.namespace, port, authority.certificate)
+    kube.server.kubectl("apply", "-f", "-", stdin=yaml.safe_dump(whole))
     nonsense: dict[str, Any] = {"rules": [{"name": "x", "match": "1 + 1", "action": "Bury"}]}
     try:
-        place.apply("RetryPolicy", "bad", nonsense)
-        place.until_condition("rtp", "bad", "Stalled", "True", "InvalidSpec")
+        kube.apply("RetryPolicy", "bad", nonsense)
+        kube.wait_for_condition("rtp", "bad", "Stalled", "True", "InvalidSpec")
         authority.sign("webhook")
-        until("refused again", lambda: is_refused(place, nonsense))
+        wait_until("refused again", lambda: is_refused(kube, nonsense))
         assert operator.process is not None
         assert operator.process.poll() is None
     finally:
-        place.server.kubectl("delete", "validatingwebhookconfiguration", name)
+        kube.server.kubectl("delete", "validatingwebhookconfiguration", name)
 
 
-def is_refused(place: Place, spec: dict[str, Any]) -> bool:
-    place.kubectl("delete", "rtp", "worse", "--ignore-not-found")
+def is_refused(kube: KubeNamespace, spec: dict[str, Any]) -> bool:
+    kube.kubectl("delete", "rtp", "worse", "--ignore-not-found")
     try:
-        place.apply("RetryPolicy", "worse", spec)
+        kube.apply("RetryPolicy", "worse", spec)
     except Exception as error:  # noqa: BLE001 - whatever kubectl says, the webhook said it
         return "spec.rules[0].match" in str(error)
     return False

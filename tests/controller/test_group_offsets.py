@@ -19,14 +19,14 @@ from deadletter.core.names import dead_box_name, ledger_name, retry_box_name
 from tests.brokers.groups import delete_group
 from tests.brokers.opening import LOOPBACK, fresh_name, kafka_at, no_secrets, redis_at
 from tests.brokers.staging import claim_some, lay, now, numbered, settle_all
-from tests.controller.operators import Operator, Place, until
+from tests.controller.operator_process import KubeNamespace, OperatorProcess, wait_until
 
 
 @dataclass
 class Queue:
     """A delivered queue on a real broker, and its courier's desk in place of a pod."""
 
-    place: Place
+    kube: KubeNamespace
     spec: BrokerConnectionSpec
     source: str
     group: str  # of its own: couriers of other tests are members of "billing" on the same broker
@@ -41,8 +41,8 @@ class Queue:
     def apply(self) -> None:
         http = {"url": "http://billing.example/orders"}
         spec = {"source": {"name": self.source, "group": self.group}, "delivery": {"http": http}}
-        self.place.apply("DeadLetterQueue", "orders", {"brokerRef": {"name": "broker"}} | spec)
-        until("courier", lambda: self.place.get("deployment", "orders-courier"))
+        self.kube.apply("DeadLetterQueue", "orders", {"brokerRef": {"name": "broker"}} | spec)
+        wait_until("courier", lambda: self.kube.get("deployment", "orders-courier"))
 
     def desk(self, has_started: bool = False) -> SubscriptionSpec:
         dead = dead_box_name(self.source, self.group, self.spec.is_redis)
@@ -67,26 +67,29 @@ class Queue:
     def lose_offsets(self) -> None:
         """Any annotation makes the operator look now, as a pod that starts would; else it looks every 30 s."""
         self.ask(lambda broker: delete_group(broker, self.source, self.group))
-        self.place.kubectl("annotate", "dlq", "orders", "example.com/look=now")
+        self.kube.kubectl("annotate", "dlq", "orders", "example.com/look=now")
 
     def status(self) -> dict[str, Any]:
-        return self.place.get("dlq", "orders").get("status", {})
+        return self.kube.get("dlq", "orders").get("status", {})
 
     def assignment(self) -> dict[str, Any]:
-        return json.loads(self.place.get("configmap", "orders-courier")["data"]["assignment.json"])
+        return json.loads(self.kube.get("configmap", "orders-courier")["data"]["assignment.json"])
 
     def template(self) -> dict[str, Any]:
-        return self.place.get("deployment", "orders-courier")["spec"]["template"]
+        return self.kube.get("deployment", "orders-courier")["spec"]["template"]
 
     def resume(self, value: str) -> None:
-        self.place.kubectl("annotate", "dlq", "orders", f"{RESUME_FROM_ANNOTATION}={value}")
+        self.kube.kubectl("annotate", "dlq", "orders", f"{RESUME_FROM_ANNOTATION}={value}")
 
     def until_consumed(self) -> None:
-        until("consumed", lambda: RESUME_FROM_ANNOTATION not in self.place.get("dlq", "orders")["metadata"].get("annotations", {}))
+        wait_until(
+            "consumed",
+            lambda: RESUME_FROM_ANNOTATION not in self.kube.get("dlq", "orders")["metadata"].get("annotations", {}),
+        )
 
     def events(self, reason: str) -> list[dict[str, Any]]:
         chosen = f"involvedObject.name=orders,reason={reason}"
-        return json.loads(self.place.kubectl("get", "events", "-o", "json", "--field-selector", chosen))["items"]
+        return json.loads(self.kube.kubectl("get", "events", "-o", "json", "--field-selector", chosen))["items"]
 
     def next_values(self, count: int) -> list[bytes | None]:
         """What a courier that starts now is given first."""
@@ -99,21 +102,21 @@ class Queue:
 
 
 @pytest.fixture(params=["kafka", "redis"])
-def queue(request: pytest.FixtureRequest, place: Place) -> Queue:
+def queue(request: pytest.FixtureRequest, kube: KubeNamespace) -> Queue:
     """The objects; no operator runs yet."""
     address = request.getfixturevalue(request.param)
-    (place.kafka if request.param == "kafka" else place.redis)(address)
+    (kube.kafka if request.param == "kafka" else kube.redis)(address)
     spec = {"kafka": kafka_at, "redis": redis_at}[request.param](address)
-    made = Queue(place, spec, fresh_name("orders"), fresh_name("billing"))
+    made = Queue(kube, spec, fresh_name("orders"), fresh_name("billing"))
     made.ask(lambda broker: broker.ensure(BoxSpec(made.source, 1)))
     return made
 
 
-def lost(place: Place) -> dict[str, Any]:
-    return place.until_condition("dlq", "orders", "Ready", "False", "GroupOffsetsLost")
+def lost(kube: KubeNamespace) -> dict[str, Any]:
+    return kube.wait_for_condition("dlq", "orders", "Ready", "False", "GroupOffsetsLost")
 
 
-def test_a_started_group_is_remembered_without_a_rollout(queue: Queue, operator: Operator) -> None:
+def test_a_started_group_is_remembered_without_a_rollout(queue: Queue, operator: OperatorProcess) -> None:
     queue.apply()
     assert "consumerGroup" not in queue.status()
     assert queue.assignment()["group_started"] is False
@@ -121,31 +124,31 @@ def test_a_started_group_is_remembered_without_a_rollout(queue: Queue, operator:
     queue.work()
     group = queue.status()["consumerGroup"]
     assert (group["name"], group["source"]) == (queue.group, queue.source)
-    until("told", lambda: queue.assignment()["group_started"])
+    wait_until("told", lambda: queue.assignment()["group_started"])
     assert queue.template() == before
     operator.stop()
-    operator.start().until_ready()
-    until("still told", lambda: queue.assignment()["group_started"])
+    operator.start().wait_until_ready()
+    wait_until("still told", lambda: queue.assignment()["group_started"])
     assert queue.status()["consumerGroup"] == group
 
 
 @pytest.mark.parametrize(("value", "first"), [("Earliest", b"v0"), ("Latest", b"v6"), ("2001-01-01T00:00:00Z", b"v0")])
 def test_lost_offsets_are_reported_and_resumed_once(
-    queue: Queue, operator: Operator, place: Place, value: str, first: bytes
+    queue: Queue, operator: OperatorProcess, kube: KubeNamespace, value: str, first: bytes
 ) -> None:
     queue.apply()
     queue.work()
     queue.lose_offsets()
-    said = lost(place)
+    said = lost(kube)
     assert queue.group in said["message"]
     assert queue.source in said["message"]
     assert RESUME_FROM_ANNOTATION in said["message"]
-    assert place.condition("dlq", "orders", "CourierAvailable")["reason"] == "GroupOffsetsLost"
-    (event,) = until("event", lambda: queue.events("GroupOffsetsLost"))  # it follows the condition
+    assert kube.condition("dlq", "orders", "CourierAvailable")["reason"] == "GroupOffsetsLost"
+    (event,) = wait_until("event", lambda: queue.events("GroupOffsetsLost"))  # it follows the condition
     assert event["type"] == "Warning"
     queue.resume(value)
     queue.until_consumed()
-    place.until_condition("dlq", "orders", "Ready", "False", "WaitingForCourier")
+    kube.wait_for_condition("dlq", "orders", "Ready", "False", "WaitingForCourier")
     (event,) = queue.events("GroupResumed")
     assert event["type"] == "Normal"
     assert f"from {value}" in event["message"]
@@ -157,7 +160,9 @@ def test_lost_offsets_are_reported_and_resumed_once(
     assert "has its offsets" in queue.events("ResumeIgnored")[0]["message"]
 
 
-def test_a_value_that_is_not_understood_is_taken_away_and_said(queue: Queue, operator: Operator, place: Place) -> None:
+def test_a_value_that_is_not_understood_is_taken_away_and_said(
+    queue: Queue, operator: OperatorProcess, kube: KubeNamespace
+) -> None:
     queue.apply()
     queue.resume("Latest")
     queue.until_consumed()
@@ -165,27 +170,27 @@ def test_a_value_that_is_not_understood_is_taken_away_and_said(queue: Queue, ope
     assert "has started yet" in early["message"]
     queue.work()
     queue.lose_offsets()
-    lost(place)
+    lost(kube)
     queue.resume("yesterday")
     queue.until_consumed()
     (event,) = [one for one in queue.events("ResumeIgnored") if "yesterday" in one["message"]]
     assert event["type"] == "Warning"
     assert "Earliest, Latest and a time" in event["message"]
-    assert lost(place)
+    assert lost(kube)
 
 
 def test_an_operator_killed_after_it_resumed_only_takes_the_annotation_away(
-    queue: Queue, operator: Operator, place: Place
+    queue: Queue, operator: OperatorProcess, kube: KubeNamespace
 ) -> None:
     queue.apply()
     queue.work()
     queue.lose_offsets()
-    lost(place)
+    lost(kube)
     operator.stop()
     queue.ask(lambda broker: broker.resume_group(queue.source, queue.group, "Latest"))
     queue.ask(lambda broker: lay(broker, queue.source, numbered(1, 6)))
     queue.resume("Earliest")
-    operator.start().until_ready()
+    operator.start().wait_until_ready()
     queue.until_consumed()
-    place.until_condition("dlq", "orders", "Ready", "False", "WaitingForCourier")
+    kube.wait_for_condition("dlq", "orders", "Ready", "False", "WaitingForCourier")
     assert queue.next_values(1) == [b"v6"]

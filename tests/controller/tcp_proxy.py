@@ -1,4 +1,4 @@
-"""A wire to a broker that can be cut and mended."""
+"""A TCP proxy in front of a broker, which a test closes and opens again."""
 
 import contextlib
 import socket
@@ -7,8 +7,8 @@ import threading
 from tests.bed import ports
 
 
-class Wire:
-    """Forwards one local port to another; `cut` closes every connection and takes no new one."""
+class TcpProxy:
+    """Forwards a local port to a broker; `close` ends every connection and refuses new ones."""
 
     def __init__(self, host: str, port: int) -> None:
         self.target = (host, port)
@@ -16,14 +16,14 @@ class Wire:
         self._server: socket.socket | None = None
         self._open: list[socket.socket] = []
 
-    def mend(self) -> "Wire":
-        """Let connections through."""
+    def open(self) -> "TcpProxy":
+        """Accept and forward connections."""
         self._server = socket.create_server(("127.0.0.1", self.port))
         threading.Thread(target=self._accept, args=(self._server,), daemon=True).start()
         return self
 
-    def cut(self) -> None:
-        """Close everything."""
+    def close(self) -> None:
+        """Close the listener and all connections."""
         if self._server is not None:
             with contextlib.suppress(OSError):
                 self._server.shutdown(socket.SHUT_RDWR)

@@ -12,7 +12,7 @@ from deadletter.brokers.connect import open_broker
 from deadletter.brokers.types import Parked
 from tests.brokers.opening import LOOPBACK, fresh_name, kafka_at, no_secrets
 from tests.brokers.staging import Boxes, claim_some, lay, now, numbered
-from tests.controller.operators import Operator, Place, until
+from tests.controller.operator_process import KubeNamespace, OperatorProcess, wait_until
 from tests.controller.test_boxes import ask
 
 
@@ -25,40 +25,40 @@ async def park(kafka: str, boxes: Boxes, count: int) -> None:
             await asyncio.gather(*(desk.settle(one, Parked(one.message, now() + 3_600_000)) for one in claims))
 
 
-def shows(operator: Operator, metric: str, value: int) -> bool:
+def shows(operator: OperatorProcess, metric: str, value: int) -> bool:
     return re.search(rf"^{metric}{{.*}} {value}.0$", operator.metrics(), re.MULTILINE) is not None
 
 
 def test_lost_parked_letters_are_reported_and_stay_in_the_status(
-    place: Place, start: Callable[..., Operator], kafka: str
+    kube: KubeNamespace, start: Callable[..., OperatorProcess], kafka: str
 ) -> None:
     source, group = fresh_name("source"), fresh_name("billing")
     ask(kafka, lambda admin: admin.create_topics([NewTopic(source, 1, 1)]))
-    place.kafka(kafka)
+    kube.kafka(kafka)
     delivery = {"http": {"url": "http://billing.example/"}}
     spec = {"brokerRef": {"name": "broker"}, "source": {"name": source, "group": group}, "delivery": delivery}
-    place.apply("DeadLetterQueue", "orders", spec)
-    operator = start().until_ready()
-    place.until_condition("dlq", "orders", "BoxesReady", "True")
-    names = place.get("dlq", "orders")["status"]["boxes"]
+    kube.apply("DeadLetterQueue", "orders", spec)
+    operator = start().wait_until_ready()
+    kube.wait_for_condition("dlq", "orders", "BoxesReady", "True")
+    names = kube.get("dlq", "orders")["status"]["boxes"]
     boxes = Boxes(source, names["dead"], names["retry"], names["ledger"], "", group)
     asyncio.run(park(kafka, boxes, 5))
-    until("parked", lambda: shows(operator, "dlq_queue_retries_parked", 5))
+    wait_until("parked", lambda: shows(operator, "dlq_queue_retries_parked", 5))
     gone = {TopicPartition(boxes.retry, 0): RecordsToDelete(3)}
     ask(kafka, lambda admin: admin.delete_records(gone))
-    found = place.until_condition("dlq", "orders", "Degraded", "True", "ParkedLettersLost")
+    found = kube.wait_for_condition("dlq", "orders", "Degraded", "True", "ParkedLettersLost")
     assert found["message"].startswith("3 parked letters were deleted from the retry box")
-    assert place.get("dlq", "orders")["status"]["lostParkedLetters"] == 3
-    until("events", lambda: [one["reason"] for one in events(place)].count("ParkedLettersLost") == 1)
+    assert kube.get("dlq", "orders")["status"]["lostParkedLetters"] == 3
+    wait_until("events", lambda: [one["reason"] for one in events(kube)].count("ParkedLettersLost") == 1)
     operator.stop()
-    again = start().until_ready()
-    until("metric", lambda: shows(again, "dlq_queue_parked_letters_lost", 3))
+    again = start().wait_until_ready()
+    wait_until("metric", lambda: shows(again, "dlq_queue_parked_letters_lost", 3))
     ask(kafka, lambda admin: admin.delete_records({TopicPartition(boxes.retry, 0): RecordsToDelete(4)}))
-    until("one more", lambda: place.get("dlq", "orders")["status"]["lostParkedLetters"] == 4)
-    until("events", lambda: [one["reason"] for one in events(place)].count("ParkedLettersLost") == 2)
-    assert place.condition("dlq", "orders", "Degraded")["reason"] == "ParkedLettersLost"
+    wait_until("one more", lambda: kube.get("dlq", "orders")["status"]["lostParkedLetters"] == 4)
+    wait_until("events", lambda: [one["reason"] for one in events(kube)].count("ParkedLettersLost") == 2)
+    assert kube.condition("dlq", "orders", "Degraded")["reason"] == "ParkedLettersLost"
 
 
-def events(place: Place) -> list[dict[str, str]]:
-    found = json.loads(place.kubectl("get", "events", "-o", "json"))["items"]
+def events(kube: KubeNamespace) -> list[dict[str, str]]:
+    found = json.loads(kube.kubectl("get", "events", "-o", "json"))["items"]
     return [one for one in found if one["involvedObject"]["name"] == "orders"]

@@ -24,7 +24,7 @@ from deadletter.plan.facts import QueueFacts
 from deadletter.plan.findings import Finding
 from deadletter.plan.queue_status import queue_status
 from deadletter.settings import Settings
-from tests.plan.builders import NOW, connection, delivered_queue, metadata, plain_queue, box_stats
+from tests.plan.builders import NOW, box_stats, connection, delivered_queue, metadata, plain_queue
 
 ORDERS = ObjectKey(QUEUES, "shop", "orders")
 AWAY = Finding(Reason.BrokerUnreachable, "away", True, BOXES_READY)
