@@ -1,4 +1,4 @@
-"""One image, many roles: the first word of the command says which."""
+"""Run one of the roles of the image: `python -m deadletter <role>`."""
 
 import sys
 from importlib import import_module
@@ -16,12 +16,12 @@ ROLES = {
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run a role and give its exit code; only that role's modules are imported."""
-    words = sys.argv[1:] if argv is None else argv
-    if not words or words[0] not in ROLES:
+    """Run a role and return its exit code. Only the modules of that role are imported."""
+    args = sys.argv[1:] if argv is None else argv
+    if not args or args[0] not in ROLES:
         print(f"usage: python -m deadletter {{{','.join(ROLES)}}} ...", file=sys.stderr)
         return 2
-    code: int = import_module(ROLES[words[0]]).main(words[1:])
+    code: int = import_module(ROLES[args[0]]).main(args[1:])
     return code
 
 

@@ -1,7 +1,7 @@
-"""The only door to the Kubernetes API: get, list, watch, apply, delete, patch.
+"""Client of the Kubernetes API: get, list, watch, apply, patch, create, delete.
 
-Plain JSON goes in and comes out: no model of the client's is ever built, so an unknown field is no fault and a thousand
-objects cost what their JSON costs. Every request passes one rate limit, and one pause when the server asks for it.
+Objects are plain JSON. The typed models of the Kubernetes client are not used: they reject unknown fields, and a
+thousand objects would cost far more than their JSON. All requests share one rate limit, and one pause after a 429.
 """
 
 import asyncio
@@ -22,27 +22,37 @@ FIELD_MANAGER = "dlq-operator"
 APPLY_PATCH = "application/apply-patch+yaml"
 MERGE_PATCH = "application/merge-patch+json"
 REQUEST_TIMEOUT_S = 30
+CONNECT_TIMEOUT_S = 10
+MAX_RETRY_AFTER_S = 60.0
+MAX_MESSAGE_CHARS = 1024
+MAX_CONNECTIONS = 64
 WATCH_TIMEOUT_S = 240
-WATCH_READ_TIMEOUT_S = 70  # without bookmarks in this time the watch counts as dead
+WATCH_READ_TIMEOUT_S = 70  # the server sends bookmarks; a watch without any event in this time is dead
 PAGE_SIZE = 500
-GONE = 410
-# A proxy's page in place of an answer is no answer either.
-CONNECTION_ERRORS = (aiohttp.ClientError, OSError, ssl.SSLError, TimeoutError, asyncio.IncompleteReadError, msgspec.DecodeError)
+# A DecodeError is among them because a proxy may answer with a page that is not JSON.
+CONNECTION_ERRORS = (
+    aiohttp.ClientError,
+    OSError,
+    ssl.SSLError,
+    TimeoutError,
+    asyncio.IncompleteReadError,
+    msgspec.DecodeError,
+)
 
 
 class Resource(NamedTuple):
-    """A kind of object and where the API server keeps it."""
+    """A kind of object and its place in the API."""
 
     api_version: str
     plural: str
     kind: str
 
     def path(self, namespace: str | None = None, name: str | None = None, subresource: str | None = None) -> str:
-        """Its URL path."""
+        """Return the URL path of a collection, an object or a subresource."""
         root = "/api/" if "/" not in self.api_version else "/apis/"
-        steps = [root + self.api_version]
-        steps += ["namespaces", namespace] if namespace else []
-        return "/".join([*steps, self.plural, *(step for step in (name, subresource) if step)])
+        parts = [root + self.api_version]
+        parts += ["namespaces", namespace] if namespace else []
+        return "/".join([*parts, self.plural, *(part for part in (name, subresource) if part)])
 
 
 OUR_API_VERSION = "deadletter.dev/v1alpha1"
@@ -62,11 +72,11 @@ SECRETS = Resource("v1", "secrets", "Secret")
 NAMESPACES = Resource("v1", "namespaces", "Namespace")
 EVENTS = Resource("v1", "events", "Event")
 CHILDREN = (CONFIG_MAPS, SERVICE_ACCOUNTS, DEPLOYMENTS, JOBS, NETWORK_POLICIES, POD_MONITORS)
-RESOURCES = {one.kind: one for one in (CONNECTIONS, POLICIES, QUEUES, REPLAYS, *CHILDREN)}
+RESOURCES = {resource.kind: resource for resource in (CONNECTIONS, POLICIES, QUEUES, REPLAYS, *CHILDREN)}
 
 
 class ApiError(Exception):
-    """The API server said no, or nothing (status 0). The text never holds what was sent."""
+    """The API server refused a request, or did not answer (status 0). The text never quotes the request."""
 
     def __init__(self, status: int, message: str) -> None:
         super().__init__(f"the API server answered {status}: {message}" if status else message)
@@ -76,7 +86,7 @@ class ApiError(Exception):
 
 @dataclass(slots=True)
 class RequestThrottle:
-    """A token bucket that can also be told to wait."""
+    """A token bucket that limits requests, and can be paused."""
 
     rate: float
     burst: float
@@ -93,7 +103,9 @@ class RequestThrottle:
             await asyncio.sleep(wait)
 
     def _wait(self, now: float) -> float:
-        self.tokens = min(self.burst, self.tokens + (now - self.updated_at) * self.rate) if self.updated_at else self.burst
+        self.tokens = (
+            min(self.burst, self.tokens + (now - self.updated_at) * self.rate) if self.updated_at else self.burst
+        )
         self.updated_at = now
         if now < self.paused_until:
             return self.paused_until - now
@@ -103,7 +115,7 @@ class RequestThrottle:
         return 0.0
 
     def pause(self, seconds: float) -> None:
-        """Let nothing through for so long."""
+        """Let no request pass for this time."""
         self.paused_until = max(self.paused_until, time.monotonic() + seconds)
 
 
@@ -112,7 +124,7 @@ def _error_of_response(status: int, content: bytes) -> ApiError:
         message = str(msgspec.json.decode(content).get("message", ""))
     except (msgspec.DecodeError, AttributeError):
         message = ""
-    return ApiError(status, message[:1024] or "no reason given")
+    return ApiError(status, message[:MAX_MESSAGE_CHARS] or "no reason given")
 
 
 def _no_response(error: BaseException) -> ApiError:
@@ -120,15 +132,17 @@ def _no_response(error: BaseException) -> ApiError:
 
 
 class KubeClient:
-    """One connection to the API server."""
+    """A connection to the API server."""
 
-    def __init__(self, api: Any, throttle: RequestThrottle, count: Callable[[str, str, int], None] | None = None) -> None:
+    def __init__(
+        self, api: Any, throttle: RequestThrottle, count: Callable[[str, str, int], None] | None = None
+    ) -> None:
         self._api = api
         self._throttle = throttle
         self._count = count or (lambda *_: None)
 
     async def get(self, resource: Resource, namespace: str, name: str) -> Body | None:
-        """The object as it is now; None: it does not exist."""
+        """Return the current object; None if it does not exist."""
         try:
             return await self._request("GET", resource.path(namespace, name))
         except ApiError as error:
@@ -137,7 +151,7 @@ class KubeClient:
             raise
 
     async def list(self, resource: Resource, namespace: str | None, selector: str = "") -> tuple[list[Body], str]:
-        """All objects and the version of the list."""
+        """Return all objects, read in pages, and the resource version of the list."""
         items: list[Body] = []
         query = {"limit": str(PAGE_SIZE), "labelSelector": selector}
         while True:
@@ -150,7 +164,10 @@ class KubeClient:
     async def watch(
         self, resource: Resource, namespace: str | None, version: str, selector: str = ""
     ) -> AsyncIterator[tuple[str, Body]]:
-        """What changes after `version`, until the server ends it; ApiError 410: list again."""
+        """Yield type and object of each change after `version`, until the server ends the watch.
+
+        ApiError with status 410: the version is too old; list again.
+        """
         query = {
             "watch": "true",
             "allowWatchBookmarks": "true",
@@ -158,8 +175,10 @@ class KubeClient:
             "timeoutSeconds": str(WATCH_TIMEOUT_S),
             "labelSelector": selector,
         }
-        patience = aiohttp.ClientTimeout(total=WATCH_TIMEOUT_S + 30, sock_read=WATCH_READ_TIMEOUT_S, sock_connect=10)
-        response = await self._send("GET", resource.path(namespace), query, timeout=patience)
+        limits = aiohttp.ClientTimeout(
+            total=WATCH_TIMEOUT_S + 30, sock_read=WATCH_READ_TIMEOUT_S, sock_connect=CONNECT_TIMEOUT_S
+        )
+        response = await self._send("GET", resource.path(namespace), query, limits=limits)
         try:
             async for line in _lines(response.response):
                 event = msgspec.json.decode(line)
@@ -172,22 +191,26 @@ class KubeClient:
             response.response.close()
 
     async def apply(self, manifest: Body) -> Body:
-        """Server-side apply of the full intent."""
+        """Apply a complete manifest on the server side and take over fields of other managers."""
         resource, meta = RESOURCES[manifest["kind"]], manifest["metadata"]
         query = {"fieldManager": FIELD_MANAGER, "force": "true"}
-        return await self._request("PATCH", resource.path(meta["namespace"], meta["name"]), query, manifest, APPLY_PATCH)
+        return await self._request(
+            "PATCH", resource.path(meta["namespace"], meta["name"]), query, manifest, APPLY_PATCH
+        )
 
-    async def patch(self, resource: Resource, namespace: str, name: str, body: Body, subresource: str | None = None) -> Body:
-        """Merge patch of an object or one of its parts (`status`)."""
+    async def patch(
+        self, resource: Resource, namespace: str, name: str, body: Body, subresource: str | None = None
+    ) -> Body:
+        """Merge-patch an object or a subresource such as `status`."""
         query = {"fieldManager": FIELD_MANAGER}
         return await self._request("PATCH", resource.path(namespace, name, subresource), query, body, MERGE_PATCH)
 
     async def create(self, resource: Resource, namespace: str, body: Body) -> None:
-        """A new object."""
+        """Create an object."""
         await self._request("POST", resource.path(namespace), {"fieldManager": FIELD_MANAGER}, body)
 
     async def delete(self, resource: Resource, namespace: str, name: str, uid: str = "") -> None:
-        """Delete it, with `uid` only that one; gone already is fine."""
+        """Delete an object, with `uid` only that very object. It is not an error if it does not exist any more."""
         body: Body = {"propagationPolicy": "Background"} | ({"preconditions": {"uid": uid}} if uid else {})
         try:
             await self._request("DELETE", resource.path(namespace, name), {}, body)
@@ -196,7 +219,12 @@ class KubeClient:
                 raise
 
     async def _request(
-        self, verb: str, path: str, query: Mapping[str, str] | None = None, body: Body | None = None, content_type: str = ""
+        self,
+        verb: str,
+        path: str,
+        query: Mapping[str, str] | None = None,
+        body: Body | None = None,
+        content_type: str = "",
     ) -> Body:
         response = await self._send(verb, path, query or {}, body, content_type)
         try:
@@ -212,7 +240,7 @@ class KubeClient:
         query: Mapping[str, str],
         body: Body | None = None,
         content_type: str = "",
-        timeout: aiohttp.ClientTimeout | None = None,
+        limits: aiohttp.ClientTimeout | None = None,
     ) -> Any:
         await self._throttle.take()
         try:
@@ -221,8 +249,8 @@ class KubeClient:
             request = await self._api.param_serialize(
                 verb, path, query_params=pairs, header_params=headers, body=body, auth_settings=["BearerToken"]
             )
-            limit = timeout or aiohttp.ClientTimeout(total=REQUEST_TIMEOUT_S, sock_connect=10)
-            response = await self._api.call_api(*request, _request_timeout=limit)
+            limits = limits or aiohttp.ClientTimeout(total=REQUEST_TIMEOUT_S, sock_connect=CONNECT_TIMEOUT_S)
+            response = await self._api.call_api(*request, _request_timeout=limits)
             self._count(verb.lower(), path, response.status)
             if response.status < 300:
                 return response
@@ -231,18 +259,18 @@ class KubeClient:
             self._count(verb.lower(), path, 0)
             raise _no_response(error) from error
         if response.status == 429:
-            self._throttle.pause(_seconds(response.headers.get("Retry-After")))
+            self._throttle.pause(_retry_after_s(response.headers.get("Retry-After")))
         raise _error_of_response(response.status, content)
 
 
-def _seconds(header: str | None) -> float:
+def _retry_after_s(header: str | None) -> float:
     with suppress(ValueError, TypeError):
-        return min(60.0, max(1.0, float(header or 1)))
+        return min(MAX_RETRY_AFTER_S, max(1.0, float(header or 1)))
     return 1.0
 
 
 async def _lines(response: aiohttp.ClientResponse) -> AsyncIterator[bytes]:
-    # aiohttp's own readline refuses lines over 64 KiB, and objects are longer.
+    # aiohttp's own readline refuses lines of more than 64 KiB; objects can be larger.
     rest = b""
     async for chunk in response.content.iter_any():
         *whole, rest = (rest + chunk).split(b"\n")
@@ -257,13 +285,13 @@ async def _load_configuration() -> Any:
         config.load_incluster_config(client_configuration=settings)  # type: ignore[no-untyped-call]
     except config.ConfigException:
         try:
-            # Named here, because the library reads the variable only once, when it is imported.
-            where = os.environ.get("KUBECONFIG")
-            await config.load_kube_config(where, client_configuration=settings)  # type: ignore[no-untyped-call]
+            # The library itself reads the variable only once, when it is imported.
+            path = os.environ.get("KUBECONFIG")
+            await config.load_kube_config(path, client_configuration=settings)  # type: ignore[no-untyped-call]
         except config.ConfigException:
-            raise ApiError(0, "no API server is known: this is no pod, and KUBECONFIG names none") from None
+            raise ApiError(0, "no API server is configured: run in a pod, or set KUBECONFIG") from None
     settings.retries = None
-    settings.connection_pool_maxsize = 64
+    settings.connection_pool_maxsize = MAX_CONNECTIONS
     return settings
 
 
@@ -271,6 +299,6 @@ async def _load_configuration() -> Any:
 async def connect(
     rate: float, burst: int, count: Callable[[str, str, int], None] | None = None
 ) -> AsyncIterator[KubeClient]:
-    """The API server of this pod, or of KUBECONFIG."""
+    """Connect to the API server of this pod, or to that of KUBECONFIG."""
     async with client.ApiClient(await _load_configuration()) as api:
         yield KubeClient(api, RequestThrottle(rate, burst), count)

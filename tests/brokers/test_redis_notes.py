@@ -37,10 +37,10 @@ async def test_a_note_that_could_not_be_written_is_kept_only_while_its_message_i
 
         for claim in (done, left):
             desk.record_attempt(claim, 1, 1_700_000_000_000)
-        client, desk._client = desk._client, SimpleNamespace(command=cut, run_script=cut)  # type: ignore[attr-defined]
+        connected, desk._client = desk._client, SimpleNamespace(command=cut, run_script=cut)  # type: ignore[attr-defined]
         with pytest.raises(BrokerUnreachable):
             await desk._flush_attempts()  # type: ignore[attr-defined]
-        desk._client = client  # type: ignore[attr-defined]
+        desk._client = connected  # type: ignore[attr-defined]
         assert set(desk._attempts) == {left.place.id}  # type: ignore[attr-defined]
         await desk._flush_attempts()  # type: ignore[attr-defined]
         assert set(await client.hkeys(key)) == {left.place.id.encode()}

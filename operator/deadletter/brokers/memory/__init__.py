@@ -1,8 +1,8 @@
-"""A working broker in dicts, for tests of the upper floors and for a first look without a server.
+"""A working broker in memory, for tests of the layers above and for trying things out without a server.
 
-server = MemoryServer(clock)            # what survives a restart
-broker = MemoryBroker(server)           # one connection; open as many as there are processes
-server.refuse["orders.dlq"] = BoxRefused("full")   # every write to that box fails until it is taken away
+server = MemoryServer(clock)            # the state, which survives a restart of a client
+broker = MemoryBroker(server)           # one connection; open one for each process
+server.refuse["orders.dlq"] = BoxRefused("full")   # every write to this box fails until the entry is removed
 """
 
 from deadletter.brokers.memory.broker import MemoryBroker

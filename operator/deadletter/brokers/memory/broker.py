@@ -1,4 +1,4 @@
-"""One connection to a memory server: the whole contract."""
+"""Implement the broker contract on a server in memory."""
 
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -20,37 +20,37 @@ BATCH_SIZE = 100
 
 
 class MemoryPublishedPositions:
-    """Where a Replay published."""
+    """Positions at which a Replay has published."""
 
-    def __init__(self, places: frozenset[tuple[str, int, int]]) -> None:
-        self._places = places
+    def __init__(self, positions: frozenset[tuple[str, int, int]]) -> None:
+        self._positions = positions
 
     def __len__(self) -> int:
-        return len(self._places)
+        return len(self._positions)
 
     def contains(self, topic: str, partition: int, offset: int) -> bool:
-        """Did it publish there?"""
-        return (topic, partition, offset) in self._places
+        """True if the Replay has published at this position."""
+        return (topic, partition, offset) in self._positions
 
 
 class MemoryBroker:
-    """Keeps the contract of `base.Broker`."""
+    """Implements `contract.Broker`. Open one for each process that shares the server."""
 
     def __init__(self, server: MemoryServer | None = None) -> None:
         self._server = server or MemoryServer()
 
     async def server_info(self) -> ServerInfo:
-        """Who answers."""
+        """Return name and version."""
         self._server.raise_if_down()
         return ServerInfo("Memory", "1", 1, transactions=True, id=self._server.name)
 
     async def describe(self, names: Sequence[str]) -> Mapping[str, BoxState]:
-        """Those that exist."""
+        """Return the boxes that exist."""
         self._server.raise_if_down()
         return {name: self._server.boxes[name].state for name in names if name in self._server.boxes}
 
     async def ensure(self, spec: BoxSpec) -> BoxState:
-        """Make it, or let it grow."""
+        """Create the box or add partitions."""
         self._server.raise_if_down()
         box = self._server.boxes.get(spec.name)
         if spec.adopt and box is None:
@@ -58,18 +58,18 @@ class MemoryBroker:
         if box is None:
             return self._server.create_box(spec).state
         if spec.must_be_new:
-            raise BoxAppeared(f"{spec.name}: others created it at the same moment")
+            raise BoxAppeared(f"{spec.name}: another client created it at the same moment")
         return box.state if spec.adopt else _add_partitions(box, spec).state
 
     async def delete(self, names: Sequence[str]) -> None:
-        """Delete boxes and ledgers."""
+        """Delete boxes and ledgers; those that do not exist are ignored."""
         self._server.raise_if_down()
         for name in names:
             self._server.boxes.pop(name, None)
             self._server.ledgers.pop(name, None)
 
-    async def window(self, box: str, archived: bool = False) -> tuple[Span, ...]:  # noqa: ARG002 (they lie in the same box)
-        """First and end offset of each partition."""
+    async def window(self, box: str, archived: bool = False) -> tuple[Span, ...]:  # noqa: ARG002 (archived letters stay in the box)
+        """Return the first and the end offset of each partition."""
         found = self._server.get_box(box)
         return tuple(Span(number, found.first_offset(number), end) for number, end in enumerate(found.end_offsets))
 
@@ -77,9 +77,9 @@ class MemoryBroker:
         self,
         box: str,
         spans: Sequence[Span],
-        archived: bool = False,  # noqa: ARG002 (they lie in the same box)
+        archived: bool = False,  # noqa: ARG002 (archived letters stay in the box)
     ) -> AsyncGenerator[list[StoredMessage], None]:
-        """Batches of letters in these spans."""
+        """Read the letters of these spans in batches."""
         for span in spans:
             letters = self._server.get_box(box).partitions[span.partition]
             offsets = [offset for offset in letters if span.start <= offset < span.end]
@@ -91,7 +91,7 @@ class MemoryBroker:
                 yield [StoredMessage(Place(box, span.partition, at), letters[at]) for at in batch if at in letters]
 
     async def settled_offsets(self, box: str, ledger: str) -> Mapping[int, Offsets]:
-        """Settled offsets per partition."""
+        """Return the settled offsets per partition."""
         self._server.raise_if_down()
         if ledger not in self._server.ledgers:
             return {}
@@ -99,7 +99,7 @@ class MemoryBroker:
         return {number: frozenset().union(*by_why.values()) for (name, number), by_why in found if name == box}
 
     async def publish(self, publications: Sequence[Publication]) -> None:
-        """Publish without settling."""
+        """Publish without settling anything."""
         for publication in publications:
             self._server.publish(publication)
 
@@ -107,68 +107,70 @@ class MemoryBroker:
     async def partition_writer(
         self, box: str, ledger: str, partition: int, uid: str, archived: bool = False
     ) -> AsyncIterator[MemoryPartitionWriter]:
-        """Become the settler; fences the one before."""
+        """Become the writer of the partition and fence the one before."""
         yield MemoryPartitionWriter(self._server, box, ledger, partition, uid, archived)
 
     @asynccontextmanager
     async def subscribe(self, spec: SubscriptionSpec) -> AsyncIterator[MemorySubscription]:
-        """Join the group; leaving gives back what is still held."""
-        desk = MemorySubscription(self._server, spec)
+        """Join the consumer group; at the end, release the claims that are still held."""
+        subscription = MemorySubscription(self._server, spec)
         try:
-            yield desk
+            yield subscription
         finally:
-            desk.close()
+            subscription.close()
 
     async def is_group_lost(self, source: str, group: str) -> bool:
-        """True if there are messages and no position."""
+        """True if the source holds messages and the group has no position."""
         return is_lost(self._server, source, group)
 
     async def resume_group(self, source: str, group: str, start: StartPosition) -> ResumedGroup | None:
-        """Give it a position in every partition."""
+        """Give a lost group a position in every partition."""
         if not is_lost(self._server, source, group):
             return None
         box = self._server.get_box(source)
         firsts, starts = [box.first_offset(number) for number in range(len(box.end_offsets))], start_offsets(box, start)
         self._server.groups[source, group].next_offsets = dict(enumerate(starts))
-        ahead = sum(box.end_offsets) - sum(starts)
-        return ResumedGroup(skipped_messages=sum(starts) - sum(firsts), remaining_messages=ahead)
+        return ResumedGroup(
+            skipped_messages=sum(starts) - sum(firsts), remaining_messages=sum(box.end_offsets) - sum(starts)
+        )
 
     async def selected_offsets(self, ledger: str, uid: str) -> Mapping[int, Offsets]:
-        """What a DryRun selected."""
+        """Return what a DryRun selected."""
         self._server.raise_if_down()
-        return {part: tuple(sorted(held)) for part, held in self._server.ledgers[ledger].selected.get(uid, {}).items()}
+        selected = self._server.ledgers[ledger].selected.get(uid, {})
+        return {partition: tuple(sorted(offsets)) for partition, offsets in selected.items()}
 
     async def published_positions(self, ledger: str, uid: str) -> MemoryPublishedPositions:
-        """Where a Replay published."""
+        """Return where a Replay has published."""
         self._server.raise_if_down()
         return MemoryPublishedPositions(frozenset(self._server.ledgers[ledger].published.get(uid, ())))
 
     async def replay_progress(self, ledger: str) -> Mapping[str, Sequence[PartitionProgress]]:
-        """What every Replay has counted."""
+        """Return the progress of every Replay."""
         self._server.raise_if_down()
         return {uid: list(parts.values()) for uid, parts in self._server.ledgers[ledger].progress.items()}
 
     async def delete_replay_records(self, ledger: str, uid: str) -> None:
-        """Remove what a deleted Replay left."""
+        """Delete the records of a deleted Replay."""
         self._server.raise_if_down()
-        kept = self._server.ledgers[ledger]
-        for part in (kept.selected, kept.published, kept.progress):
-            part.pop(uid, None)
+        found = self._server.ledgers[ledger]
+        for records in (found.selected, found.published, found.progress):
+            records.pop(uid, None)
 
     async def reset_ledger(self, box: str, ledger: str) -> None:
-        """Nothing of this box is settled any more."""
-        kept = self._server.ledgers[ledger]
-        for key in [key for key in kept.settled if key[0] == box]:
-            del kept.settled[key]
-        for key in [key for key in kept.generations if key[0] == box]:
-            del kept.generations[key]
+        """Forget every settlement of this box."""
+        found = self._server.ledgers[ledger]
+        for key in [key for key in found.settled if key[0] == box]:
+            del found.settled[key]
+        for key in [key for key in found.generations if key[0] == box]:
+            del found.generations[key]
 
-    async def match_ledger_replication(self, box: str, ledger: str) -> str:  # noqa: ARG002 (nothing is replicated here)
-        """Nothing to do."""
+    async def match_ledger_replication(self, box: str, ledger: str) -> str:  # noqa: ARG002
+        """Do nothing: memory has no replicas."""
         return ""
 
     async def report_status(self, box: str, ledger: str, pod: str, status: WorkerStatus | None) -> None:  # noqa: ARG002
-        """Keep the word of a worker without a desk."""
+        """Store the status of a worker without a subscription; None deletes it."""
         self._server.raise_if_down()
         if status is None:
             self._server.ledgers[ledger].worker_statuses.pop(pod, None)
@@ -176,7 +178,7 @@ class MemoryBroker:
             self._server.ledgers[ledger].worker_statuses[pod] = status
 
     def monitor(self) -> BoxMonitor:
-        """Counted anew in each sweep."""
+        """Return a new monitor."""
         from deadletter.brokers.memory.monitor import MemoryMonitor
 
         return MemoryMonitor(self._server)
@@ -188,7 +190,7 @@ def _add_partitions(box: MemoryBox, spec: BoxSpec) -> MemoryBox:
             f"box {spec.name} has {len(box.partitions)} partitions and cannot shrink to {spec.partitions}"
         )
     if box.spec.is_retry_box != spec.is_retry_box:
-        raise BoxConflict(f"box {spec.name} exists and is of the other kind")
+        raise BoxConflict(f"box {spec.name} exists, but one of the two is a retry box and the other is not")
     box.add_partitions(1 if spec.is_retry_box else spec.partitions or 1)
     box.spec = spec
     return box

@@ -1,4 +1,4 @@
-"""Positions of a consumer group in memory."""
+"""Find out whether a consumer group in memory has lost its position, and where it starts."""
 
 from deadletter.brokers.group_offsets import EARLIEST, LATEST, StartPosition
 from deadletter.brokers.memory.server import MemoryBox, MemoryServer
@@ -11,7 +11,7 @@ def is_lost(server: MemoryServer, source: str, group: str) -> bool:
 
 
 def start_offsets(box: MemoryBox, start: StartPosition) -> list[int]:
-    """Return where to begin in each partition."""
+    """Return the offset at which to start in each partition."""
     return [_start_offset(box, number, start) for number in range(len(box.end_offsets))]
 
 

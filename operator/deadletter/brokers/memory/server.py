@@ -1,4 +1,4 @@
-"""What a memory server keeps: boxes, retry boxes, groups and ledgers. Connections come and go, this stays."""
+"""The state of a broker in memory: boxes, retry boxes, consumer groups and ledgers."""
 
 from collections import defaultdict
 from collections.abc import Callable
@@ -25,7 +25,7 @@ class WaitingLetter:
 
 @dataclass(slots=True)
 class MemoryBox:
-    """A box: its letters per partition by offset. A retry box keeps them with their due times."""
+    """A box: letters per partition by offset. A retry box holds them with their due times instead."""
 
     spec: BoxSpec
     generation: int
@@ -35,24 +35,29 @@ class MemoryBox:
     max_message_bytes: int | None = None
     id: str = field(default_factory=lambda: uuid4().hex)
 
-    def add_partitions(self, partitions: int) -> None:
-        """Partitions are added, never taken away."""
-        while len(self.partitions) < partitions:
+    def add_partitions(self, total: int) -> None:
+        """Add partitions until there are this many; none is ever removed."""
+        while len(self.partitions) < total:
             self.partitions.append({})
             self.end_offsets.append(0)
 
     @property
     def state(self) -> BoxState:
-        """The box as the contract shows it."""
-        parts, keep = len(self.partitions), self.spec.retention_ms
-        return BoxState(self.spec.name, parts, keep, max_message_bytes=self.max_message_bytes, id=self.id)
+        """The box as the contract describes it."""
+        return BoxState(
+            self.spec.name,
+            len(self.partitions),
+            self.spec.retention_ms,
+            max_message_bytes=self.max_message_bytes,
+            id=self.id,
+        )
 
     def first_offset(self, partition: int) -> int:
-        """The first offset that still holds a letter, or the end."""
+        """Return the first offset that still holds a letter, or the end offset."""
         return next(iter(self.partitions[partition]), self.end_offsets[partition])
 
     def append(self, message: Message, partition: int | None) -> tuple[int, int]:
-        """Append it; partition and offset where it lies now."""
+        """Append a message; return its partition and offset."""
         chosen = crc32(message.key or b"") % len(self.partitions) if partition is None else partition
         offset = self.end_offsets[chosen]
         self.partitions[chosen][offset] = message
@@ -60,7 +65,7 @@ class MemoryBox:
         return chosen, offset
 
     def park(self, message: Message, due_at: int) -> tuple[int, int]:
-        """Let it wait; partition and offset where it lies now."""
+        """Park a letter; return its partition and offset."""
         offset = self.end_offsets[0]
         self.end_offsets[0] += 1
         self.waiting[offset] = WaitingLetter(message, due_at)
@@ -69,7 +74,7 @@ class MemoryBox:
 
 @dataclass(slots=True)
 class MemoryGroup:
-    """A consumer group: where it stands, what is in whose hands, what is done."""
+    """A consumer group: its positions, the holders of claims, released messages and recorded attempts."""
 
     next_offsets: dict[int, int] = field(default_factory=dict)
     holders: dict[tuple[bool, int, int], str] = field(default_factory=dict)  # (parked, partition, offset) -> consumer
@@ -78,16 +83,17 @@ class MemoryGroup:
     sessions: dict[str, int] = field(default_factory=dict)
 
     def release(self, consumer: str) -> None:
-        """What this consumer held may be claimed again."""
-        lost = sorted(key for key, holder in self.holders.items() if holder == consumer)
-        for key in lost:
+        """Release every claim of this consumer, so that others may claim the messages."""
+        keys = sorted(key for key, holder in self.holders.items() if holder == consumer)
+        for key in keys:
             del self.holders[key]
-        self.released = sorted({*self.released, *((partition, offset) for parked, partition, offset in lost if not parked)})
+        of_source = ((partition, offset) for parked, partition, offset in keys if not parked)
+        self.released = sorted({*self.released, *of_source})
 
 
 @dataclass(slots=True)
 class MemoryLedger:
-    """What became of the letters of a dead box."""
+    """Settlements of the letters of a dead box, and records of Replays and workers."""
 
     settled: dict[tuple[str, int], dict[SettledAs, set[int]]] = field(default_factory=lambda: defaultdict(dict))
     selected: dict[str, dict[int, set[int]]] = field(default_factory=dict)
@@ -97,18 +103,18 @@ class MemoryLedger:
     worker_statuses: dict[str, WorkerStatus] = field(default_factory=dict)
 
     def is_settled(self, box: str, partition: int, offset: int) -> bool:
-        """Is there any settlement of this letter?"""
+        """True if the letter is settled, for whatever reason."""
         return any(offset in offsets for offsets in self.settled[box, partition].values())
 
     def settle(self, box: str, partition: int, why: SettledAs, offset: int) -> None:
-        """Settle it for this reason alone: a restored letter is archived no more."""
+        """Settle a letter for this reason only: a restored letter is not archived any more."""
         for offsets in self.settled[box, partition].values():
             offsets.discard(offset)
         self.settled[box, partition].setdefault(why, set()).add(offset)
 
 
 class MemoryServer:
-    """All state of a broker. `refuse` makes every write to a box fail; `down` makes every call fail."""
+    """All state of a broker. An entry in `refuse` makes every write to a box fail; `down` makes every call fail."""
 
     def __init__(self, clock: Callable[[], int] = now_ms, name: str = "memory") -> None:
         self.clock = clock
@@ -122,26 +128,26 @@ class MemoryServer:
         self._last_generation = 0
 
     def raise_if_down(self) -> None:
-        """Fails when the server is down."""
+        """Raise the error in `down`, if it is set."""
         if self.down is not None:
             raise self.down
 
     def get_box(self, name: str) -> MemoryBox:
-        """The box of this name; BoxMissing if there is none."""
+        """Return the box of this name; BoxMissing if it does not exist."""
         self.raise_if_down()
         if name not in self.boxes:
             raise BoxMissing(f"box {name} does not exist")
         return self.boxes[name]
 
     def create_box(self, spec: BoxSpec) -> MemoryBox:
-        """A new, empty box."""
+        """Create an empty box."""
         self._last_generation += 1
-        self.boxes[spec.name] = made = MemoryBox(spec, self._last_generation)
-        made.add_partitions(1 if spec.is_retry_box else spec.partitions or 1)
-        return made
+        self.boxes[spec.name] = box = MemoryBox(spec, self._last_generation)
+        box.add_partitions(1 if spec.is_retry_box else spec.partitions or 1)
+        return box
 
     def writable_box(self, name: str, message: Message) -> MemoryBox:
-        """The box, if it takes this message now."""
+        """Return the box if it accepts this message; otherwise raise the error."""
         box = self.get_box(name)
         if name in self.refuse:
             raise self.refuse[name]
@@ -150,7 +156,7 @@ class MemoryServer:
         return box
 
     def publish(self, publication: Publication) -> tuple[str, int, int]:
-        """Append or park it; where it lies now."""
+        """Append or park a message; return box, partition and offset."""
         box = self.writable_box(publication.to, publication.message)
         message = replace(publication.message, timestamp=publication.message.timestamp or self.clock())
         if box.spec.is_retry_box:
@@ -158,12 +164,12 @@ class MemoryServer:
         return (publication.to, *box.append(message, publication.partition))
 
     def seed(self, box: str, messages: list[Message], partition: int | None = None) -> None:
-        """What an application sent: the box is made if need be. For tests."""
+        """Append messages as an application would; create the box if it is missing. For tests."""
         if box not in self.boxes:
             self.create_box(BoxSpec(box, 1))
         for message in messages:
             self.boxes[box].append(replace(message, timestamp=message.timestamp or self.clock()), partition)
 
     def release_claims(self, source: str, group: str, consumer: str) -> None:
-        """Take everything out of a consumer's hands, as a rebalance does. For tests."""
+        """Release every claim of a consumer, as a rebalance does. For tests."""
         self.groups[source, group].release(consumer)

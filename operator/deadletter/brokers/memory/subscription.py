@@ -1,4 +1,4 @@
-"""A courier's desk in memory. The group needs no rebalance: any consumer takes what nobody holds."""
+"""Subscribe to boxes in memory. There is no rebalance: any consumer may claim a message that is not held."""
 
 import asyncio
 from itertools import islice, zip_longest
@@ -17,17 +17,18 @@ POLL_INTERVAL_S = 0.01
 
 
 class MemorySubscription:
-    """Keeps the contract of `base.Desk`. A second desk of the same consumer takes over what the first one held."""
+    """Implements `contract.Subscription`. A second subscription of one consumer takes over the claims of the first."""
 
-    blocked_by: BrokerError | None = None  # every partition is open
-    lost_letters = 0  # nothing else deletes from this memory
+    blocked_by: BrokerError | None = None
+    lost_letters = 0  # no other client deletes letters here
 
     def __init__(self, server: MemoryServer, spec: SubscriptionSpec) -> None:
         self._server, self._spec = server, spec
         if spec.has_started and is_lost(server, spec.source, spec.group):
             raise offsets_lost_error(spec.source, spec.group)
         self._group = server.groups[spec.source, spec.group]
-        is_new = not self._group.next_offsets and not spec.has_started  # else a partition without a position was added
+        # A partition without a position was added if the group is not new; then its messages must not be skipped.
+        is_new = not self._group.next_offsets and not spec.has_started
         start = EARLIEST if spec.from_earliest or not is_new else LATEST
         for partition, first in enumerate(start_offsets(server.get_box(spec.source), start)):
             self._group.next_offsets.setdefault(partition, first)
@@ -37,16 +38,17 @@ class MemorySubscription:
 
     @property
     def lag(self) -> int:
-        """Messages of the source not yet claimed."""
+        """Number of messages of the source that are not claimed yet."""
         source = self._server.boxes.get(self._spec.source)
         if source is None:
             return 0
-        fresh = (end - self._group.next_offsets.get(partition, 0) for partition, end in enumerate(source.end_offsets))
-        return sum(fresh) + len(self._group.released)
+        next_offsets = self._group.next_offsets
+        unread = (end - next_offsets.get(partition, 0) for partition, end in enumerate(source.end_offsets))
+        return sum(unread) + len(self._group.released)
 
     @property
     def parked_letters(self) -> int:
-        """Letters in the retry box."""
+        """Number of letters in the retry box."""
         retry = self._retry_box()
         return len(retry.waiting) if retry else 0
 
@@ -54,7 +56,7 @@ class MemorySubscription:
         return self._server.boxes.get(self._spec.retry)
 
     async def claim(self, limit: int, max_bytes: int = 64 << 20, due_limit: int | None = None) -> list[Claim]:
-        """Due letters first, then the source; waits at most 1 s for the first."""
+        """Claim due letters, then messages of the source; wait at most 1 s for the first claim."""
         due_limit = limit if due_limit is None else min(due_limit, limit)
         deadline = asyncio.get_running_loop().time() + CLAIM_TIMEOUT_S
         while True:
@@ -67,11 +69,11 @@ class MemorySubscription:
     def _raise_if_fenced(self) -> None:
         self._server.raise_if_down()
         if self._group.sessions.get(self._spec.consumer) != self._session:
-            raise Fenced(f"another courier works as {self._spec.consumer}")
+            raise Fenced(f"another courier has taken over as {self._spec.consumer}")
 
-    def _claim_now(self, limit: int, max_bytes: int, due: int) -> list[Claim]:
+    def _claim_now(self, limit: int, max_bytes: int, due_limit: int) -> list[Claim]:
         taken: list[Claim] = []
-        for claim in (*self._due_claims(due), *self._source_claims(limit)):
+        for claim in (*self._due_claims(due_limit), *self._source_claims(limit)):
             max_bytes -= claim.message.size
             if len(taken) >= limit or (taken and max_bytes < 0):
                 break
@@ -93,13 +95,13 @@ class MemorySubscription:
 
     def _source_claims(self, limit: int) -> list[Claim]:
         source = self._server.get_box(self._spec.source)
-        fresh: list[list[tuple[int, int]]] = []
+        unread: list[list[tuple[int, int]]] = []
         for partition, letters in enumerate(source.partitions):
             offsets = range(self._group.next_offsets.setdefault(partition, 0), source.end_offsets[partition])
-            fresh.append([(partition, offset) for offset in offsets if offset in letters])
-        in_turn = (place for places in zip_longest(*fresh) for place in places if place is not None)
-        there = (place for place in (*self._group.released, *in_turn) if place[1] in source.partitions[place[0]])
-        return [self._source_claim(source, *place) for place in islice(there, limit)]
+            unread.append([(partition, offset) for offset in offsets if offset in letters])
+        in_turn = (place for places in zip_longest(*unread) for place in places if place is not None)
+        present = (place for place in (*self._group.released, *in_turn) if place[1] in source.partitions[place[0]])
+        return [self._source_claim(source, *place) for place in islice(present, limit)]
 
     def _source_claim(self, source: MemoryBox, partition: int, offset: int) -> Claim:
         attempts, first = self._group.attempts.get((partition, offset), (0, None))
@@ -116,18 +118,18 @@ class MemorySubscription:
         self._group.next_offsets[partition] = max(self._group.next_offsets[partition], offset + 1)
 
     def record_attempt(self, claim: Claim, attempts: int, first_failed_at: int) -> None:
-        """Remember an inline failure; a parked letter takes it along when it is parked again."""
+        """Record a failed inline attempt; a letter that is parked again carries its attempts in its headers."""
         claim.attempts, claim.first_failed_at = attempts, first_failed_at
         if not claim.parked and self.holds(claim):
             self._group.attempts[claim.place.partition, claim.place.offset] = (attempts, first_failed_at)
 
     def holds(self, claim: Claim) -> bool:
-        """Still in this desk's hands?"""
-        mine = self._group.sessions.get(self._spec.consumer) == self._session
-        return mine and self._group.holders.get(_claim_key(claim)) == self._spec.consumer
+        """True if this subscription still holds the claim."""
+        is_current = self._group.sessions.get(self._spec.consumer) == self._session
+        return is_current and self._group.holders.get(_claim_key(claim)) == self._spec.consumer
 
     async def settle(self, claim: Claim, settlement: Settlement) -> None:
-        """Whole, or not at all."""
+        """Settle a claim, completely or not at all."""
         self._server.raise_if_down()
         if not self.holds(claim):
             raise Fenced(f"{claim.place.id} of {claim.place.box} is no longer ours")
@@ -148,12 +150,12 @@ class MemorySubscription:
             retry.waiting.pop(claim.place.offset, None)
 
     async def report_status(self, status: WorkerStatus) -> None:
-        """Keep the word in the ledger."""
+        """Store the status in the ledger."""
         self._server.raise_if_down()
         self._server.ledgers[self._spec.ledger].worker_statuses[status.pod] = status
 
     def close(self) -> None:
-        """What is still held goes back at once, and the word is taken back."""
+        """Release the claims that are still held and delete the status of this consumer."""
         if self._group.sessions.get(self._spec.consumer) == self._session:
             self._group.release(self._spec.consumer)
             self._server.ledgers[self._spec.ledger].worker_statuses.pop(self._spec.consumer, None)
