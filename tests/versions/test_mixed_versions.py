@@ -149,8 +149,7 @@ async def test_a_courier_continues_what_the_other_release_began(queue: Queue, fi
     finally:
         await pod.end(signal.SIGKILL)
     assert await queue.numbers("dead") == Counter(BAD)
-    # Failing messages that arrive faster than they are retried are parked, and later ones pass them.
-    book.check_order(lambda number: recording_service.is_put_off(number) or recording_service.is_flaky(number))
+    book.check_order()
     for release in (first, second):
         await queue.check(release, len(BAD))
 

@@ -219,10 +219,7 @@ class Work:
             letters, numbers = await self._letters(broker), await self.scene.numbers()
             delivered = self.shop.deliveries.delivered
             counted = Account.of(fault, self.size.messages, delivered, letters, Counter(numbers), seconds)
-            # With low concurrency some failing messages are parked at once and later ones of their key pass them.
-            self.shop.deliveries.check_order(
-                lambda number: recording_service.is_put_off(number) or recording_service.is_flaky(number)
-            )
+            self.shop.deliveries.check_order()
             assert numbers == sorted(numbers), "replayed out of order"
             await self._check_counts(broker, bad)
         return counted
