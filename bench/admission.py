@@ -165,7 +165,9 @@ async def prepare(
         lines.progress(f"{queues} queues")
         await scene(cluster, namespace, redis, queues)
         more = SETTINGS | {"DLQ_WEBHOOK_CERTIFICATES": str(folder), "DLQ_WEBHOOK_PORT": str(port)}
-        operator = OperatorProcess(create_kubeconfig(server, namespace, folder), namespace, folder / "operator.log", **more)
+        operator = OperatorProcess(
+            create_kubeconfig(server, namespace, folder), namespace, folder / "operator.log", **more
+        )
         operator.start()
         await until_ready(cluster, namespace, queues)
     lines.progress(f"{settle:.0f} s until the operator has written the first numbers")

@@ -85,7 +85,7 @@ def median_of_runs(work: Callable[[], float]) -> float:
 
 def measure(bed: beds.Bed) -> None:
     cluster = bed.cluster()
-    cluster.know_our_kinds()
+    cluster.install_crds()
     lines.bound("image-start-operator", "s", median_of_runs(lambda: until_ready(cluster)), 2)
     for name, role in (("courier", "courier"), ("replayer", "replay")):
         module = f"deadletter.workers.{role}.main"
@@ -96,7 +96,7 @@ def measure(bed: beds.Bed) -> None:
 
 
 def main() -> int:
-    used = os.environ.get(processes.USED)
+    used = os.environ.get(processes.BED_VARIABLE)
     if used is None:
         command = [sys.executable, "-m", "tests.bed", "run", "--", sys.executable, "-m", "bench.image"]
         return subprocess.run(command, check=False).returncode

@@ -154,7 +154,9 @@ async def own_boxes(cluster: KubeClient, namespace: str, name: str) -> None:
     await cluster.patch(QUEUES, namespace, name, {"status": {"ownedBoxes": records}}, "status")
 
 
-async def scene(server: ApiServer, kafka: str, count: int, folder: Path, cluster: KubeClient) -> tuple[str, OperatorProcess]:
+async def scene(
+    server: ApiServer, kafka: str, count: int, folder: Path, cluster: KubeClient
+) -> tuple[str, OperatorProcess]:
     """Create a namespace with `count` plain queues whose boxes exist; return it with an operator not yet started."""
     namespace = f"bench-{uuid.uuid4().hex[:8]}"
     server.kubectl("create", "namespace", namespace)

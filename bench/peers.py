@@ -14,7 +14,7 @@ SOURCE = Path(__file__).parent / "java" / "Replay.java"
 
 def full_kafka(bed: beds.Bed) -> str:
     """Start a broker with the full JIT compiler and return its address."""
-    started = bed.part(beds.Part("bench-kafka", 2, partial(kafka.start, quick=False)))
+    started = bed.ensure_part(beds.Part("bench-kafka", 2, partial(kafka.start, quick=False)))
     return f"{started['address']}:{started['ports'][0]}"
 
 

@@ -171,10 +171,10 @@ def main() -> int:
     parser.add_argument("--small", type=int, default=400_000)
     parser.add_argument("--rounds", type=int, default=3)
     options = parser.parse_args()
-    if processes.USED not in os.environ:
+    if processes.BED_VARIABLE not in os.environ:
         again = [sys.executable, "-m", "bench.replay", *sys.argv[1:]]
         return subprocess.run([sys.executable, "-m", "tests.bed", "run", "--", *again], check=False).returncode
-    bed = beds.Bed(Path(os.environ[processes.USED]))
+    bed = beds.Bed(Path(os.environ[processes.BED_VARIABLE]))
     tune_gc()
     tune_malloc()
     uvloop.run(measure(bed.cluster(), bed.kafka(), options))

@@ -29,13 +29,13 @@ import pytest
 
 from tests.bed import beds, caches, control, kafka_cluster, node, places, processes, redis_sentinel
 
-BED = processes.USED
+BED = processes.BED_VARIABLE
 
 
 def pytest_configure(config: pytest.Config) -> None:
     """The controller makes the run's bed, unless `make test` made one; its workers find it by the environment."""
     if BED not in os.environ:
-        beds.sweep()
+        beds.remove_stale()
         config.stash[_OWN] = bed = beds.create()
         os.environ[BED] = str(bed.directory)
 
@@ -78,7 +78,7 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
     """The logs of a bed of our own outlive a failed run."""
     bed = session.config.stash.get(_OWN, None)
     if bed is not None and exitstatus == pytest.ExitCode.TESTS_FAILED:
-        caches.say(f"logs of the bed: {beds.keep_logs(bed)}")
+        caches.print_progress(f"logs of the bed: {beds.keep_logs(bed)}")
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
@@ -134,7 +134,7 @@ def api_server(bed: beds.Bed) -> control.ApiServer:
 @pytest.fixture(scope="session")
 def crds(api_server: control.ApiServer) -> control.ApiServer:
     """The API server, knowing our kinds."""
-    api_server.know_our_kinds()
+    api_server.install_crds()
     return api_server
 
 

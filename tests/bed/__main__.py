@@ -1,4 +1,4 @@
-"""The bed at the command line: up, down, status, and run, which runs a command within a bed of its own."""
+"""Command line of the test bed: up, down, status, and run, which runs a command inside a bed of its own."""
 
 import argparse
 import os
@@ -27,22 +27,22 @@ from tests.bed import (
 from tests.bed.processes import BedError
 from tests.dialects import libraries
 
-STANDING = os.environ.get("DLQ_BED_NAME", "main")
+STANDING_BED = os.environ.get("DLQ_BED_NAME", "main")
 PARTS = ("redis", "kafka", "cluster")
 EXTRA = ("kafka-cluster", "redis-sentinel")
 CHOICE = (
     f"Any of {', '.join((*PARTS, *EXTRA))}; without names {', '.join(PARTS)}. "
     "kafka-cluster is a Kafka of three brokers, redis-sentinel a Redis primary with a replica and three Sentinels."
 )
-# Within the bed nothing can be installed any more: what a test needs is here.
+# Installed before a bed starts, because inside its network no package can be downloaded.
 TOOLS = (
     *("redis-server", "redis-cli", "kcat", "java", "openssl"), *node.TOOLS, *image.TOOLS,
     *("promtool", "prometheus", "nginx", "faketime", "lua5.1"),
 )  # fmt: skip
 
 
-def main(words: Sequence[str]) -> int:
-    """Do one thing; an objection is one line on stderr."""
+def main(arguments: Sequence[str]) -> int:
+    """Run one verb; an error is printed as one line on stderr."""
     parser = argparse.ArgumentParser(prog="python -m tests.bed", description=__doc__)
     parser.add_argument("--provider", choices=("processes", "kind"), default="processes")
     verbs = parser.add_subparsers(dest="verb", required=True)
@@ -51,12 +51,12 @@ def main(words: Sequence[str]) -> int:
     for verb in ("down", "status", "image", "prepare"):
         verbs.add_parser(verb)
     verbs.add_parser("run").add_argument("command", nargs=argparse.REMAINDER)
-    asked = parser.parse_args(words)
-    # SIGINT too: a shell that starts us in the background has it ignored.
+    options = parser.parse_args(arguments)
+    # SIGINT too: a shell that starts this process in the background ignores it.
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _interrupt)
     try:
-        return _do(asked)
+        return _run_verb(options)
     except BedError as error:
         print(f"bed: {error}", file=sys.stderr)
         return 1
@@ -69,16 +69,16 @@ def _interrupt(_number: int, _frame: FrameType | None) -> None:
     raise KeyboardInterrupt
 
 
-def _do(asked: argparse.Namespace) -> int:
-    if asked.provider == "kind" and asked.verb != "run":
-        return kind.do(asked.verb)
-    match asked.verb:
+def _run_verb(options: argparse.Namespace) -> int:
+    if options.provider == "kind" and options.verb != "run":
+        return kind.run_verb(options.verb)
+    match options.verb:
         case "up":
-            return up(asked.parts)
+            return up(options.parts)
         case "start":
-            return start(asked.parts)
+            return start(options.parts)
         case "run":
-            return run([word for word in asked.command if word != "--"], on_kind=asked.provider == "kind")
+            return run([word for word in options.command if word != "--"], on_kind=options.provider == "kind")
         case "prepare":
             prepare()
         case "image":
@@ -91,9 +91,9 @@ def _do(asked: argparse.Namespace) -> int:
 
 
 def prepare() -> Path:
-    """Everything that is made once, while there still is a way to the outside; the archive of our image."""
-    preflight.root("The test bed")
-    preflight.disk()
+    """Build and download everything that needs the internet; return the archive of our image."""
+    preflight.require_root("The test bed")
+    preflight.require_disk_space()
     tools.need(*TOOLS)
     kafka.jars()
     for name in (*binaries.CONTROL, *binaries.NODE, "kind"):
@@ -105,35 +105,35 @@ def prepare() -> Path:
 
 
 def up(parts: Sequence[str]) -> int:
-    """Bring the standing bed up, or what is missing of it."""
+    """Start the standing bed, or the parts of it that do not run."""
     unknown = sorted(set(parts) - {*PARTS, *EXTRA})
     if unknown:
-        raise BedError(f"No part is called {', '.join(unknown)}; there are {', '.join((*PARTS, *EXTRA))}.")
+        raise BedError(f"Unknown part {', '.join(unknown)}. Choose from {', '.join((*PARTS, *EXTRA))}.")
     archive = prepare()
-    beds.sweep()
+    beds.remove_stale()
     bed = _standing()
-    bed.take_image(archive)
-    caches.say(f"starting {', '.join(parts)} (about 30 s)")
-    done = subprocess.run(
-        network.inside(bed.directory, [sys.executable, "-m", "tests.bed", "start", *parts]), check=False
+    bed.keep_image(archive)
+    caches.print_progress(f"starting {', '.join(parts)} (about 30 s)")
+    result = subprocess.run(
+        network.command_inside(bed.directory, [sys.executable, "-m", "tests.bed", "start", *parts]), check=False
     )
-    if done.returncode != 0:
-        caches.say(f"the logs are in {bed.directory / 'logs'}; `make bed-down` clears all away")
-    return done.returncode
+    if result.returncode != 0:
+        caches.print_progress(f"the logs are in {bed.directory / 'logs'}; `make bed-down` removes everything")
+    return result.returncode
 
 
 def _standing() -> beds.Bed:
-    bed = beds.Bed(beds.home() / STANDING)
+    bed = beds.Bed(beds.beds_directory() / STANDING_BED)
     if bed.directory.exists() and network.exists(bed.directory):
         return bed
     if bed.directory.exists():
         bed.down()
-    return beds.create(STANDING, own_network=True, owned=False)
+    return beds.create(STANDING_BED, own_network=True, owned=False)
 
 
 def start(parts: Sequence[str]) -> int:
-    """Within the network of the standing bed: start parts and say where they are."""
-    bed = beds.Bed(beds.home() / STANDING)
+    """Start parts inside the network of the standing bed and print their addresses."""
+    bed = beds.Bed(beds.beds_directory() / STANDING_BED)
     if "redis" in parts:
         print(f"redis    {bed.redis()}")
     if "kafka" in parts:
@@ -141,30 +141,32 @@ def start(parts: Sequence[str]) -> int:
     if "kafka-cluster" in parts:
         print(f"kafka-cluster   {bed.kafka_cluster().bootstrap}")
     if "redis-sentinel" in parts:
-        watched = bed.redis_sentinel()
-        print(f"redis-sentinel  {watched.url}, Sentinels {', '.join(watched.sentinels)}")
+        sentinel = bed.redis_sentinel()
+        print(f"redis-sentinel  {sentinel.url}, Sentinels {', '.join(sentinel.sentinels)}")
     if "cluster" in parts:
         cluster = bed.cluster()
         print(f"cluster  {cluster.server}\nimage    {cluster.image}")
-        print(f"\nTo talk to it: {' '.join(network.inside(bed.directory, ['bash']))}")
-        print(f"then:          export KUBECONFIG={cluster.kubeconfig}; {binaries.path('kubectl')} get pods -A")
+        print(f"\nTo use it: {' '.join(network.command_inside(bed.directory, ['bash']))}")
+        print(f"then:      export KUBECONFIG={cluster.kubeconfig}; {binaries.path('kubectl')} get pods -A")
     return 0
 
 
 def run(command: Sequence[str], on_kind: bool = False) -> int:
-    """Run a command within a bed of its own, which ends with it; the logs stay when the command failed."""
+    """Run a command inside a bed that ends with it; keep the logs if the command failed."""
     if on_kind:
-        preflight.docker()
+        preflight.require_docker()
     archive = prepare()
-    beds.sweep()
+    beds.remove_stale()
     bed = beds.create(own_network=not on_kind)
     try:
-        bed.take_kind(archive) if on_kind else bed.take_image(archive)
-        words = network.inside(bed.directory, ["env", f"{processes.USED}={bed.directory}", *command])
-        child = subprocess.Popen(words)
-        code = _outcome(child)
+        bed.use_kind(archive) if on_kind else bed.keep_image(archive)
+        child_command = network.command_inside(
+            bed.directory, ["env", f"{processes.BED_VARIABLE}={bed.directory}", *command]
+        )
+        child = subprocess.Popen(child_command)
+        code = _wait_for(child)
         if code != 0:
-            caches.say(f"logs of the bed: {beds.keep_logs(bed)}")
+            caches.print_progress(f"logs of the bed: {beds.keep_logs(bed)}")
         return code
     finally:
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
@@ -172,7 +174,7 @@ def run(command: Sequence[str], on_kind: bool = False) -> int:
         bed.down()
 
 
-def _outcome(child: "subprocess.Popen[bytes]") -> int:
+def _wait_for(child: "subprocess.Popen[bytes]") -> int:
     try:
         return child.wait()
     except KeyboardInterrupt:
@@ -185,40 +187,40 @@ def _outcome(child: "subprocess.Popen[bytes]") -> int:
 
 
 def down() -> None:
-    """Take down the standing bed and every bed whose owner died."""
-    beds.sweep()
-    bed = beds.Bed(beds.home() / STANDING)
+    """Remove the standing bed and every bed whose owner process ended."""
+    beds.remove_stale()
+    bed = beds.Bed(beds.beds_directory() / STANDING_BED)
     if bed.directory.exists():
         bed.down()
-        caches.say("the bed is down")
+        caches.print_progress("the bed is removed")
     else:
-        caches.say("no bed is up")
+        caches.print_progress("no bed is running")
 
 
 def status() -> int:
-    """Say what there is of any bed; sweep away what outlived its owner."""
-    for bed in beds.sweep():
-        print(f"{bed.directory.name}: its owner had died; cleared away")
-    found = beds.every()
+    """Print what exists of any bed; remove beds whose owner process ended."""
+    for bed in beds.remove_stale():
+        print(f"{bed.directory.name}: its owner process had ended; removed")
+    found = beds.all_beds()
     for bed in found:
         _describe(bed)
-    strays = leftovers.strays({network.name(bed.directory) for bed in found})
+    strays = leftovers.find_strays({network.name(bed.directory) for bed in found})
     print(*strays, sep="\n", end="\n" if strays else "")
     if not found and not strays:
-        print("nothing left")
+        print("no bed exists")
     return 0
 
 
 def _describe(bed: beds.Bed) -> None:
     owner = bed.owner()
-    kept = f"runs for process {owner.pid}" if owner else "stays until make bed-down"
-    names = sorted(path.name for path in Path(bed.directory / "pids").glob("*") if _lives(path))
-    print(f"{bed.directory.name}: {kept}; processes: {', '.join(names) or 'none'}")
-    for line in leftovers.of(bed.directory):
+    lifetime = f"ends with process {owner.pid}" if owner else "runs until make bed-down"
+    names = sorted(path.name for path in Path(bed.directory / "pids").glob("*") if _is_alive(path))
+    print(f"{bed.directory.name}: {lifetime}; processes: {', '.join(names) or 'none'}")
+    for line in leftovers.describe(bed.directory):
         print(f"  {line}")
 
 
-def _lives(path: Path) -> bool:
+def _is_alive(path: Path) -> bool:
     process = processes.read(path)
     return process is not None and process.is_alive()
 

@@ -13,10 +13,10 @@ _EPOCH = "1970-01-01T00:00:00Z"
 
 
 def write(path: Path, name: str, layer: Path, config: dict[str, Any]) -> None:
-    """Write an image archive out of a tar of its root filesystem."""
+    """Write an image archive from a tar of its root filesystem."""
     with layer.open("rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
-    described = json.dumps(
+    image_config = json.dumps(
         {
             "architecture": MACHINES.get(platform.machine(), platform.machine()),
             "os": "linux",
@@ -26,16 +26,16 @@ def write(path: Path, name: str, layer: Path, config: dict[str, Any]) -> None:
             "history": [{"created": _EPOCH}],
         }
     ).encode()
-    label = f"{hashlib.sha256(described).hexdigest()}.json"
+    label = f"{hashlib.sha256(image_config).hexdigest()}.json"
     manifest = json.dumps([{"Config": label, "RepoTags": [name], "Layers": ["layer.tar"]}]).encode()
     with tarfile.open(path, "w") as archive:
-        add(archive, label, described)
+        add(archive, label, image_config)
         add(archive, "manifest.json", manifest)
         archive.add(layer, "layer.tar")
 
 
 def add(archive: tarfile.TarFile, name: str, content: bytes, mode: int = 0o644) -> None:
-    """Put one file into a tar."""
+    """Add one file to a tar."""
     member = tarfile.TarInfo(name)
     member.size, member.mode = len(content), mode
     archive.addfile(member, io.BytesIO(content))

@@ -13,7 +13,7 @@ GO = places.HERE / "go"
 
 @dataclass(frozen=True)
 class Binary:
-    """One program: the folder that pins it, its package, and how long a cold build takes."""
+    """One program: the folder whose go.mod pins it, its package, and how long a cold build takes."""
 
     folder: str
     module: str
@@ -42,22 +42,17 @@ NODE = ("kube-scheduler", "kubelet", "kube-proxy", "coredns", "helm")
 
 
 def version(name: str) -> str:
-    """The version its go.mod pins."""
+    """Return the version that its go.mod pins."""
     binary = BINARIES[name]
     text = (GO / binary.folder / "go.mod").read_text()
     return re.findall(rf"^(?:require )?\s*{re.escape(binary.module)} v(\S+)", text, re.MULTILINE)[0]
 
 
 def path(name: str) -> Path:
-    """Where the program lies, after building it if the cache does not have it."""
+    """Return the path of the program, after building it if the cache does not have it."""
     entry = places.cache() / "bin" / f"{name}-{version(name)}"
     what = f"{name} {version(name)} from Go modules"
-    return caches.kept(entry, what, BINARIES[name].estimate, lambda aside: _build(name, aside)) / name
-
-
-def are_kept(names: tuple[str, ...]) -> bool:
-    """Whether nothing has to be built."""
-    return all((places.cache() / "bin" / f"{name}-{version(name)}").exists() for name in names)
+    return caches.get_or_make(entry, what, BINARIES[name].estimate, lambda aside: _build(name, aside)) / name
 
 
 def _build(name: str, aside: Path) -> None:
@@ -75,7 +70,7 @@ def _stamps(number: str) -> str:
 
 
 def need_go() -> None:
-    """A Go that can fetch the toolchain our modules ask for, which is every Go since 1.21."""
+    """Require a Go that can download the toolchain of our modules: Go 1.21 or newer."""
     tools.need("go")
     found = tools.run([tools.path("go"), "env", "GOVERSION"], cwd="/")
     if tuple(int(part) for part in re.findall(r"\d+", found)[:2]) < (1, 21):

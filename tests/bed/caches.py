@@ -1,4 +1,4 @@
-"""Entries of the cache: made aside, then renamed, so that a half-made one is never seen."""
+"""Entries of the cache, made in a temporary directory and renamed, so that an entry is always complete."""
 
 import os
 import shutil
@@ -10,15 +10,15 @@ from pathlib import Path
 from tests.bed import places
 
 
-def kept(entry: Path, what: str, estimate: str, make: Callable[[Path], None]) -> Path:
-    """The cache entry, made now if it is not there; parallel runs wait for the one who makes it."""
+def get_or_make(entry: Path, what: str, estimate: str, make: Callable[[Path], None]) -> Path:
+    """Return the cache entry, made now if it is missing; parallel runs wait for the process that makes it."""
     if entry.exists():
         return entry
     with places.locked(places.cache() / "locks" / entry.name):
         if entry.exists():
             return entry
         began = time.monotonic()
-        say(f"making {what} (about {estimate} on 2 cores, kept in {entry.parent})")
+        print_progress(f"making {what} (about {estimate} on 2 cores, kept in {entry.parent})")
         aside = entry.with_name(f".{entry.name}.{os.getpid()}")
         shutil.rmtree(aside, ignore_errors=True)
         aside.mkdir(parents=True)
@@ -27,10 +27,10 @@ def kept(entry: Path, what: str, estimate: str, make: Callable[[Path], None]) ->
             aside.rename(entry)
         finally:
             shutil.rmtree(aside, ignore_errors=True)
-        say(f"{what} made in {time.monotonic() - began:.0f} s")
+        print_progress(f"{what} made in {time.monotonic() - began:.0f} s")
     return entry
 
 
-def say(text: str) -> None:
-    """One line of progress for the person who waits."""
+def print_progress(text: str) -> None:
+    """Print one line of progress on stderr."""
     print(f"bed: {text}", file=sys.stderr, flush=True)

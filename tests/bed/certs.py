@@ -1,4 +1,4 @@
-"""Certificates of a control plane: one authority, a leaf and a kubeconfig for each who talks to the API server."""
+"""Certificates of a control plane: one authority, and a certificate and kubeconfig for each client."""
 
 import base64
 import json
@@ -19,7 +19,7 @@ _CA = ("basicConstraints=critical,CA:TRUE", "keyUsage=critical,keyCertSign,cRLSi
 
 
 def make(directory: Path, server: str, addresses: list[str]) -> None:
-    """Write the authority, the API server's pair, the service account key and all kubeconfigs."""
+    """Write the authority, the certificate of the API server, the service account key and all kubeconfigs."""
     tools.need("openssl")
     directory.mkdir(parents=True, exist_ok=True)
     _key(directory / "ca.key")

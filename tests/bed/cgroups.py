@@ -1,4 +1,4 @@
-"""A cgroup of a bed's own, in every hierarchy: kubelet puts all pods below it."""
+"""The cgroup of a bed in every hierarchy; the kubelet creates all pods below it."""
 
 import os
 import signal
@@ -10,13 +10,13 @@ ROOT = Path("/sys/fs/cgroup")
 
 
 def hierarchies() -> list[Path]:
-    """The mounted hierarchies: one with cgroup v2, one per controller with v1."""
+    """Return the mounted hierarchies: one with cgroup v2, one per controller with v1."""
     mounts = [line.split() for line in Path("/proc/self/mounts").read_text().splitlines()]
     return sorted({Path(words[1]).resolve() for words in mounts if words[2] in ("cgroup", "cgroup2")})
 
 
 def create(name: str) -> None:
-    """Make the cgroup in every hierarchy, allowed all that its parent has."""
+    """Create the cgroup in every hierarchy with all resources and controllers of its parent."""
     for hierarchy in hierarchies():
         made = hierarchy / name
         made.mkdir(exist_ok=True)
@@ -30,12 +30,12 @@ def create(name: str) -> None:
 
 
 def exists(name: str) -> bool:
-    """Whether any hierarchy still has it."""
+    """True if any hierarchy has the cgroup."""
     return any((hierarchy / name).exists() for hierarchy in hierarchies())
 
 
 def destroy(name: str, seconds: float = 30) -> None:
-    """Kill what runs in the cgroup and remove it with all below."""
+    """Kill all processes in the cgroup and remove it with everything below."""
     end = time.monotonic() + seconds
     while exists(name) and time.monotonic() < end:
         for hierarchy in hierarchies():

@@ -11,17 +11,17 @@ FIRST_SERVICE = "10.96.0.1"
 
 @dataclass(frozen=True)
 class ApiServer:
-    """A running API server and how to talk to it."""
+    """A running API server and the kubeconfig for it."""
 
     server: str
     kubeconfig: Path
 
     def kubectl(self, *words: str, stdin: str | None = None) -> str:
-        """What kubectl prints; when it fails, an error that carries what it said."""
+        """Run kubectl and return its output; raise BedError with its message if it fails."""
         command = [str(binaries.path("kubectl")), f"--kubeconfig={self.kubeconfig}", *words]
         return tools.run(command, stdin=stdin, timeout=300)
 
-    def know_our_kinds(self) -> None:
+    def install_crds(self) -> None:
         """Apply the CRDs and wait until they are served."""
         crds = str(places.REPOSITORY / "crds")
         self.kubectl("apply", "--server-side", "--force-conflicts", "-f", crds)
@@ -29,30 +29,30 @@ class ApiServer:
 
 
 def programs(name: str) -> tuple[str, ...]:
-    """The names its processes are recorded by."""
+    """Return the names under which its processes are recorded."""
     return (f"{name}-etcd", f"{name}-apiserver", f"{name}-controllers")
 
 
-def of(bed: Path, name: str, address: str, port: int) -> ApiServer:
-    """The API server that `start` started."""
+def api_server_of(bed: Path, name: str, address: str, port: int) -> ApiServer:
+    """Return the API server that `start` started."""
     return ApiServer(f"https://{address}:{port}", bed / name / "pki" / "admin.kubeconfig")
 
 
 def start(bed: Path, name: str, address: str, port: int, etcd: int, peer: int, controllers: int) -> None:
     """Start the three programs and wait until a namespace gets its service account."""
-    server = of(bed, name, address, port)
+    server = api_server_of(bed, name, address, port)
     pki = bed / name / "pki"
     certs.make(pki, server.server, ["127.0.0.1", FIRST_SERVICE, network.ADDRESS, address])
     _start_etcd(bed, name, address, etcd, peer)
     _start_api_server(bed, name, address, port, etcd)
-    # The controller-manager ends when it comes before the first roles are there.
-    processes.wait_until("API server", lambda: _says(server, "get", "--raw", "/readyz"), 180)
+    # The controller-manager exits if it starts before the first roles exist.
+    processes.wait_until("API server", lambda: _succeeds(server, "get", "--raw", "/readyz"), 180)
     _start_controllers(bed, name, address, controllers)
     account = ("-n", "default", "get", "serviceaccount", "default")
-    processes.wait_until("controller-manager", lambda: _says(server, *account), 120)
+    processes.wait_until("controller-manager", lambda: _succeeds(server, *account), 120)
 
 
-def _says(server: ApiServer, *words: str) -> bool:
+def _succeeds(server: ApiServer, *words: str) -> bool:
     try:
         server.kubectl(*words, "--request-timeout=5s")
     except BedError:
@@ -73,7 +73,7 @@ def _start_etcd(bed: Path, name: str, address: str, port: int, peer: int) -> Non
         "unsafe-no-fsync": "true",
         "log-level": "warn",
     }
-    processes.start(f"{name}-etcd", [binaries.path("etcd"), *as_flags(flags)], bed)
+    processes.start(f"{name}-etcd", [binaries.path("etcd"), *to_flags(flags)], bed)
 
 
 def _start_api_server(bed: Path, name: str, address: str, port: int, etcd: int) -> None:
@@ -97,7 +97,7 @@ def _start_api_server(bed: Path, name: str, address: str, port: int, etcd: int) 
         "kubelet-client-key": pki / "kubelet-client.key",
         "kubelet-preferred-address-types": "InternalIP",
     }
-    processes.start(f"{name}-apiserver", [binaries.path("kube-apiserver"), *as_flags(flags)], bed)
+    processes.start(f"{name}-apiserver", [binaries.path("kube-apiserver"), *to_flags(flags)], bed)
 
 
 def _start_controllers(bed: Path, name: str, address: str, port: int) -> None:
@@ -110,11 +110,11 @@ def _start_controllers(bed: Path, name: str, address: str, port: int) -> None:
         "cluster-signing-key-file": pki / "ca.key",
         "flex-volume-plugin-dir": bed / name / "plugins",
     }
-    processes.start(f"{name}-controllers", [binaries.path("kube-controller-manager"), *as_flags(flags)], bed)
+    processes.start(f"{name}-controllers", [binaries.path("kube-controller-manager"), *to_flags(flags)], bed)
 
 
 def client_flags(kubeconfig: Path, address: str, port: int) -> dict[str, object]:
-    """What controller-manager and scheduler have in common."""
+    """Return the flags that controller-manager and scheduler share."""
     return {
         "kubeconfig": kubeconfig,
         "authentication-kubeconfig": kubeconfig,
@@ -125,6 +125,6 @@ def client_flags(kubeconfig: Path, address: str, port: int) -> dict[str, object]
     }
 
 
-def as_flags(flags: dict[str, object]) -> list[str]:
-    """Command line words of a table of flags."""
+def to_flags(flags: dict[str, object]) -> list[str]:
+    """Return the command line arguments for a table of flags."""
     return [f"--{key}={value}" for key, value in flags.items()]

@@ -1,6 +1,6 @@
-"""Our images: the very Dockerfile, built by buildah, kept by a hash of what goes into them.
+"""Our images, built by buildah from the Dockerfile and cached by a hash of their inputs.
 
-There are two: this version's, and the previous release's, whose package comes from its wheel.
+There are two: one of this version, and one of the previous release with the package from its wheel.
 """
 
 import hashlib
@@ -15,17 +15,17 @@ from tests import previous
 from tests.bed import caches, image_base, places, tools
 
 TOOLS = ("buildah", "runc", "mmdebstrap")
-_KEPT = 3
+_MAX_KEPT = 3
 _RECIPE = ("Dockerfile", "requirements.txt", "operator/sbom.py")
 
 
 def version() -> str:
-    """The version of the project."""
+    """Return the version of the project."""
     return str(tomllib.loads((places.REPOSITORY / "pyproject.toml").read_text())["project"]["version"])
 
 
 def name() -> str:
-    """What pods call it."""
+    """Return the name of the image in pods."""
     return _name(version())
 
 
@@ -34,29 +34,29 @@ def _name(of: str) -> str:
 
 
 def archive() -> Path:
-    """The image as an archive for `ctr images import`, built if its inputs have changed."""
+    """Return the archive of the image for `ctr images import`, built if its inputs have changed."""
     entry = places.cache() / "images" / f"operator-{fingerprint()}"
-    return _kept(entry, version(), _copy_inputs)
+    return _get_or_build(entry, version(), _copy_inputs)
 
 
 def previous_archive() -> Path:
-    """Return the archive of the previous release's image; its own code, with this version's recipe and libraries."""
+    """Return the archive of the previous release's image: its code with this version's Dockerfile and libraries."""
     files = [previous.WHEEL, *(places.REPOSITORY / name for name in _RECIPE)]
     entry = places.cache() / "images" / f"previous-{_hash(previous.VERSION, sorted(files))}"
-    return _kept(entry, previous.VERSION, _unpack_previous)
+    return _get_or_build(entry, previous.VERSION, _unpack_previous)
 
 
-def _kept(entry: Path, of: str, fill: Callable[[Path], None]) -> Path:
-    made = caches.kept(
+def _get_or_build(entry: Path, of: str, fill: Callable[[Path], None]) -> Path:
+    made = caches.get_or_make(
         entry, f"the image {_name(of)}", "30 s, the first time 90 s", lambda aside: _build(aside, of, fill)
     )
     made.touch()
-    _forget_old(made.parent, entry.name.split("-")[0])
+    _remove_old(made.parent, entry.name.split("-")[0])
     return made / "image.tar"
 
 
 def fingerprint() -> str:
-    """A hash of everything that goes into the image."""
+    """Return a hash of all inputs of the image."""
     return _hash(version(), _inputs())
 
 
@@ -89,14 +89,14 @@ def _build(aside: Path, of: str, fill: Callable[[Path], None]) -> None:
          "--build-arg", f"VERSION={of}", "--iidfile", aside / "id", context],
         env=tools.environment(),
     )  # fmt: skip
-    # By its id: another checkout may be building under the same name at this very moment.
+    # By its id: another checkout may build an image with the same name at the same time.
     made = (aside / "id").read_text().strip()
     tools.run([*buildah, "push", made, f"docker-archive:{aside}/image.tar:{_name(of)}"], env=tools.environment())
     shutil.rmtree(context)
 
 
 def _copy_inputs(context: Path) -> None:
-    # A copy: others may write into the checkout while we build, and the hash must stay true.
+    # A copy: the checkout may change during the build, and the hash must match what is built.
     for path in _inputs():
         target = context / path.relative_to(places.REPOSITORY)
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -111,7 +111,7 @@ def _unpack_previous(context: Path) -> None:
         wheel.extractall(context / "operator", [one for one in wheel.namelist() if one.startswith("deadletter/")])
 
 
-def _forget_old(folder: Path, kind: str) -> None:
+def _remove_old(folder: Path, kind: str) -> None:
     entries = sorted(folder.glob(f"{kind}-*"), key=lambda entry: entry.stat().st_mtime, reverse=True)
-    for entry in entries[_KEPT:]:
+    for entry in entries[_MAX_KEPT:]:
         shutil.rmtree(entry, ignore_errors=True)

@@ -1,6 +1,6 @@
-"""A stand-in for the public base image, made from Debian; and what a build borrows of the host.
+"""A replacement for the public base image, made from Debian packages, and the host settings that a build uses.
 
-It is not the official image: it has the same commands at other places, which our Dockerfile does not mind.
+It has the same commands as the official image, at other paths, which makes no difference to our Dockerfile.
 """
 
 import configparser
@@ -22,20 +22,22 @@ _AUTHORITIES = "/etc/ssl/certs/ca-certificates.crt"
 
 
 def fingerprint() -> str:
-    """A hash of what the base is made of."""
+    """Return a hash of what the base image is made of."""
     return hashlib.sha256(f"{_suite()} {PACKAGES}".encode()).hexdigest()[:16]
 
 
 def buildah() -> list[str]:
-    """Buildah with a storage of our own, so that nothing of the machine's images changes."""
+    """Return the command of buildah with a storage of its own, so that images of the machine do not change."""
     home = places.cache() / "buildah"
     home.mkdir(parents=True, exist_ok=True)
     return [tools.path("buildah"), "--root", str(home / "storage"), "--runroot", str(home / "run")]
 
 
 def load(buildah: list[str]) -> None:
-    """Give the base to buildah under the name the Dockerfile uses."""
-    base = caches.kept(places.cache() / "images" / f"base-{fingerprint()}", "a base image from Debian", "60 s", _make)
+    """Load the base image into buildah under the name that the Dockerfile uses."""
+    base = caches.get_or_make(
+        places.cache() / "images" / f"base-{fingerprint()}", "a base image from Debian", "60 s", _make
+    )
     if NAME not in tools.run([*buildah, "images", "--format", "{{.Name}}:{{.Tag}}"]):
         tools.run([*buildah, "pull", f"docker-archive:{base}/image.tar"], env=tools.environment())
 
@@ -59,12 +61,12 @@ def _suite() -> str:
 
 
 def _mirrors() -> list[str]:
-    """The machine's own package sources, without those of third parties."""
+    """Return the package sources of the distribution, without those of third parties."""
     return [place for place in _SOURCES if Path(place).is_file() and Path(place).read_text().strip()]
 
 
 def pip_mounts() -> list[str]:
-    """The host's pip settings and certificate authorities, mounted for the build and never baked in."""
+    """Return mounts of the host's pip settings and certificate authorities; they are not part of the image."""
     config = places.cache() / "buildah" / "pip.conf"
     settings = _pip_settings()
     parser = configparser.RawConfigParser()

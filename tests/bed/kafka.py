@@ -1,4 +1,4 @@
-"""A real Kafka: one KRaft node out of the jars that Maven brings."""
+"""A real Kafka: one KRaft node, run from the jars that Maven downloads."""
 
 import os
 import re
@@ -13,7 +13,7 @@ POM = places.HERE / "jars" / "pom.xml"
 JVM = ["-Xms256m", "-Xmx{heap}", "-XX:+UseSerialGC", "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn"]
 QUICK_START = "-XX:TieredStopAtLevel=1"
 
-# Nothing expires unless a topic says so: tests send messages with timestamps of long ago.
+# No retention by default: tests send messages with old timestamps.
 PROPERTIES = """\
 process.roles=broker,controller
 node.id=1
@@ -50,13 +50,13 @@ controlled.shutdown.enable=false
 
 
 def version() -> str:
-    """The version the pom pins."""
+    """Return the version that the pom pins."""
     return re.findall(r"<kafka.version>(.+)</kafka.version>", POM.read_text())[0]
 
 
 def jars() -> Path:
-    """The directory of the broker's jars and of its Java tools."""
-    return caches.kept(places.cache() / f"kafka-{version()}", f"the jars of Kafka {version()}", "15 s", _fetch)
+    """Return the directory with the jars of the broker and its Java tools."""
+    return caches.get_or_make(places.cache() / f"kafka-{version()}", f"the jars of Kafka {version()}", "15 s", _fetch)
 
 
 def _fetch(aside: Path) -> None:
@@ -65,21 +65,21 @@ def _fetch(aside: Path) -> None:
     tools.run(["mvn", "-q", "-B", "-f", POM, goal, f"-DoutputDirectory={aside}", "-DincludeScope=runtime"])
 
 
-def java(*words: str | Path) -> list[str]:
-    """A command line that runs one of Kafka's Java programs."""
-    return [tools.path("java"), "-cp", f"{jars()}/*", *map(str, words)]
+def java(*arguments: str | Path) -> list[str]:
+    """Return the command that runs one of Kafka's Java programs."""
+    return [tools.path("java"), "-cp", f"{jars()}/*", *map(str, arguments)]
 
 
 def start(
     bed: Path, name: str, address: str, port: int, controller: int, quick: bool = True, settings: str = ""
 ) -> None:
-    """Start a broker that keeps its log in the bed and wait until it serves clients. `settings`: more properties."""
+    """Start a broker with its log in the bed and wait until it serves clients; `settings` are more properties."""
     tools.need("java")
     directory = bed / name
     directory.mkdir(parents=True, exist_ok=True)
     config = directory / "server.properties"
-    told = PROPERTIES.format(address=address, port=port, controller=controller, directory=directory)
-    config.write_text(told + settings)
+    properties = PROPERTIES.format(address=address, port=port, controller=controller, directory=directory)
+    config.write_text(properties + settings)
     if not (directory / "log" / "meta.properties").exists():
         format_disk(config, "--standalone")
     options = [word.format(heap="512m" if quick else "1g") for word in JVM] + ([QUICK_START] if quick else [])
@@ -97,13 +97,13 @@ def format_disk(config: Path, *more: str) -> None:
     run_tool("kafka.tools.StorageTool", "format", *more, "-t", new_id(), "-c", config, cwd=config.parent)
 
 
-def run_tool(*words: str | Path, cwd: Path) -> str:
+def run_tool(*arguments: str | Path, cwd: Path) -> str:
     """Run one of Kafka's Java tools to its end and return its output."""
-    return tools.run(java("-XX:+UseSerialGC", QUICK_START, *words), cwd=cwd)
+    return tools.run(java("-XX:+UseSerialGC", QUICK_START, *arguments), cwd=cwd)
 
 
 def serves(address: str, port: int) -> bool:
     """True if the broker answers a metadata request."""
     command = [tools.path("kcat"), "-b", f"{address}:{port}", "-L", "-m", "2"]
-    done = subprocess.run(command, capture_output=True, timeout=30, check=False, env=os.environ)
-    return done.returncode == 0
+    result = subprocess.run(command, capture_output=True, timeout=30, check=False, env=os.environ)
+    return result.returncode == 0

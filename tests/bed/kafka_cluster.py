@@ -1,8 +1,7 @@
-"""A Kafka of three brokers, which tests may break: each broker can be killed, stopped, started and lose its disk.
+"""A Kafka of three brokers that tests may break: each broker can be killed, stopped, started and lose its disk.
 
-Every broker is a controller too. Internal topics have three replicas and two must acknowledge. Topics get the replicas
-that their creator asks for: `default.replication.factor` stays at Kafka's own default of 1, so that a topic which is
-created without the asked factor is noticed.
+Every broker is a controller too. Internal topics have three replicas, of which two must acknowledge. For other topics
+`default.replication.factor` stays at 1, so that tests notice a topic that is created without the wanted factor.
 """
 
 import json
@@ -20,7 +19,7 @@ from tests.bed.processes import BedError, Process
 IDS = (1, 2, 3)
 PORTS = 2 * len(IDS)
 HEAP = ("-Xms64m", "-Xmx256m")
-PATIENCE = 180.0
+TIMEOUT_S = 180.0
 TRANSACTIONS, GROUPS = "__transaction_state", "__consumer_offsets"
 TOPIC_PARTITIONS = 3  # of both internal topics
 
@@ -87,8 +86,6 @@ class KafkaCluster:
         """Return the log directory of a broker."""
         return self.bed / self.name / str(id_) / "log"
 
-    # Life and death of a broker.
-
     def start_all(self) -> None:
         """Format the disks and start all brokers at once; return when each serves clients."""
         for id_ in IDS:
@@ -116,7 +113,7 @@ class KafkaCluster:
     def wait(self, id_: int) -> None:
         """Wait until a broker serves clients."""
         port, made = self.ports[id_ - 1], self._process(id_)
-        processes.wait_until(f"Kafka broker {id_}", lambda: kafka.serves(self.address, port), PATIENCE, made)
+        processes.wait_until(f"Kafka broker {id_}", lambda: kafka.serves(self.address, port), TIMEOUT_S, made)
 
     def kill(self, id_: int, sign: signal.Signals = signal.SIGKILL) -> None:
         """Send a signal to a broker; after SIGKILL and SIGTERM return when it has ended."""
@@ -129,28 +126,26 @@ class KafkaCluster:
             processes.send(found, sign)
 
     def is_running(self, id_: int) -> bool:
-        """True if the broker's process lives, also if it is stopped."""
+        """True if the process of the broker exists, also if it is suspended."""
         process = self._process(id_)
         return process is not None and process.is_alive()
 
     def empty_disk(self, id_: int) -> None:
         """Remove everything that a broker has written, as with a replaced disk. The broker must not run.
 
-        The others notice first that it is gone: a controller that forgets that it leads the quorum refuses to start.
+        First wait until the others have fenced it: a controller that forgot that it leads the quorum refuses to start.
         """
         if self.is_running(id_):
-            raise BedError(f"Kafka broker {id_} runs; kill it before its disk is emptied.")
+            raise BedError(f"Kafka broker {id_} runs; kill it before emptying its disk.")
         _wait_until(f"broker {id_} is fenced", lambda: id_ not in self.living())
         shutil.rmtree(self.disk(id_))
         self._format(id_)
 
     def heal(self) -> None:
-        """Let every broker run again and wait until replicas are in sync."""
+        """Start or resume every broker and wait until replicas are in sync."""
         for id_ in IDS:
             self.kill(id_, signal.SIGCONT) if self.is_running(id_) else self.launch(id_)
         self.wait_in_sync()
-
-    # What the brokers know.
 
     def wait_in_sync(self) -> None:
         """Wait until every broker sees all three, and every partition with several replicas has them in sync."""
@@ -201,16 +196,16 @@ class KafkaCluster:
         moved = {(one.topic, one.number): _rotated(one) for one in self.partitions(*topics)}
         wanted = {place: ids[0] for place, ids in moved.items()}
         plan = [{"topic": topic, "partition": number, "replicas": ids} for (topic, number), ids in moved.items()]
-        words = ("--reassignment-json-file", self._write_plan(plan), "--execute")
-        self._run_tool("org.apache.kafka.tools.reassign.ReassignPartitionsCommand", *words)
+        arguments = ("--reassignment-json-file", self._write_plan(plan), "--execute")
+        self._run_tool("org.apache.kafka.tools.reassign.ReassignPartitionsCommand", *arguments)
         _wait_until("the new order of replicas", lambda: self._has(wanted, lambda one: one.replicas[0]))
         return wanted
 
     def elect_leaders(self, wanted: dict[tuple[str, int], int]) -> None:
         """Let the preferred leaders take over."""
         plan = [{"topic": topic, "partition": number} for topic, number in wanted]
-        words = ("--election-type", "preferred", "--path-to-json-file", self._write_plan(plan))
-        self._run_tool("org.apache.kafka.tools.LeaderElectionCommand", *words)
+        arguments = ("--election-type", "preferred", "--path-to-json-file", self._write_plan(plan))
+        self._run_tool("org.apache.kafka.tools.LeaderElectionCommand", *arguments)
         _wait_until("the new leaders", lambda: self._has(wanted, lambda one: one.leader))
 
     def _write_plan(self, plan: list[dict[str, Any]]) -> Path:
@@ -218,8 +213,8 @@ class KafkaCluster:
         file.write_text(json.dumps({"version": 1, "partitions": plan}))
         return file
 
-    def _run_tool(self, tool: str, *words: str | Path) -> None:
-        kafka.run_tool(tool, "--bootstrap-server", self.bootstrap, *words, cwd=self.bed / self.name)
+    def _run_tool(self, tool: str, *arguments: str | Path) -> None:
+        kafka.run_tool(tool, "--bootstrap-server", self.bootstrap, *arguments, cwd=self.bed / self.name)
 
     def _has(self, wanted: dict[tuple[str, int], int], value: Callable[[Partition], int]) -> bool:
         topics = {topic for topic, _ in wanted}
@@ -227,10 +222,8 @@ class KafkaCluster:
 
     def _metadata(self, servers: str) -> dict[str, Any] | None:
         command = [tools.path("kcat"), "-b", servers, "-L", "-J", "-m", "5"]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-        return json.loads(done.stdout) if done.returncode == 0 else None
-
-    # Files.
+        result = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+        return json.loads(result.stdout) if result.returncode == 0 else None
 
     @property
     def _formatted(self) -> Path:
@@ -270,8 +263,8 @@ def start(bed: Path, name: str, address: str, *ports: int) -> None:
     KafkaCluster(bed, name, address, ports).start_all()
 
 
-def _wait_until(what: str, claim: Callable[[], bool]) -> None:
-    processes.wait_until(f"Kafka cluster: {what}", claim, PATIENCE)
+def _wait_until(what: str, condition: Callable[[], bool]) -> None:
+    processes.wait_until(f"Kafka cluster: {what}", condition, TIMEOUT_S)
 
 
 def _brokers(metadata: dict[str, Any]) -> set[int]:
@@ -300,7 +293,7 @@ def _rotated(partition: Partition) -> list[int]:
 
 
 def _bucket(name: str) -> int:
-    """Return the partition of an internal topic that keeps a transactional id or a group: Java's hash of its name."""
+    """Return the partition of an internal topic for a transactional id or a group: Java's hash of its name."""
     code = 0
     for char in name:
         code = (31 * code + ord(char)) & 0xFFFFFFFF

@@ -1,4 +1,4 @@
-"""Settings of the kernel that kubelet changes for the whole machine: kept before, put back after the last node."""
+"""Kernel settings that the kubelet changes for the whole machine: saved first, restored after the last node."""
 
 import json
 from pathlib import Path
@@ -9,8 +9,8 @@ _CHANGED = ("vm/overcommit_memory", "vm/panic_on_oom", "kernel/panic", "kernel/p
             "kernel/keys/root_maxkeys", "kernel/keys/root_maxbytes")  # fmt: skip
 
 
-def keep() -> None:
-    """Remember the settings, unless another node has them changed already."""
+def save() -> None:
+    """Save the settings, unless another node has changed them already."""
     file = _file()
     if not file.exists():
         found = {key: (Path("/proc/sys") / key).read_text().strip() for key in _CHANGED if _exists(key)}
@@ -20,7 +20,7 @@ def keep() -> None:
 
 
 def restore() -> None:
-    """Put the settings back."""
+    """Restore the settings."""
     file = _file()
     if file.exists():
         for key, value in json.loads(file.read_text()).items():
@@ -29,8 +29,8 @@ def restore() -> None:
         file.unlink()
 
 
-def is_kept() -> bool:
-    """Whether settings wait to be put back."""
+def is_saved() -> bool:
+    """True if saved settings have to be restored."""
     return _file().exists()
 
 

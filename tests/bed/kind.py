@@ -1,7 +1,8 @@
-"""The other way to a cluster, for machines with Docker: kind.
+"""A cluster by kind, for machines with Docker.
 
-`bed-up` makes a cluster that stays. A run of the tests has one of its own, beside its bed: brokers and tests stay
-processes of this machine and listen where the pods of kind see it, at the gateway of Docker's network `kind`.
+`bed-up` creates a cluster that keeps running. A run of the tests has a cluster of its own in addition to its bed:
+brokers and tests are processes of this machine and listen at the gateway of Docker's network `kind`, where pods can
+reach them.
 """
 
 import json
@@ -17,39 +18,39 @@ NAME = "dlq-operator"
 CONFIG = places.HERE / "kind.yaml"
 
 
-def do(verb: str) -> int:
-    """up, down or status of the cluster that stays."""
-    preflight.docker()
+def run_verb(verb: str) -> int:
+    """Start or remove the permanent cluster, or print its status."""
+    preflight.require_docker()
     match verb:
         case "up":
             if NAME not in clusters():
                 create(NAME, image.archive())
-            caches.say(f"kubectl --context kind-{NAME} get nodes")
+            caches.print_progress(f"kubectl --context kind-{NAME} get nodes")
         case "down":
             delete(NAME)
         case "status":
-            print(f"{NAME}: up" if NAME in clusters() else "nothing left")
+            print(f"{NAME}: up" if NAME in clusters() else "no cluster exists")
         case _:
-            raise BedError(f"{verb} needs no provider; leave PROVIDER=kind out.")
+            raise BedError(f"{verb} needs no provider. Remove PROVIDER=kind.")
     return 0
 
 
 def clusters() -> list[str]:
-    """What kind runs."""
+    """Return the names of the clusters of kind."""
     return tools.run([binaries.path("kind"), "get", "clusters"]).split()
 
 
-def create(name: str, archive: Path, *words: str) -> None:
-    """A cluster of one node that knows our image."""
+def create(name: str, archive: Path, *arguments: str) -> None:
+    """Create a cluster of one node that has our image."""
     kind = str(binaries.path("kind"))
-    making = [kind, "create", "cluster", "--name", name, "--config", str(CONFIG), "--wait", "180s", *words]
-    if subprocess.run(making, check=False).returncode:
-        raise BedError("kind could not make a cluster; what it said stands above.")
+    command = [kind, "create", "cluster", "--name", name, "--config", str(CONFIG), "--wait", "180s", *arguments]
+    if subprocess.run(command, check=False).returncode:
+        raise BedError("kind could not create a cluster; see its output above.")
     _load(name, archive)
 
 
 def load(bed: Path, archive: Path) -> None:
-    """Make an image archive known to the node of a bed."""
+    """Load an image archive into the node of a bed."""
     _load(network.name(bed), archive)
 
 
@@ -58,43 +59,43 @@ def _load(name: str, archive: Path) -> None:
 
 
 def delete(name: str) -> None:
-    """The cluster goes, with all that runs in it."""
+    """Delete the cluster."""
     tools.run([binaries.path("kind"), "delete", "cluster", "--name", name], timeout=600)
 
 
 def start(bed: Path, archive: Path) -> str:
-    """The cluster of a bed; returned is the address by which its pods reach this machine."""
+    """Create the cluster of a bed; return the address where its pods reach this machine."""
     (bed / "kind").mkdir()
     create(network.name(bed), archive, "--kubeconfig", str(_kubeconfig(bed)))
     return gateway()
 
 
 def stop(bed: Path) -> None:
-    """The cluster of a bed goes, if it has one."""
-    if holds(bed):
+    """Delete the cluster of a bed if it has one."""
+    if is_used(bed):
         delete(network.name(bed))
 
 
-def holds(bed: Path) -> bool:
-    """Whether the bed's cluster is one of kind."""
+def is_used(bed: Path) -> bool:
+    """True if the cluster of the bed was created by kind."""
     return (bed / "kind").is_dir()
 
 
 def server(bed: Path) -> control.ApiServer:
-    """The API server of a bed's cluster."""
-    known = yaml.safe_load(_kubeconfig(bed).read_text())
-    return control.ApiServer(known["clusters"][0]["cluster"]["server"], _kubeconfig(bed))
+    """Return the API server of a bed's cluster."""
+    config = yaml.safe_load(_kubeconfig(bed).read_text())
+    return control.ApiServer(config["clusters"][0]["cluster"]["server"], _kubeconfig(bed))
 
 
 def ctr(bed: Path) -> list[str]:
-    """Containerd's own client, on the node."""
+    """Return the command of containerd's client on the node."""
     return [tools.path("docker"), "exec", f"{network.name(bed)}-control-plane", "ctr"]
 
 
 def gateway() -> str:
-    """This machine's address in the network of kind's nodes."""
-    (said,) = json.loads(tools.run([tools.path("docker"), "network", "inspect", "kind"]))
-    found = [config.get("Gateway", "") for config in said["IPAM"]["Config"]]
+    """Return the address of this machine in the network of kind's nodes."""
+    (inspected,) = json.loads(tools.run([tools.path("docker"), "network", "inspect", "kind"]))
+    found = [config.get("Gateway", "") for config in inspected["IPAM"]["Config"]]
     return next(address for address in found if "." in address)
 
 

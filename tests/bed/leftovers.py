@@ -1,4 +1,4 @@
-"""What a node leaves on the machine outside the bed's directory, found and removed by the bed's name."""
+"""Find and remove what a node leaves on the machine outside the directory of its bed."""
 
 from pathlib import Path
 
@@ -15,8 +15,8 @@ _SHARED = (
 )
 
 
-def of(bed: Path) -> list[str]:
-    """What is there of a bed beside its processes, in words."""
+def describe(bed: Path) -> list[str]:
+    """Return descriptions of what exists of a bed besides its processes."""
     mounted = mounts(bed)
     found = [f"{len(mounted)} mounts below {bed}"] if mounted else []
     if cgroups.exists(network.name(bed)):
@@ -27,13 +27,13 @@ def of(bed: Path) -> list[str]:
 
 
 def mounts(bed: Path) -> list[str]:
-    """What is mounted below the bed, the deepest first."""
+    """Return the mount points below the bed, deepest first."""
     places = [line.split()[1] for line in Path("/proc/self/mounts").read_text().splitlines()]
     return sorted((place for place in places if place.startswith(f"{bed}/")), reverse=True)
 
 
 def remove(bed: Path) -> None:
-    """Remove all of it but the network; the bed's processes are gone by now, those of its pods end here."""
+    """Remove everything but the network, and kill the processes of pods; the bed's own processes have ended."""
     cgroups.destroy(network.name(bed))
     _remove_sockets(bed)
     for place in mounts(bed):
@@ -43,9 +43,9 @@ def remove(bed: Path) -> None:
 
 
 def remove_shared() -> None:
-    """After the last node: kernel settings back, and the directories that containerd and kubelet made, if empty."""
+    """Restore kernel settings and remove empty directories of containerd and kubelet, after the last node."""
     kernel.restore()
-    # A kubelet of the machine's own has more there than this one folder, and keeps its socket.
+    # If the machine runs a kubelet itself, there is more than this folder, and its socket must stay.
     if [path.name for path in Path("/var/lib/kubelet").glob("*")] == ["device-plugins"]:
         Path("/var/lib/kubelet/device-plugins/kubelet.sock").unlink(missing_ok=True)
     for path in _SHARED:
@@ -56,7 +56,7 @@ def remove_shared() -> None:
 
 
 def _remove_sockets(bed: Path) -> None:
-    # The shims of containers listen outside the bed, but note where within it.
+    # The sockets of container shims are outside the bed; files inside it contain their addresses.
     for file in (bed / "node" / "state").glob("io.containerd.runtime.v2.task/*/*/address"):
         Path(file.read_text().removeprefix("unix://")).unlink(missing_ok=True)
 
@@ -75,8 +75,8 @@ def _remove_links(bed: Path) -> None:
             link.unlink(missing_ok=True)
 
 
-def strays(known: set[str]) -> list[str]:
-    """Network namespaces and cgroups that bear a bed's name but belong to no bed."""
+def find_strays(known: set[str]) -> list[str]:
+    """Return network namespaces and cgroups that are named like a bed but belong to none."""
     found = [f"network namespace {path.name}" for path in Path("/run/netns").glob("dlq-*") if path.name not in known]
     for hierarchy in cgroups.hierarchies():
         found += [f"cgroup {path}" for path in hierarchy.glob("dlq-*") if path.name not in known]

@@ -1,4 +1,4 @@
-"""The node: containerd, kubelet, kube-proxy, CoreDNS and the scheduler, on the cluster's own control plane."""
+"""The node of a cluster: containerd, kubelet, kube-proxy, CoreDNS and the scheduler."""
 
 import json
 import urllib.request
@@ -14,43 +14,43 @@ TOOLS = ("containerd", "ctr", "runc", "/usr/lib/cni/bridge", "nft", "ip", "nsent
 
 @dataclass(frozen=True)
 class Cluster(control.ApiServer):
-    """A whole cluster of one node."""
+    """A complete cluster with one node."""
 
     bed: Path
     address: str
     image: str
 
-    def helm(self, *words: str) -> str:
-        """What helm prints; when it fails, an error that carries what it said."""
+    def helm(self, *arguments: str) -> str:
+        """Run helm and return its output; raise BedError with its message if it fails."""
         homes = {f"HELM_{kind}_HOME": str(self.bed / "helm" / kind.lower()) for kind in ("CACHE", "CONFIG", "DATA")}
-        command = [str(binaries.path("helm")), f"--kubeconfig={self.kubeconfig}", *words]
+        command = [str(binaries.path("helm")), f"--kubeconfig={self.kubeconfig}", *arguments]
         return tools.run(command, timeout=600, env={**tools.environment(), **homes})
 
     def load(self, archive: Path) -> None:
-        """Make an image archive known to the node."""
-        if kind.holds(self.bed):
+        """Load an image archive into the node."""
+        if kind.is_used(self.bed):
             kind.load(self.bed, archive)
         else:
             ctr(self.bed, "images", "import", str(archive))
 
 
 def ctr(bed: Path, *words: str) -> str:
-    """Run containerd's own client in the namespace that kubelet uses."""
-    client = kind.ctr(bed) if kind.holds(bed) else [tools.path("ctr"), "-a", socket(bed)]
+    """Run containerd's client in the namespace of the kubelet."""
+    client = kind.ctr(bed) if kind.is_used(bed) else [tools.path("ctr"), "-a", socket(bed)]
     return tools.run([*client, "-n", "k8s.io", *words], timeout=300)
 
 
 def socket(bed: Path) -> Path:
-    """Where containerd listens."""
+    """Return the socket of containerd."""
     return bed / "node" / "c.sock"
 
 
 def start(bed: Path, server: control.ApiServer, scheduler: int) -> None:
-    """Start all programs of the node and wait until pods can run on it."""
+    """Start all programs of the node and wait until it can run pods."""
     tools.need(*TOOLS)
     pki = server.kubeconfig.parent
     (bed / "node").mkdir(parents=True, exist_ok=True)
-    kernel.keep()
+    kernel.save()
     cgroups.create(network.name(bed))
     node_configs.write(bed, pki)
     server.kubectl("apply", "-f", str(bed / "node" / "roles.json"))
@@ -64,7 +64,7 @@ def start(bed: Path, server: control.ApiServer, scheduler: int) -> None:
 
 
 def is_ready(server: control.ApiServer) -> bool:
-    """Whether the node reports that pods can run."""
+    """True if the node reports that it can run pods."""
     try:
         node = json.loads(server.kubectl("get", "node", "node1", "-o", "json"))
     except BedError:
@@ -76,7 +76,7 @@ def is_ready(server: control.ApiServer) -> bool:
 
 def _start_scheduler(bed: Path, pki: Path, port: int) -> None:
     flags = control.client_flags(pki / "scheduler.kubeconfig", network.ADDRESS, port)
-    processes.start("kube-scheduler", [binaries.path("kube-scheduler"), *control.as_flags(flags)], bed)
+    processes.start("kube-scheduler", [binaries.path("kube-scheduler"), *control.to_flags(flags)], bed)
 
 
 def _start_containerd(bed: Path) -> None:
@@ -103,7 +103,7 @@ def _start_kubelet(bed: Path, pki: Path) -> None:
         "root-dir": bed / "node" / "kubelet",
         "cert-dir": bed / "node" / "kubelet" / "pki",
     }
-    processes.start("node", [binaries.path("kubelet"), *control.as_flags(flags)], bed, tools.environment())
+    processes.start("node", [binaries.path("kubelet"), *control.to_flags(flags)], bed, tools.environment())
 
 
 def _start_proxy(bed: Path, pki: Path) -> None:
@@ -116,7 +116,7 @@ def _start_proxy(bed: Path, pki: Path) -> None:
         "conntrack-tcp-timeout-established": 0,
         "conntrack-tcp-timeout-close-wait": 0,
     }
-    processes.start("kube-proxy", [binaries.path("kube-proxy"), *control.as_flags(flags)], bed, tools.environment())
+    processes.start("kube-proxy", [binaries.path("kube-proxy"), *control.to_flags(flags)], bed, tools.environment())
 
 
 def _answers(url: str) -> bool:

@@ -1,4 +1,4 @@
-"""What the programs of the node read: their files, and the roles they need."""
+"""Configuration files and RBAC roles of the programs of the node."""
 
 import json
 from pathlib import Path
@@ -43,7 +43,7 @@ COREFILE = """\
 
 
 def write(bed: Path, pki: Path) -> None:
-    """Write every file below the bed's node directory."""
+    """Write every file into the node directory of the bed."""
     node = bed / "node"
     (node / "cni").mkdir(parents=True, exist_ok=True)
     (node / "cni" / "10-bed.conflist").write_text(json.dumps(cni(bed)))
@@ -55,7 +55,7 @@ def write(bed: Path, pki: Path) -> None:
 
 
 def cni(bed: Path) -> dict[str, Any]:
-    """The network of pods: all on the bed's bridge."""
+    """Return the CNI configuration: all pods are on the bridge of the bed."""
     ranges = [[{"subnet": network.PODS, "gateway": network.ADDRESS}]]
     addresses = {"type": "host-local", "dataDir": str(bed / "node" / "ipam"), "ranges": ranges}
     bridge = {
@@ -70,7 +70,7 @@ def cni(bed: Path) -> dict[str, Any]:
 
 
 def kubelet(bed: Path, pki: Path) -> dict[str, Any]:
-    """Kubelet's own configuration; everything it keeps lies below the bed."""
+    """Return the configuration of the kubelet; all its files are inside the bed."""
     node = bed / "node"
     return {
         "apiVersion": "kubelet.config.k8s.io/v1beta1",
@@ -106,7 +106,7 @@ def kubelet(bed: Path, pki: Path) -> dict[str, Any]:
 
 
 def roles() -> list[dict[str, Any]]:
-    """The rights of kube-proxy and CoreDNS."""
+    """Return the roles of kube-proxy and CoreDNS."""
     rbac = "rbac.authorization.k8s.io"
     reads = [
         {"apiGroups": [""], "resources": ["services", "pods", "namespaces", "endpoints"], "verbs": ["list", "watch"]},

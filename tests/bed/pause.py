@@ -10,8 +10,8 @@ NAME = "deadletter.dev/bed-pause:1"
 
 
 def archive() -> Path:
-    """The image as an archive, made once."""
-    return caches.kept(places.cache() / "images" / "pause-1", "the pause image", "5 s", _make) / "image.tar"
+    """Return the archive of the image, built once."""
+    return caches.get_or_make(places.cache() / "images" / "pause-1", "the pause image", "5 s", _make) / "image.tar"
 
 
 def _make(aside: Path) -> None:

@@ -1,4 +1,4 @@
-"""Where the bed keeps things: programs in the cache, running beds in the state directory."""
+"""Directories of the bed: programs in the cache directory, running beds in the state directory."""
 
 import fcntl
 import os
@@ -11,12 +11,12 @@ HERE = Path(__file__).resolve().parent
 
 
 def cache() -> Path:
-    """The directory of everything that is made once: programs, jars, images, virtual environments."""
+    """Return the directory for everything that is built once: programs, jars, images, virtual environments."""
     return _home("XDG_CACHE_HOME", ".cache")
 
 
 def state() -> Path:
-    """The directory of running beds and of the logs of failed ones."""
+    """Return the directory of running beds and of logs of failed ones."""
     return _home("XDG_STATE_HOME", ".local/state")
 
 
@@ -26,7 +26,7 @@ def _home(variable: str, fallback: str) -> Path:
 
 @contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """One process at a time; the kernel lets go when its holder dies."""
+    """Hold a file lock while the block runs; the kernel releases it when the process ends."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)

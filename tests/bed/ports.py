@@ -1,16 +1,16 @@
-"""Free ports, below the range the kernel hands out to clients."""
+"""Find free ports below the range that the kernel assigns to clients."""
 
 import random
 import socket
 
-_LOWEST, _HIGHEST = 20_000, 32_000
+_MIN_PORT, _MAX_PORT = 20_000, 32_000
 
 
 def free(address: str, count: int = 1) -> list[int]:
-    """Different ports nobody listens on, at this address or, for those who listen everywhere, at any."""
+    """Return different ports without a listener on this address or on all addresses."""
     found: list[int] = []
     while len(found) < count:
-        port = random.SystemRandom().randint(_LOWEST, _HIGHEST)
+        port = random.SystemRandom().randint(_MIN_PORT, _MAX_PORT)
         if port not in found and _is_free(address, port) and _is_free("", port):
             found.append(port)
     return found
@@ -26,7 +26,7 @@ def _is_free(address: str, port: int) -> bool:
 
 
 def answers(address: str, port: int) -> bool:
-    """Whether something listens there."""
+    """True if something listens there."""
     try:
         with socket.create_connection((address, port), timeout=1):
             return True

@@ -1,4 +1,4 @@
-"""Programs of a bed: started in sessions of their own, known by pid and start time, ended by nothing else."""
+"""Programs of a bed: started in sessions of their own, identified by pid and start time, stopped only by these."""
 
 import json
 import os
@@ -10,39 +10,39 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-MARK = "DLQ_BED_PART"
-USED = "DLQ_BED"
+PART_VARIABLE = "DLQ_BED_PART"
+BED_VARIABLE = "DLQ_BED"
 
 
 class BedError(Exception):
-    """Something the bed needs is missing or did not come up; the text names it and the remedy."""
+    """A requirement of the bed is missing or a program did not start; the message names the remedy."""
 
 
 @dataclass(frozen=True)
 class Process:
-    """One running program; the start time tells it from a later one with the same pid."""
+    """One running program; the start time distinguishes it from a later one with the same pid."""
 
     pid: int
     started: int
 
     def is_alive(self) -> bool:
-        """Whether this very process still runs; a zombie does not."""
+        """True if this process still runs; False for a zombie."""
         return _started(self.pid) == self.started
 
     def write(self, path: Path) -> None:
-        """Keep it for whoever takes the bed down."""
+        """Record it for the process that removes the bed."""
         aside = path.with_name(path.name + ".new")
         aside.write_text(json.dumps(asdict(self)))
         aside.rename(path)
 
 
-def this() -> Process:
-    """The process we are."""
+def current() -> Process:
+    """Return this process."""
     return Process(os.getpid(), _started(os.getpid()) or 0)
 
 
 def read(path: Path) -> Process | None:
-    """The process recorded in a file."""
+    """Return the process recorded in a file."""
     try:
         return Process(**json.loads(path.read_text()))
     except (OSError, ValueError, TypeError):
@@ -58,7 +58,7 @@ def _started(pid: int) -> int | None:
 
 
 def start(name: str, command: Sequence[str | Path], bed: Path, env: dict[str, str] | None = None) -> Process:
-    """Start a program of a bed in the background, its output in the bed's logs."""
+    """Start a program of a bed in the background, with its output in the logs of the bed."""
     logs = bed / "logs"
     logs.mkdir(parents=True, exist_ok=True)
     pids = bed / "pids"
@@ -71,7 +71,7 @@ def start(name: str, command: Sequence[str | Path], bed: Path, env: dict[str, st
             stderr=subprocess.STDOUT,
             start_new_session=True,
             cwd=bed,
-            env={**os.environ, **(env or {}), MARK: f"{bed}:{name}"},
+            env={**os.environ, **(env or {}), PART_VARIABLE: f"{bed}:{name}"},
             preexec_fn=_raise_file_limit,
         )
     made = Process(child.pid, _started(child.pid) or 0)
@@ -84,27 +84,27 @@ def _raise_file_limit() -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
-def wait_until(what: str, claim: Callable[[], bool], seconds: float, of: Process | None = None) -> None:
-    """Poll until a claim holds; give up when the time is over or the process it is about has died."""
+def wait_until(what: str, condition: Callable[[], bool], seconds: float, of: Process | None = None) -> None:
+    """Poll until the condition holds; raise BedError after this time or when the process has ended."""
     end = time.monotonic() + seconds
-    while not claim():
+    while not condition():
         if of is not None and not of.is_alive():
-            raise BedError(f"{what}: the program ended; its log says why.")
+            raise BedError(f"{what}: the program ended; see its log.")
         if time.monotonic() > end:
-            raise BedError(f"{what}: not there after {seconds:.0f} s; the logs say why.")
+            raise BedError(f"{what}: not ready after {seconds:.0f} s; see the logs.")
         time.sleep(0.05)
 
 
-def of_bed(bed: Path, part: str = "") -> set[Process]:
-    """Every living process that was started for a bed (or one part of it), and its descendants that kept the mark."""
-    found = _with_variable(f"{MARK}={bed}:{part}".encode(), exact=bool(part))
+def find_of_bed(bed: Path, part: str = "") -> set[Process]:
+    """Return all running processes of a bed or of one part, and descendants with the same environment variable."""
+    found = _with_variable(f"{PART_VARIABLE}={bed}:{part}".encode(), exact=bool(part))
     recorded = [bed / "pids" / part] if part else list((bed / "pids").glob("*"))
     return found | {process for path in recorded if (process := read(path)) and process.is_alive()}
 
 
-def users_of(bed: Path) -> set[Process]:
-    """The tests that were started within a bed, without this process and those it descends from."""
-    return {one for one in _with_variable(f"{USED}={bed}".encode(), exact=True) if one.pid not in _ancestors()}
+def find_users(bed: Path) -> set[Process]:
+    """Return the processes that use a bed, without this process and its ancestors."""
+    return {one for one in _with_variable(f"{BED_VARIABLE}={bed}".encode(), exact=True) if one.pid not in _ancestors()}
 
 
 def _ancestors() -> set[int]:
@@ -118,14 +118,14 @@ def _ancestors() -> set[int]:
 def _with_variable(wanted: bytes, exact: bool) -> set[Process]:
     found = set()
     for entry in Path("/proc").iterdir():
-        if entry.name.isdigit() and _is_marked(entry, wanted, exact):
+        if entry.name.isdigit() and _has_variable(entry, wanted, exact):
             started = _started(int(entry.name))
             if started is not None:
                 found.add(Process(int(entry.name), started))
     return found
 
 
-def _is_marked(entry: Path, wanted: bytes, exact: bool) -> bool:
+def _has_variable(entry: Path, wanted: bytes, exact: bool) -> bool:
     try:
         variables = (entry / "environ").read_bytes().split(b"\0")
     except OSError:
@@ -134,23 +134,23 @@ def _is_marked(entry: Path, wanted: bytes, exact: bool) -> bool:
 
 
 def stop(processes: Iterable[Process], grace: float = 30) -> None:
-    """End processes politely; those that do not go are killed."""
-    asked = set(processes)
-    send(asked, signal.SIGTERM)
-    if not _gone(asked, grace):
-        kill(asked)
+    """Stop processes by SIGTERM, and kill those that do not end."""
+    stopped = set(processes)
+    send(stopped, signal.SIGTERM)
+    if not _have_ended(stopped, grace):
+        kill(stopped)
 
 
 def kill(processes: Iterable[Process]) -> None:
-    """End processes at once; returns when they are gone. What they kept is thrown away anyway."""
-    doomed = set(processes)
-    send(doomed, signal.SIGKILL)
-    if not _gone(doomed, 30):
-        raise BedError(f"Processes {sorted(p.pid for p in doomed if p.is_alive())} do not end even when killed.")
+    """Kill processes and return when they have ended."""
+    killed = set(processes)
+    send(killed, signal.SIGKILL)
+    if not _have_ended(killed, 30):
+        raise BedError(f"Processes {sorted(p.pid for p in killed if p.is_alive())} do not end even when killed.")
 
 
 def send(processes: Iterable[Process], number: int) -> None:
-    """Send a signal to those processes that still live."""
+    """Send a signal to the processes that still run."""
     for process in processes:
         if process.is_alive():
             try:
@@ -159,7 +159,7 @@ def send(processes: Iterable[Process], number: int) -> None:
                 continue
 
 
-def _gone(processes: set[Process], seconds: float) -> bool:
+def _have_ended(processes: set[Process], seconds: float) -> bool:
     end = time.monotonic() + seconds
     while any(process.is_alive() for process in processes):
         if time.monotonic() > end:

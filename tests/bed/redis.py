@@ -1,4 +1,4 @@
-"""A real Redis: Debian's redis-server with its own port and directory."""
+"""A real Redis: Debian's redis-server with a port and directory of its own."""
 
 import subprocess
 from pathlib import Path
@@ -20,7 +20,7 @@ maxmemory-policy noeviction
 
 
 def start(bed: Path, name: str, address: str, port: int) -> None:
-    """Start a Redis that keeps its entries in the bed and wait until it answers."""
+    """Start a Redis that stores its data in the bed and wait until it answers."""
     directory = bed / name
     directory.mkdir(parents=True, exist_ok=True)
     config = directory / "redis.conf"
@@ -35,16 +35,16 @@ def run(bed: Path, name: str, config: Path, address: str, port: int, *more: str)
     processes.wait_until("Redis", lambda: _pongs(address, port), 60, made)
 
 
-def ask(address: str, port: int, *words: str) -> str:
-    """Send one command with redis-cli and return its answer."""
-    command = [tools.path("redis-cli"), "-h", address, "-p", str(port), *words]
+def run_command(address: str, port: int, *arguments: str) -> str:
+    """Send one command with redis-cli and return the reply."""
+    command = [tools.path("redis-cli"), "-h", address, "-p", str(port), *arguments]
     return subprocess.run(command, capture_output=True, text=True, timeout=30, check=False).stdout.strip()
 
 
 def _pongs(address: str, port: int) -> bool:
-    return ports.answers(address, port) and ask(address, port, "ping") == "PONG"
+    return ports.answers(address, port) and run_command(address, port, "ping") == "PONG"
 
 
 def url(address: str, port: int) -> str:
-    """Where a client finds it."""
+    """Return the URL for clients."""
     return f"redis://{address}:{port}/0"

@@ -10,7 +10,7 @@ PRIMARY = "primary"  # the name by which the Sentinels know the primary, whichev
 SERVERS = (1, 2)
 SENTINELS = (1, 2, 3)
 PORTS = len(SERVERS) + len(SENTINELS)
-PATIENCE = 60.0
+TIMEOUT_S = 60.0
 REPLICATED = "repl-diskless-sync-delay 0\n"
 REPLICA = "replicaof {address} {primary}\n"
 SENTINEL = """\
@@ -47,8 +47,8 @@ class RedisSentinel:
     @property
     def primary(self) -> int:
         """The server that most Sentinels call the primary."""
-        said = [self._told(port) for port in self.ports[len(SERVERS) :]]
-        return max(SERVERS, key=lambda one: said.count(self.ports[one - 1]))
+        answers = [self._ask_for_primary(port) for port in self.ports[len(SERVERS) :]]
+        return max(SERVERS, key=lambda one: answers.count(self.ports[one - 1]))
 
     @property
     def url(self) -> str:
@@ -57,23 +57,23 @@ class RedisSentinel:
 
     def kill(self, server: int, sign: signal.Signals = signal.SIGKILL) -> None:
         """Send a signal to a server; after SIGKILL return when it has ended."""
-        found = processes.of_bed(self.bed, _server(self.name, server))
+        found = processes.find_of_bed(self.bed, _server(self.name, server))
         processes.kill(found) if sign == signal.SIGKILL else processes.send(found, sign)
 
     def start(self, server: int) -> None:
-        """Start a server; Redis and Sentinel have kept its role in its configuration file."""
+        """Start a server; Redis and Sentinel have stored its role in its configuration file."""
         self._run(_server(self.name, server), self.ports[server - 1])
 
     def heal(self) -> None:
-        """Let both servers run again and wait until the replica follows the primary."""
+        """Start or resume both servers and wait until the replica follows the primary."""
         for server in SERVERS:
-            alive = processes.of_bed(self.bed, _server(self.name, server))
+            alive = processes.find_of_bed(self.bed, _server(self.name, server))
             processes.send(alive, signal.SIGCONT) if alive else self.start(server)
         self.wait_replicated()
 
     def wait_replicated(self) -> None:
         """Wait until the primary has its replica and every Sentinel knows both and the other Sentinels."""
-        processes.wait_until("Redis with Sentinel", self._is_whole, PATIENCE)
+        processes.wait_until("Redis with Sentinel", self._is_whole, TIMEOUT_S)
 
     def start_all(self) -> None:
         """Start servers and Sentinels."""
@@ -98,15 +98,15 @@ class RedisSentinel:
     def _config(self, program: str) -> Path:
         return self.bed / self.name / program / "redis.conf"
 
-    def _told(self, port: int) -> int:
-        said = redis.ask(self.address, port, "sentinel", "get-master-addr-by-name", PRIMARY).split()
-        return int(said[1]) if len(said) == 2 and said[1].isdigit() else 0
+    def _ask_for_primary(self, port: int) -> int:
+        reply = redis.run_command(self.address, port, "sentinel", "get-master-addr-by-name", PRIMARY).split()
+        return int(reply[1]) if len(reply) == 2 and reply[1].isdigit() else 0
 
     def _is_whole(self) -> bool:
-        server = redis.ask(self.address, self.ports[self.primary - 1], "info", "replication")
+        server = redis.run_command(self.address, self.ports[self.primary - 1], "info", "replication")
         if "role:master" not in server or "state=online" not in server:
             return False
-        watching = [redis.ask(self.address, port, "info", "sentinel") for port in self.ports[len(SERVERS) :]]
+        watching = [redis.run_command(self.address, port, "info", "sentinel") for port in self.ports[len(SERVERS) :]]
         return all("status=ok" in one and "slaves=1,sentinels=3" in one for one in watching)
 
 

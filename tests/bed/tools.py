@@ -1,4 +1,4 @@
-"""Programs of the machine: found, or installed from Debian when they are missing."""
+"""Programs of the machine: found on the PATH, or installed from Debian if they are missing."""
 
 import functools
 import os
@@ -38,27 +38,27 @@ _SYSTEM = "/usr/local/go/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/
 
 
 def find(name: str) -> str | None:
-    """Where a program lies, also in the places a plain user's PATH leaves out."""
+    """Return the path of a program, also from directories that are not on the PATH of users."""
     if name.startswith("/"):
         return name if Path(name).exists() else None
     return shutil.which(name, path=f"{os.environ.get('PATH', '')}:{_SYSTEM}")
 
 
 def environment() -> dict[str, str]:
-    """The environment with every place of programs on the PATH, for programs that call others."""
+    """Return the environment with all these directories on the PATH, for programs that call others."""
     return {**os.environ, "PATH": f"{os.environ.get('PATH', '')}:{_SYSTEM}"}
 
 
 def path(name: str) -> str:
-    """Where a program lies; the caller has asked `need` before."""
+    """Return the path of a program that `need` has checked before."""
     found = find(name)
     if found is None:
-        raise BedError(f"{name} is missing; install it: apt-get install {PACKAGES.get(name, name)}")
+        raise BedError(f"{name} is missing. Install it: apt-get install {PACKAGES.get(name, name)}")
     return found
 
 
 def need(*names: str) -> None:
-    """Make sure that programs are there; what is missing is installed, which takes root."""
+    """Install programs that are missing, which needs root."""
     missing = sorted({PACKAGES[name] for name in names if find(name) is None})
     if missing:
         _install(missing)
@@ -69,8 +69,8 @@ def need(*names: str) -> None:
 def _install(packages: Sequence[str]) -> None:
     wanted = " ".join(packages)
     if os.geteuid() != 0 or shutil.which("apt-get") is None:
-        raise BedError(f"{wanted} missing; install with: sudo apt-get install --no-install-recommends {wanted}")
-    caches.say(f"installing from Debian: {wanted} (about 30 s)")
+        raise BedError(f"{wanted} missing. Install with: sudo apt-get install --no-install-recommends {wanted}")
+    caches.print_progress(f"installing from Debian: {wanted} (about 30 s)")
     _refresh_index()
     run(["apt-get", "install", "-y", "-q", "--no-install-recommends", *packages], env=_unattended())
 
@@ -81,15 +81,15 @@ def _refresh_index() -> None:
 
 
 def _unattended() -> dict[str, str]:
-    # RUNLEVEL keeps Debian from starting the services it installs: the bed starts its own.
+    # RUNLEVEL prevents Debian from starting installed services: the bed starts its own.
     return {**os.environ, "DEBIAN_FRONTEND": "noninteractive", "RUNLEVEL": "1"}
 
 
 def run(command: Sequence[str | Path], stdin: str | None = None, **more: object) -> str:
-    """Run a command to its end; its output, or an error that carries what it said."""
-    words = [str(word) for word in command]
-    done = subprocess.run(words, input=stdin, capture_output=True, text=True, check=False, **more)  # type: ignore[call-overload]
+    """Run a command to its end; return its output, or raise BedError with its error output."""
+    arguments = [str(word) for word in command]
+    done = subprocess.run(arguments, input=stdin, capture_output=True, text=True, check=False, **more)  # type: ignore[call-overload]
     if done.returncode != 0:
-        said = (done.stderr or done.stdout).strip()[-3000:]
-        raise BedError(f"{' '.join(words)[:300]} failed ({done.returncode}): {said}")
+        output = (done.stderr or done.stdout).strip()[-3000:]
+        raise BedError(f"{' '.join(arguments)[:300]} failed ({done.returncode}): {output}")
     return str(done.stdout)

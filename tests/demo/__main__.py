@@ -43,9 +43,9 @@ def picture(broker: str) -> int:
 def _run_in_bed(verb: str, broker: str) -> int:
     if code := bed_cli.main(["up"]):
         return code
-    bed = beds.Bed(beds.home() / bed_cli.STANDING)
+    bed = beds.Bed(beds.beds_directory() / bed_cli.STANDING_BED)
     command = [sys.executable, "-m", "tests.demo", verb, "--broker", broker]
-    return subprocess.run(network.inside(bed.directory, command), check=False).returncode
+    return subprocess.run(network.command_inside(bed.directory, command), check=False).returncode
 
 
 def draw(broker: str) -> int:
@@ -53,7 +53,7 @@ def draw(broker: str) -> int:
     from tests.demo import prometheus
     from tests.demo.picture import ChapterTimes, plot
 
-    cluster = beds.Bed(beds.home() / bed_cli.STANDING).cluster()
+    cluster = beds.Bed(beds.beds_directory() / bed_cli.STANDING_BED).cluster()
     output = ChapterTimes(sys.stdout)
     with prometheus.scraping(cluster) as series:
         with redirect_stdout(output):
@@ -65,7 +65,7 @@ def draw(broker: str) -> int:
 def run(broker: str) -> int:
     """Install the operator, run the chapters, print what to try next."""
     begun = time.monotonic()
-    bed = beds.Bed(beds.home() / bed_cli.STANDING)
+    bed = beds.Bed(beds.beds_directory() / bed_cli.STANDING_BED)
     cluster = bed.cluster()
     stage = Stage(cluster, f"shop-{broker}")
     stage.print("    $ helm upgrade --install dlq charts/dlq-operator --namespace dlq-system --wait")
@@ -76,7 +76,7 @@ def run(broker: str) -> int:
     source = f"orders-{uuid.uuid4().hex[:6]}"
     story.Story(stage, broker, bed.kafka() if broker == "kafka" else bed.redis(), source).run()
     stage.print(f"\nFinished in {time.monotonic() - begun:.0f} s. The cluster stays up. Explore it:\n")
-    stage.print(f"    {' '.join(network.inside(bed.directory, ['bash']))}")
+    stage.print(f"    {' '.join(network.command_inside(bed.directory, ['bash']))}")
     stage.print(f"    export KUBECONFIG={cluster.kubeconfig} PATH={binaries.path('kubectl').parent}:$PATH")
     stage.print(f"    kubectl -n {stage.namespace} get deadletters")
     stage.print(f"    kubectl -n {stage.namespace} describe dlq orders")

@@ -94,12 +94,12 @@ def test_pods_killed_and_a_job_deleted_lose_and_repeat_nothing(cluster: Cluster,
 def test_every_fault_at_every_tenth_loses_and_repeats_nothing(cluster: Cluster, bed: Bed) -> None:
     """A kill at every 10 %; between them the Job is deleted, the operator restarted, Kafka killed and restarted."""
     part = beds.Part("restarted-load-kafka", 2, kafka_part.start)
-    started = bed.part(part)
+    started = bed.ensure_part(part)
     address, ports = started["address"], started["ports"]
     share = 10_000
 
     def restart_kafka() -> None:
-        processes.kill(processes.of_bed(bed.directory, part.name))
+        processes.kill(processes.find_of_bed(bed.directory, part.name))
         kafka_part.start(bed.directory, part.name, address, *ports)
 
     def restart_operator() -> None:
@@ -119,4 +119,4 @@ def test_every_fault_at_every_tenth_loses_and_repeats_nothing(cluster: Cluster, 
             elif percent in faults:
                 faults[percent]()
         assert_all_replayed_once(load, share)
-    processes.stop(processes.of_bed(bed.directory, part.name))
+    processes.stop(processes.find_of_bed(bed.directory, part.name))

@@ -7,7 +7,7 @@ from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from aiokafka.client import CoordinationType
 from redis.asyncio import Redis
 
-from tests.bed import __main__ as bed_door
+from tests.bed import __main__ as bed_cli
 from tests.bed import processes, tools
 from tests.bed.control import ApiServer
 from tests.bed.kafka_cluster import KafkaCluster
@@ -16,7 +16,7 @@ from tests.bed.redis_sentinel import RedisSentinel
 
 def test_every_program_is_there_before_the_way_to_the_outside_is_shut() -> None:
     builders = {"go", "mvn", "javac"}  # asked for by what is built, before the bed stands
-    assert set(tools.PACKAGES) - builders == set(bed_door.TOOLS)
+    assert set(tools.PACKAGES) - builders == set(bed_cli.TOOLS)
 
 
 async def test_kafka_answers(kafka: str) -> None:

@@ -42,7 +42,7 @@ def orphaned(own_state: dict[str, str]) -> Iterator[Path]:
     owner.send_signal(signal.SIGKILL)
     owner.wait(60)
     yield bed
-    processes.kill(processes.of_bed(bed))
+    processes.kill(processes.find_of_bed(bed))
 
 
 def status(environment: dict[str, str]) -> str:
@@ -51,9 +51,9 @@ def status(environment: dict[str, str]) -> str:
 
 
 def test_status_clears_away_what_outlived_its_owner(orphaned: Path, own_state: dict[str, str]) -> None:
-    assert processes.of_bed(orphaned, "redis")
-    assert f"{orphaned.name}: its owner had died; cleared away" in status(own_state)
-    assert not processes.of_bed(orphaned)
+    assert processes.find_of_bed(orphaned, "redis")
+    assert f"{orphaned.name}: its owner process had ended; removed" in status(own_state)
+    assert not processes.find_of_bed(orphaned)
     assert not orphaned.exists()
     assert orphaned.name not in status(own_state)
 
@@ -63,12 +63,12 @@ def test_a_killed_part_starts_again(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     bed = beds.create()
     try:
         bed.redis()
-        processes.kill(processes.of_bed(bed.directory, "redis"))
+        processes.kill(processes.find_of_bed(bed.directory, "redis"))
         assert bed.redis().startswith("redis://")
-        assert processes.of_bed(bed.directory, "redis")
+        assert processes.find_of_bed(bed.directory, "redis")
     finally:
         bed.down()
-    assert not processes.of_bed(bed.directory)
+    assert not processes.find_of_bed(bed.directory)
 
 
 def test_a_pid_that_was_given_anew_is_not_ours(tmp_path: Path) -> None:
@@ -76,7 +76,7 @@ def test_a_pid_that_was_given_anew_is_not_ours(tmp_path: Path) -> None:
     record.parent.mkdir()
     record.write_text(json.dumps({"pid": os.getpid(), "started": 1}))
     assert processes.read(record) == Process(os.getpid(), 1)
-    assert processes.of_bed(tmp_path) == set()
+    assert processes.find_of_bed(tmp_path) == set()
 
 
 def test_a_part_that_does_not_come_up_says_so() -> None:

@@ -207,7 +207,7 @@ def retries(folder: Path) -> int:
 async def test_a_restarted_broker_loses_and_repeats_nothing(bed, tmp_path):
     """The broker is killed and restarted three times; once it is away for longer than other errors are retried."""
     part = beds.Part("bounced-replay-kafka", 2, kafka_part.start)
-    started = bed.part(part)
+    started = bed.ensure_part(part)
     address, ports = started["address"], started["ports"]
     async with open_scene(f"{address}:{ports[0]}") as scene:
         await bury_numbers(scene, 20_000)
