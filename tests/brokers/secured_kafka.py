@@ -57,7 +57,7 @@ class SecuredKafka:
 
 def open_secured_kafka(bed: beds.Bed) -> SecuredKafka:
     """The bed's secured Kafka, started at its first use."""
-    said = bed.part(beds.Part("secured-kafka", 5, _start))
+    said = bed.ensure_part(beds.Part("secured-kafka", 5, _start))
     plain, _, login, cert, old = (f"{said['address']}:{port}" for port in said["ports"])
     return SecuredKafka(plain, login, cert, old, bed.directory / "secured-kafka")
 

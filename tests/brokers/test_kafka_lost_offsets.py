@@ -27,14 +27,14 @@ class Forgetful:
     """A Kafka of this file's own that keeps offsets for a minute."""
 
     def __init__(self, bed: beds.Bed) -> None:
-        self._bed, self._said = bed, bed.part(PART)
+        self._bed, self._said = bed, bed.ensure_part(PART)
 
     @property
     def address(self) -> str:
         return f"{self._said['address']}:{self._said['ports'][0]}"
 
     def stop(self) -> None:
-        processes.stop(processes.of_bed(self._bed.directory, PART.name))
+        processes.stop(processes.find_of_bed(self._bed.directory, PART.name))
 
     def lose_offsets(self) -> None:
         """The broker comes back with all topics, but without what it kept of groups."""

@@ -29,14 +29,14 @@ class Frail:
     """A Kafka of this file's own, which may be stopped and killed."""
 
     def __init__(self, bed: beds.Bed) -> None:
-        self._bed, self._said = bed, bed.part(PART)
+        self._bed, self._said = bed, bed.ensure_part(PART)
 
     @property
     def address(self) -> str:
         return f"{self._said['address']}:{self._said['ports'][0]}"
 
     def send(self, sign: signal.Signals) -> None:
-        for process in processes.of_bed(self._bed.directory, PART.name):
+        for process in processes.find_of_bed(self._bed.directory, PART.name):
             os.kill(process.pid, sign)
 
     def bounce(self, hard: bool) -> None:
@@ -44,14 +44,14 @@ class Frail:
         self.start()
 
     def kill(self) -> None:
-        processes.kill(processes.of_bed(self._bed.directory, PART.name))
+        processes.kill(processes.find_of_bed(self._bed.directory, PART.name))
 
     def start(self) -> None:
         kafka_bed.start(self._bed.directory, PART.name, self._said["address"], *self._said["ports"])
 
     def end(self) -> None:
         self.send(signal.SIGCONT)
-        processes.stop(processes.of_bed(self._bed.directory, PART.name))
+        processes.stop(processes.find_of_bed(self._bed.directory, PART.name))
 
 
 @pytest.fixture(scope="module")

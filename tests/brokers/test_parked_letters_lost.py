@@ -46,9 +46,9 @@ PART = beds.Part("small-kafka", 2, start_small)
 @pytest.fixture(scope="module")
 def small(bed: beds.Bed) -> Iterator[str]:
     """A Kafka that keeps one mebibyte of each partition unless its topic says otherwise."""
-    said = bed.part(PART)
+    said = bed.ensure_part(PART)
     yield f"{said['address']}:{said['ports'][0]}"
-    processes.stop(processes.of_bed(bed.directory, PART.name))
+    processes.stop(processes.find_of_bed(bed.directory, PART.name))
 
 
 async def park(desk: KafkaSubscription, count: int, due_at: int) -> None:

@@ -17,12 +17,12 @@ JVM = ("-Xmx192m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Dorg.slf4j.s
 def prepare() -> Path:
     """The compiled programs; the first time needs a way to the outside."""
     jars()
-    return caches.kept(_entry("programs", *_sources()), "the programs that write dead letters", "10 s", _compile)
+    return caches.get_or_make(_entry("programs", *_sources()), "the programs that write dead letters", "10 s", _compile)
 
 
 def jars() -> Path:
     """The jars of Spring Kafka, Kafka Connect and Kafka Streams."""
-    return caches.kept(_entry("jars"), "the jars of libraries that write dead letters", "20 s", _fetch)
+    return caches.get_or_make(_entry("jars"), "the jars of libraries that write dead letters", "20 s", _fetch)
 
 
 def _sources() -> list[Path]:

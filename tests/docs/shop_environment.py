@@ -53,7 +53,7 @@ class ShopEnvironment:
     @property
     def kafka(self) -> str:
         """Return the real address of that Kafka."""
-        part = self.bed.part(Part("docs-kafka", 2, kafka.start))
+        part = self.bed.ensure_part(Part("docs-kafka", 2, kafka.start))
         return f"{part['address']}:{part['ports'][0]}"
 
     def make(self) -> None:
