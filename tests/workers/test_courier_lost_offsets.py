@@ -10,7 +10,7 @@ from aiohttp import ClientError, ClientSession
 from deadletter.api.assignments import CourierAssignment
 from tests.bed import ports
 from tests.brokers.groups import delete_group
-from tests.brokers.staging import PATIENCE
+from tests.brokers.staging import TIMEOUT_S
 from tests.workers.broker_queue import BrokerQueue
 from tests.workers.couriers import message
 from tests.workers.http_service import Service, serving, until
@@ -19,7 +19,7 @@ from tests.workers.worker_processes import Pod
 
 async def readiness(port: int) -> str:
     """Return the body of /readyz after the pod has tried its broker."""
-    async with ClientSession() as session, asyncio.timeout(PATIENCE):
+    async with ClientSession() as session, asyncio.timeout(TIMEOUT_S):
         while True:
             try:
                 async with session.get(f"http://127.0.0.1:{port}/readyz") as answer:

@@ -36,7 +36,7 @@ from tests.brokers.secured_kafka import (
     revoke_acl,
 )
 from tests.brokers.servers import HERE, own_redis, url_of
-from tests.brokers.staging import PATIENCE
+from tests.brokers.staging import TIMEOUT_S
 from tests.workers.broker_queue import BrokerQueue
 from tests.workers.couriers import LOOPBACK, message, no_secret
 from tests.workers.http_service import Received, Service, serving, until
@@ -73,7 +73,7 @@ async def two_views(
 
 async def until_allowed(broker: Broker, box: str) -> None:
     """Wait until the broker applies the rights; brokers apply them in order, with a delay."""
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(TIMEOUT_S):
         while True:
             try:
                 await broker.describe([box])

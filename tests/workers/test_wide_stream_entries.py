@@ -9,7 +9,7 @@ from redis.asyncio import Redis
 
 from deadletter.brokers.connect import open_broker
 from tests.brokers.opening import LOOPBACK, no_secrets, redis_at
-from tests.brokers.staging import lay, numbered
+from tests.brokers.staging import publish_all, numbered_messages
 from tests.workers.couriers import courier_assignment, running
 from tests.workers.http_service import serving, status
 from tests.workers.replay_scene import Scene
@@ -53,14 +53,14 @@ async def test_a_wide_entry_is_buried_archived_and_replayed_to_its_origin(
     scene: Scene, client: Redis, fields: list[bytes]
 ) -> None:
     dead = scene.boxes.dead
-    await lay(scene.broker, scene.name, numbered(5))
+    await publish_all(scene.broker, scene.name, numbered_messages(5))
     await client.execute_command("XADD", scene.name, "*", *fields)
-    await lay(scene.broker, scene.name, numbered(3, 5))
+    await publish_all(scene.broker, scene.name, numbered_messages(3, 5))
     async with serving(status(422)) as service:
         assignment = courier_assignment(service.url, boxes=scene.boxes.model_dump(), broker=scene.connection)
         async with running(scene.broker, assignment):
             await until_length(client, dead, 9)
-            await lay(scene.broker, scene.name, numbered(1, 8))
+            await publish_all(scene.broker, scene.name, numbered_messages(1, 8))
             await until_length(client, dead, 10)
     assert len(service.received) == 10
     buried = await scene.messages(dead)
