@@ -5,7 +5,8 @@ import re
 import pytest
 from pydantic import ValidationError
 
-from tests.api.cases import ACCEPTED, REJECTED
+from tests.api.invalid_manifests import INVALID
+from tests.api.manifests import VALID
 from tests.api.server import manifest
 from tools.crds import KINDS, build_crd
 
@@ -13,27 +14,27 @@ MODELS = {kind.kind: kind for kind in KINDS}
 
 
 def test_the_server_accepts_valid_manifests(server, namespace):
-    for case, (kind, spec) in ACCEPTED.items():
+    for case, (kind, spec) in VALID.items():
         status, answer = server.write("POST", namespace, manifest(kind, spec))
         assert status == 201, (case, answer)
 
 
 def test_the_server_rejects_invalid_manifests_with_the_message(server, namespace):
-    for case, ((kind, spec), message) in REJECTED.items():
+    for case, ((kind, spec), message) in INVALID.items():
         status, answer = server.write("POST", namespace, manifest(kind, spec))
         assert status == 422, (case, answer)
         assert message in answer, case
 
 
-@pytest.mark.parametrize("case", ACCEPTED)
+@pytest.mark.parametrize("case", VALID)
 def test_the_models_accept_valid_manifests(case):
-    kind, spec = ACCEPTED[case]
+    kind, spec = VALID[case]
     MODELS[kind].from_body(manifest(kind, spec))
 
 
-@pytest.mark.parametrize("case", REJECTED)
+@pytest.mark.parametrize("case", INVALID)
 def test_the_models_reject_invalid_manifests_with_the_same_message(case):
-    (kind, spec), message = REJECTED[case]
+    (kind, spec), message = INVALID[case]
     with pytest.raises(ValidationError, match=re.escape(message)):
         MODELS[kind].from_body(manifest(kind, spec))
 
@@ -49,7 +50,7 @@ def _rules(node):
 
 def test_every_rule_has_an_invalid_manifest():
     rules = [rule for kind in KINDS for rule in _rules(build_crd(kind)["spec"]) if "oldSelf" not in rule["rule"]]
-    messages = [message for _, message in REJECTED.values()]
+    messages = [message for _, message in INVALID.values()]
     untested = {rule["message"] for rule in rules if not any(one in rule["message"] for one in messages)}
     assert untested == set()
 

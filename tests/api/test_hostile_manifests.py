@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.api.cases import DELIVERED, HTTP, KAFKA, PLAIN, REPLAYED, merged
+from tests.api.manifests import DELIVERED, HTTP, KAFKA, PLAIN, REPLAYED, merged
 from tests.api.server import manifest
 
 MIB = "x" * (1 << 20)

@@ -3,7 +3,7 @@
 import pytest
 
 from deadletter.api.replays import IMMUTABLE, MUTABLE, ReplaySpec
-from tests.api.cases import ADOPTED, DELIVERED, PLAIN, merged
+from tests.api.manifests import ADOPTED, DELIVERED, PLAIN, merged
 from tests.api.server import manifest
 
 FULL = {

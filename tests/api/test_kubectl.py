@@ -7,7 +7,7 @@ import pytest
 
 from deadletter.api.kinds import API_VERSION
 from deadletter.core.reasons import Reason
-from tests.api.cases import ADOPTED, DELIVERED, KAFKA, PLAIN, REPLAYED, merged
+from tests.api.manifests import ADOPTED, DELIVERED, KAFKA, PLAIN, REPLAYED, merged
 from tests.api.server import PLURALS, manifest
 
 NARROW, WIDE = 80, 120

@@ -4,7 +4,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as some
 from pydantic import ValidationError
 
-from tests.api.cases import ACCEPTED as ACCEPTED_SPECS
+from tests.api.manifests import VALID
 from tests.api.server import manifest
 from tools.crds import KINDS
 
@@ -121,7 +121,7 @@ def _changed(node, path, value):
 @some.composite
 def almost_valid(draw):
     """Draw a valid spec with one value replaced by another of its type."""
-    kind, spec = ACCEPTED_SPECS[draw(some.sampled_from(sorted(ACCEPTED_SPECS)))]
+    kind, spec = VALID[draw(some.sampled_from(sorted(VALID)))]
     leaves = sorted(_leaves(spec), key=str)
     if not leaves:
         return manifest(kind, spec)

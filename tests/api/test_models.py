@@ -16,13 +16,16 @@ from deadletter.api.assignments import (
 )
 from deadletter.api.base import Duration
 from deadletter.api.broker_connections import BrokerConnection, BrokerConnectionSpec
-from deadletter.api.dead_letter_queues import DeadLetterQueue, HttpDelivery, Redaction
-from deadletter.api.replays import Rate, Replay
+from deadletter.api.dead_letter_queues import DeadLetterQueue
+from deadletter.api.delivery import HttpDelivery
+from deadletter.api.queue_spec import Redaction
+from deadletter.api.replay_spec import Rate
+from deadletter.api.replays import Replay
 from deadletter.api.retry_policies import RetryPolicy, RetryPolicySpec
 from deadletter.core import durations
 from deadletter.core.policy import DEFAULT_POLICY
 from deadletter.plan.queue_checks import unsupported_fields
-from tests.api.cases import ADOPTED, DELIVERED, KAFKA, PLAIN, REDIS, REPLAYED, merged
+from tests.api.manifests import ADOPTED, DELIVERED, KAFKA, PLAIN, REDIS, REPLAYED, merged
 from tests.api.server import manifest
 
 DURATION = TypeAdapter(Duration)

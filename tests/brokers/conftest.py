@@ -7,7 +7,7 @@ from redis.asyncio import Redis
 
 from deadletter.brokers.connect import open_broker
 from deadletter.brokers.contract import Broker
-from tests.brokers.opening import LOOPBACK, kafka_at, no_secrets, redis_at
+from tests.brokers.connections import LOOPBACK, kafka_at, no_secrets, redis_at
 
 CONNECT = {
     "kafka": kafka_at,

@@ -6,8 +6,8 @@ import pytest
 
 from deadletter.brokers.contract import Broker
 from tests.brokers import writer_processes
-from tests.brokers.opening import fresh_name
-from tests.brokers.staging import make_boxes
+from tests.brokers.connections import fresh_name
+from tests.brokers.helpers import make_boxes
 
 
 class KillContract:
@@ -23,27 +23,27 @@ class KillContract:
 
     async def test_a_killed_mover_loses_and_doubles_nothing(self, kind: str, address: str, broker: Broker) -> None:
         boxes = await make_boxes(broker, fresh_name("kill"))
-        await writer_processes.fill(broker, boxes, 5_000)
+        await writer_processes.publish_letters(broker, boxes, 5_000)
         await writer_processes.kill_and_finish(kind, address, boxes, 4, 250, seed=random.randrange(1 << 30))
-        await writer_processes.check_exact(broker, boxes, 5_000)
+        await writer_processes.check_moved_exactly_once(broker, boxes, 5_000)
         assert len(await broker.published_positions(boxes.ledger, "uid-1")) == 5_000
 
     @pytest.mark.kill
     @pytest.mark.timeout(1_800)
     async def test_twenty_kills_over_a_hundred_thousand_letters(self, kind: str, address: str, broker: Broker) -> None:
         boxes = await make_boxes(broker, fresh_name("kill"))
-        await writer_processes.fill(broker, boxes, 100_000)
+        await writer_processes.publish_letters(broker, boxes, 100_000)
         await writer_processes.kill_and_finish(kind, address, boxes, 20, 1_000, seed=random.randrange(1 << 30))
-        await writer_processes.check_exact(broker, boxes, 100_000)
+        await writer_processes.check_moved_exactly_once(broker, boxes, 100_000)
 
     async def test_a_zombie_is_fenced_and_says_so(self, kind: str, address: str, broker: Broker) -> None:
         boxes = await make_boxes(broker, fresh_name("zombie"))
-        await writer_processes.fill(broker, boxes, 8_500)
-        await writer_processes.stop_and_overtake(kind, address, boxes)
-        await writer_processes.check_exact(broker, boxes, 8_500)
+        await writer_processes.publish_letters(broker, boxes, 8_500)
+        await writer_processes.fence_a_stopped_writer(kind, address, boxes)
+        await writer_processes.check_moved_exactly_once(broker, boxes, 8_500)
 
     async def test_of_two_movers_one_wins(self, kind: str, address: str, broker: Broker) -> None:
         boxes = await make_boxes(broker, fresh_name("two"))
-        await writer_processes.fill(broker, boxes, 2_000)
-        await writer_processes.race(kind, address, boxes)
-        await writer_processes.check_exact(broker, boxes, 2_000)
+        await writer_processes.publish_letters(broker, boxes, 2_000)
+        await writer_processes.race_two_writers(kind, address, boxes)
+        await writer_processes.check_moved_exactly_once(broker, boxes, 2_000)

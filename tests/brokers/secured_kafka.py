@@ -12,8 +12,8 @@ from aiokafka.protocol.admin import CreateAclsRequest, DeleteAclsRequest
 
 from deadletter.brokers.connect import open_broker
 from tests.bed import beds, kafka, processes, tools
-from tests.brokers.opening import LOOPBACK, kafka_at, no_secrets
-from tests.pems import PAST, PRESENT, Authority
+from tests.brokers.connections import LOOPBACK, kafka_at, no_secrets
+from tests.certificate_authority import PAST, PRESENT, CertificateAuthority
 
 # As Kafka numbers them.
 TOPIC, GROUP, TRANSACTIONAL_ID, PREFIXED = 2, 3, 5, 4
@@ -119,7 +119,7 @@ def _start(bed: Path, name: str, address: str, port: int, controller: int, login
 
 
 def _certificates(here: Path, address: str) -> None:
-    authority = Authority.made(here)
+    authority = CertificateAuthority.create(here)
     # Kafka takes up a new certificate while it runs only when it is called as the old one.
     for name, called, holds in (
         ("server", "kafka", PRESENT),

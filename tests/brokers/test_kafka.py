@@ -1,6 +1,6 @@
 """The contract on a real Kafka."""
 
-from tests.brokers.contract import BrokerContract
+from tests.brokers.broker_contract import BrokerContract
 
 BROKER = "kafka"
 

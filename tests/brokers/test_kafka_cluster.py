@@ -2,9 +2,9 @@
 
 from deadletter.brokers.contract import Broker
 from deadletter.core.heartbeats import WorkerStatus
-from tests.brokers.contract import BrokerContract
-from tests.brokers.opening import fresh_name
-from tests.brokers.staging import make_boxes, now
+from tests.brokers.broker_contract import BrokerContract
+from tests.brokers.connections import fresh_name
+from tests.brokers.helpers import make_boxes, now
 
 BROKER = "kafka_cluster"
 

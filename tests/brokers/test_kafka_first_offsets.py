@@ -13,9 +13,9 @@ from deadletter.brokers.kafka.broker import KafkaBroker
 from deadletter.brokers.kafka.client import KafkaClient
 from deadletter.brokers.kafka.subscription import group
 from deadletter.brokers.types import ResumedGroup
-from tests.brokers.groups import delete_group
-from tests.brokers.opening import LOOPBACK, fresh_name, kafka_at, no_secrets
-from tests.brokers.staging import claim_some, lay, make_boxes, numbered, settle_all
+from tests.brokers.connections import LOOPBACK, fresh_name, kafka_at, no_secrets
+from tests.brokers.group_deletion import delete_group
+from tests.brokers.helpers import claim_some, make_boxes, numbered_messages, publish_all, settle_all
 
 BROKER = "kafka"
 PODS = 20
@@ -36,14 +36,14 @@ def far_away(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("far_away")
 async def test_many_couriers_that_begin_at_once_do_not_fence_each_other_for_ever(broker: Broker, kafka: str) -> None:
     boxes = await make_boxes(broker, fresh_name("far"), partitions=3)
-    await lay(broker, boxes.source, numbered(5), None)
+    await publish_all(broker, boxes.source, numbered_messages(5), None)
     async with AsyncExitStack() as pods:
         opened = [pods.enter_async_context(open_broker(kafka_at(kafka), no_secrets, LOOPBACK)) for _ in range(PODS)]
         lines = [one._kafka for one in await asyncio.gather(*opened) if isinstance(one, KafkaBroker)]
 
         async def begin(number: int, line: KafkaClient) -> None:
             await asyncio.sleep(number / PODS)
-            await group.ensure_first_offsets(line, boxes.desk(from_earliest=False))
+            await group.ensure_first_offsets(line, boxes.subscription(from_earliest=False))
 
         async with asyncio.timeout(90):
             await asyncio.gather(*(begin(*one) for one in enumerate(lines)))
@@ -54,15 +54,15 @@ async def test_many_couriers_that_begin_at_once_do_not_fence_each_other_for_ever
 async def test_couriers_that_wait_for_a_decision_do_not_fence_who_resumes_the_group(broker: Broker) -> None:
     assert isinstance(broker, KafkaBroker)
     boxes = await make_boxes(broker, fresh_name("far"))
-    await lay(broker, boxes.source, numbered(3))
-    async with broker.subscribe(boxes.desk()) as desk:
+    await publish_all(broker, boxes.source, numbered_messages(3))
+    async with broker.subscribe(boxes.subscription()) as desk:
         await settle_all(desk, await claim_some(desk, 3))
     await delete_group(broker, boxes.source, boxes.group)
     resuming = asyncio.ensure_future(broker.resume_group(boxes.source, boxes.group, "Earliest"))
     lost = 0
     while not resuming.done():
         try:
-            await group.ensure_first_offsets(broker._kafka, boxes.desk(has_started=True))
+            await group.ensure_first_offsets(broker._kafka, boxes.subscription(has_started=True))
         except GroupOffsetsLost:
             lost += 1
     assert await resuming == ResumedGroup(0, 3)

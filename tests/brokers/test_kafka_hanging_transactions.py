@@ -19,20 +19,20 @@ from deadletter.brokers.kafka.transactions import Transaction
 from deadletter.brokers.types import Buried, CommitBatch, Delivered, Parked
 from deadletter.core.replay_progress import SettledAs
 from tests.bed import beds
-from tests.brokers.opening import LOOPBACK, fresh_name, kafka_at, no_secrets
-from tests.brokers.secured_kafka import open_secured_kafka
-from tests.brokers.staging import (
+from tests.brokers.connections import LOOPBACK, fresh_name, kafka_at, no_secrets
+from tests.brokers.helpers import (
     Boxes,
     claim_some,
-    contents,
-    lay,
     make_boxes,
     now,
-    numbered,
-    republish,
-    tally_of,
+    numbered_messages,
+    progress_of,
+    publications_to,
+    publish_all,
+    read_all,
     values,
 )
+from tests.brokers.secured_kafka import open_secured_kafka
 
 
 @pytest.fixture
@@ -44,7 +44,7 @@ async def broker(bed: beds.Bed) -> AsyncIterator[Broker]:
 @pytest.fixture
 async def boxes(broker: Broker) -> Boxes:
     boxes = await make_boxes(broker, fresh_name("markers"))
-    await lay(broker, boxes.source, numbered(2))
+    await publish_all(broker, boxes.source, numbered_messages(2))
     return boxes
 
 
@@ -91,7 +91,7 @@ def fail_once(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
 async def test_a_burial_that_was_given_up_does_not_come_back(
     broker: Broker, boxes: Boxes, lost: set[str], fail_once: Callable[[], None]
 ) -> None:
-    async with broker.subscribe(boxes.desk()) as desk:
+    async with broker.subscribe(boxes.subscription()) as desk:
         first, second = await claim_some(desk, 2)
         lost.add(boxes.dead)
         fail_once()
@@ -103,11 +103,11 @@ async def test_a_burial_that_was_given_up_does_not_come_back(
 async def test_a_buried_letter_is_not_lost_to_the_next_courier(
     broker: Broker, boxes: Boxes, lost: set[str], fail_once: Callable[[], None]
 ) -> None:
-    async with broker.subscribe(boxes.desk()) as desk:
+    async with broker.subscribe(boxes.subscription()) as desk:
         first, _ = await claim_some(desk, 2)
         lost.add(boxes.dead)
         await desk.settle(first, Buried(boxes.dead, first.message))
-    async with broker.subscribe(boxes.desk()) as desk:
+    async with broker.subscribe(boxes.subscription()) as desk:
         (second,) = await claim_some(desk, 1)
         fail_once()
         await desk.settle(second, Buried(boxes.dead, second.message))
@@ -118,7 +118,7 @@ async def test_a_buried_letter_is_not_lost_to_the_next_burial(
     broker: Broker, boxes: Boxes, lost: set[str], fail_once: Callable[[], None]
 ) -> None:
     """The same courier goes on after its broker came back."""
-    async with broker.subscribe(boxes.desk()) as desk:
+    async with broker.subscribe(boxes.subscription()) as desk:
         first, second = await claim_some(desk, 2)
         lost.add(boxes.dead)
         await desk.settle(first, Buried(boxes.dead, first.message))
@@ -133,12 +133,12 @@ async def test_a_buried_letter_is_not_lost_to_the_next_burial(
 
 
 async def test_an_offset_whose_marker_was_lost_is_not_forgotten(broker: Broker, boxes: Boxes, lost: set[str]) -> None:
-    async with broker.subscribe(boxes.desk()) as desk:
+    async with broker.subscribe(boxes.subscription()) as desk:
         claims = await claim_some(desk, 2)
         await desk.settle(claims[0], Delivered())
         lost.add(boxes.group)
         await desk.settle(claims[1], Buried(boxes.dead, claims[1].message))
-    async with broker.subscribe(boxes.desk()) as desk:
+    async with broker.subscribe(boxes.subscription()) as desk:
         assert await desk.claim(1) == []
     assert await values(broker, boxes.dead) == [b"v1"]
 
@@ -146,14 +146,14 @@ async def test_an_offset_whose_marker_was_lost_is_not_forgotten(broker: Broker, 
 async def test_a_parked_letter_whose_settlement_lost_its_marker_is_not_buried_twice(
     broker: Broker, boxes: Boxes, lost: set[str]
 ) -> None:
-    async with broker.subscribe(boxes.desk()) as desk:
+    async with broker.subscribe(boxes.subscription()) as desk:
         for claim in await claim_some(desk, 2):
             await desk.settle(claim, Parked(claim.message, now()))
         claims = await claim_some(desk, 2)
         await desk.settle(claims[0], Delivered())
         lost.add(boxes.ledger)
         await desk.settle(claims[1], Buried(boxes.dead, claims[1].message))
-    async with broker.subscribe(boxes.desk()) as desk:
+    async with broker.subscribe(boxes.subscription()) as desk:
         assert await desk.claim(1) == []
     assert await values(broker, boxes.dead) == [claims[1].message.value]
 
@@ -162,7 +162,7 @@ async def test_a_word_outlives_an_opening_that_failed(
     broker: Broker, boxes: Boxes, lost: set[str], fail_once: Callable[[], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The coordinator tells how a transaction ended only until the id is opened again."""
-    async with broker.subscribe(boxes.desk()) as desk:
+    async with broker.subscribe(boxes.subscription()) as desk:
         first, _ = await claim_some(desk, 2)
         lost.add(boxes.dead)
         await desk.settle(first, Buried(boxes.dead, first.message))
@@ -173,7 +173,7 @@ async def test_a_word_outlives_an_opening_that_failed(
         raise BrokerUnreachable("it went away again")
 
     monkeypatch.setattr(hanging_transactions, "first_open_offsets", failing)
-    async with broker.subscribe(boxes.desk()) as desk:
+    async with broker.subscribe(boxes.subscription()) as desk:
         (second,) = await claim_some(desk, 1)
         fail_once()
         await desk.settle(second, Buried(boxes.dead, second.message))
@@ -183,15 +183,15 @@ async def test_a_word_outlives_an_opening_that_failed(
 @pytest.fixture
 async def replayed(broker: Broker, boxes: Boxes) -> Callable[[str, int], Any]:
     """Replays one letter of the dead box under a uid; False: it was settled already."""
-    await lay(broker, boxes.dead, numbered(2))
-    letters = await contents(broker, boxes.dead)
+    await publish_all(broker, boxes.dead, numbered_messages(2))
+    letters = await read_all(broker, boxes.dead)
 
     async def replay(uid: str, number: int) -> bool:
         one, offset = letters[number : number + 1], letters[number].place.offset
         async with broker.partition_writer(boxes.dead, boxes.ledger, 0, uid) as mover:
             if not mover.is_open(offset):
                 return False
-            await mover.commit(CommitBatch(tally_of(one), republish(boxes.target, one), {SettledAs.Replayed: [offset]}))
+            await mover.commit(CommitBatch(progress_of(one), publications_to(boxes.target, one), {SettledAs.Replayed: [offset]}))
         return True
 
     return replay

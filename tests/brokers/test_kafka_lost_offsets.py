@@ -13,8 +13,8 @@ from deadletter.brokers.errors import BrokerError, GroupOffsetsLost
 from deadletter.brokers.types import Claim
 from tests.bed import beds, processes
 from tests.bed import kafka as kafka_bed
-from tests.brokers.opening import LOOPBACK, fresh_name, kafka_at, no_secrets
-from tests.brokers.staging import claim_some, lay, make_boxes, numbered, settle_all
+from tests.brokers.connections import LOOPBACK, fresh_name, kafka_at, no_secrets
+from tests.brokers.helpers import claim_some, make_boxes, numbered_messages, publish_all, settle_all
 
 EXPIRING = "offsets.retention.minutes=1\noffsets.retention.check.interval.ms=1000\n"
 START = partial(kafka_bed.start, settings=EXPIRING)
@@ -60,27 +60,27 @@ async def broker(forgetful: Forgetful) -> AsyncIterator[Broker]:
 @pytest.mark.parametrize("from_earliest", [False, True])
 async def test_expired_offsets_stop_the_courier(broker: Broker, from_earliest: bool) -> None:
     boxes = await make_boxes(broker, fresh_name("expired"), partitions=2)
-    async with broker.subscribe(boxes.desk(from_earliest=from_earliest)) as desk:
-        await lay(broker, boxes.source, numbered(10), None)
+    async with broker.subscribe(boxes.subscription(from_earliest=from_earliest)) as desk:
+        await publish_all(broker, boxes.source, numbered_messages(10), None)
         await settle_all(desk, await claim_some(desk, 10))
-    await lay(broker, boxes.source, numbered(20, 10), None)
+    await publish_all(broker, boxes.source, numbered_messages(20, 10), None)
     async with asyncio.timeout(300):
         while not await broker.is_group_lost(boxes.source, boxes.group):
             await asyncio.sleep(1)
     with pytest.raises(GroupOffsetsLost):
-        async with broker.subscribe(boxes.desk(from_earliest=from_earliest, has_started=True)):
+        async with broker.subscribe(boxes.subscription(from_earliest=from_earliest, has_started=True)):
             pass
     resumed = await broker.resume_group(boxes.source, boxes.group, "Earliest")
     assert resumed is not None
     assert (resumed.skipped_messages, resumed.remaining_messages) == (0, 30)
-    async with broker.subscribe(boxes.desk(from_earliest=from_earliest, has_started=True)) as desk:
+    async with broker.subscribe(boxes.subscription(from_earliest=from_earliest, has_started=True)) as desk:
         assert len(await claim_some(desk, 30)) == 30
 
 
 async def test_offsets_that_go_under_a_live_courier_stop_it(broker: Broker, forgetful: Forgetful) -> None:
     boxes = await make_boxes(broker, fresh_name("emptied"), partitions=2)
-    async with broker.subscribe(boxes.desk()) as desk:
-        await lay(broker, boxes.source, numbered(10), None)
+    async with broker.subscribe(boxes.subscription()) as desk:
+        await publish_all(broker, boxes.source, numbered_messages(10), None)
         await settle_all(desk, await claim_some(desk, 10))
         await asyncio.to_thread(forgetful.lose_offsets)
         await claim_until_lost(desk)

@@ -5,7 +5,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from deadletter.brokers.errors import LedgerCorrupt
-from deadletter.brokers.kafka.subscription.offset_metadata import NO_ATTEMPTS, MAX_METADATA_BYTES, Attempts, decode, encode, max_encoded_bytes
+from deadletter.brokers.kafka.subscription.offset_metadata import (
+    MAX_METADATA_BYTES,
+    NO_ATTEMPTS,
+    Attempts,
+    decode,
+    encode,
+    max_encoded_bytes,
+)
 from deadletter.brokers.kafka.subscription.progress import SourceProgress
 
 OFFSETS = st.integers(0, 1 << 62)

@@ -18,8 +18,17 @@ from deadletter.core.replay_progress import SettledAs
 from tests.bed import beds, processes
 from tests.bed import kafka as kafka_bed
 from tests.brokers import writer_processes
-from tests.brokers.opening import LOOPBACK, fresh_name, kafka_at, no_secrets
-from tests.brokers.staging import Boxes, contents, lay, make_boxes, numbered, republish, tally_of, values
+from tests.brokers.connections import LOOPBACK, fresh_name, kafka_at, no_secrets
+from tests.brokers.helpers import (
+    Boxes,
+    make_boxes,
+    numbered_messages,
+    progress_of,
+    publications_to,
+    publish_all,
+    read_all,
+    values,
+)
 from tests.workers.http_service import until
 
 PART = beds.Part("frail-kafka", 2, kafka_bed.start)
@@ -74,7 +83,7 @@ async def finish(
                 async with broker.partition_writer(boxes.dead, boxes.ledger, 0, "uid-1") as mover:
                     left = [one for one in letters if mover.is_open(one.place.offset)]
                     settled = {SettledAs.Replayed: [one.place.offset for one in left]}
-                    return await mover.commit(CommitBatch(tally_of(letters), publish(left), settled))
+                    return await mover.commit(CommitBatch(progress_of(letters), publish(left), settled))
             except BrokerUnreachable:
                 await asyncio.sleep(0.2)
 
@@ -82,24 +91,24 @@ async def finish(
 async def test_a_broker_that_falls_silent_doubles_and_loses_nothing(frail: Frail) -> None:
     async with open_broker(kafka_at(frail.address), no_secrets, LOOPBACK) as broker:
         boxes = await make_boxes(broker, fresh_name("silent"))
-        await lay(broker, boxes.dead, numbered(4))
-        letters = await contents(broker, boxes.dead)
+        await publish_all(broker, boxes.dead, numbered_messages(4))
+        letters = await read_all(broker, boxes.dead)
         offsets = [one.place.offset for one in letters]
         async with broker.partition_writer(boxes.dead, boxes.ledger, 0, "uid-1") as mover:
             await mover.commit(
-                CommitBatch(tally_of(letters), republish(boxes.target, letters[:1]), {SettledAs.Replayed: offsets[:1]})
+                CommitBatch(progress_of(letters), publications_to(boxes.target, letters[:1]), {SettledAs.Replayed: offsets[:1]})
             )
             frail.send(signal.SIGSTOP)
             try:
                 rest = CommitBatch(
-                    tally_of(letters), republish(boxes.target, letters[1:]), {SettledAs.Replayed: offsets[1:]}
+                    progress_of(letters), publications_to(boxes.target, letters[1:]), {SettledAs.Replayed: offsets[1:]}
                 )
                 with pytest.raises(BrokerUnreachable):
                     await mover.commit(rest)
             finally:
                 frail.send(signal.SIGCONT)
-        await finish(broker, boxes, letters, lambda left: republish(boxes.target, left))
-        assert await values(broker, boxes.target) == [m.value for m in numbered(4)]
+        await finish(broker, boxes, letters, lambda left: publications_to(boxes.target, left))
+        assert await values(broker, boxes.target) == [m.value for m in numbered_messages(4)]
 
 
 async def test_a_broker_that_falls_silent_under_a_large_step_is_given_up(
@@ -114,10 +123,10 @@ async def test_a_broker_that_falls_silent_under_a_large_step_is_given_up(
 
     async with open_broker(kafka_at(frail.address), no_secrets, LOOPBACK) as broker:
         boxes = await make_boxes(broker, fresh_name("silent"), 12)
-        await lay(broker, boxes.dead, [Message(b"k", bytes([n]) * 900_000) for n in range(12)])
-        letters = await contents(broker, boxes.dead)
+        await publish_all(broker, boxes.dead, [Message(b"k", bytes([n]) * 900_000) for n in range(12)])
+        letters = await read_all(broker, boxes.dead)
         spread = [Publication(boxes.target, one.message, one.place, n) for n, one in enumerate(letters)]
-        step = CommitBatch(tally_of(letters), spread, {SettledAs.Replayed: [one.place.offset for one in letters]})
+        step = CommitBatch(progress_of(letters), spread, {SettledAs.Replayed: [one.place.offset for one in letters]})
         async with broker.partition_writer(boxes.dead, boxes.ledger, 0, "uid-1") as mover:
             monkeypatch.setattr(Sender, "_send_produce_req", silenced)
             try:
@@ -138,7 +147,7 @@ async def test_a_desk_is_closed_while_its_broker_is_away(frail: Frail, caplog: p
     try:
         async with open_broker(kafka_at(frail.address), no_secrets, LOOPBACK) as broker:
             boxes = await make_boxes(broker, fresh_name("away"), 3)
-            async with broker.subscribe(boxes.desk()) as desk:
+            async with broker.subscribe(boxes.subscription()) as desk:
                 assert await desk.claim(1) == []
                 frail.kill()
                 await until(lambda: "Failed fetch messages" in caplog.text)
@@ -162,15 +171,15 @@ async def test_ten_bounces_double_and_lose_nothing(frail: Frail, hard: bool) -> 
 async def bounced(frail: Frail, letters: int, bounces: int, hard: bool) -> None:
     async with open_broker(kafka_at(frail.address), no_secrets, LOOPBACK) as broker:
         boxes = await make_boxes(broker, fresh_name("bounce"))
-        await writer_processes.fill(broker, boxes, letters)
+        await writer_processes.publish_letters(broker, boxes, letters)
         mover = await writer_processes.start("kafka", frail.address, boxes, 250)
         try:
-            assert await mover.steps(5)
+            assert await mover.wait_for_commits(5)
             for _ in range(bounces):
                 await asyncio.to_thread(frail.bounce, hard)
-                assert await mover.recovers(), await mover.end()
+                assert await mover.wait_for_recovery(), await mover.end()
             code, errors = await mover.end()
         finally:
             mover.send(signal.SIGKILL)
         assert code == 0, errors
-        await writer_processes.check_exact(broker, boxes, letters)
+        await writer_processes.check_moved_exactly_once(broker, boxes, letters)

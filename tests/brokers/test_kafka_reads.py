@@ -14,8 +14,8 @@ from deadletter.brokers.kafka import fetch
 from deadletter.core.boxes import BoxSpec
 from deadletter.core.letters import Message
 from deadletter.core.replay_progress import Span
-from tests.brokers.opening import fresh_name
-from tests.brokers.staging import contents, lay, numbered, values
+from tests.brokers.connections import fresh_name
+from tests.brokers.helpers import numbered_messages, publish_all, read_all, values
 
 BROKER = "kafka"
 BATCH = 61  # bytes of a batch without a message
@@ -69,7 +69,7 @@ async def test_aborted_transactions_are_passed_over(broker: Broker, writer: Writ
 async def test_an_open_transaction_is_waited_for(broker: Broker, writer: Writer) -> None:
     box = await box_of(broker, "open")
     producer = await writer(transactional_id=box)
-    await lay(broker, box, numbered(1))
+    await publish_all(broker, box, numbered_messages(1))
     await producer.begin_transaction()
     await write(producer, box, b"late")
     read = asyncio.ensure_future(values(broker, box))
@@ -89,7 +89,7 @@ async def test_compressed_batches_and_the_middle_of_one(broker: Broker, writer: 
 
 async def test_what_retention_ate_is_left_out(broker: Broker, kafka: str) -> None:
     box = await box_of(broker, "eaten")
-    await lay(broker, box, numbered(20))
+    await publish_all(broker, box, numbered_messages(20))
     admin = AIOKafkaAdminClient(bootstrap_servers=kafka)
     await admin.start()
     await admin.delete_records({TopicPartition(box, 0): RecordsToDelete(before_offset=15)})
@@ -101,8 +101,8 @@ async def test_what_retention_ate_is_left_out(broker: Broker, kafka: str) -> Non
 async def test_more_than_one_fetch_in_order(broker: Broker) -> None:
     box = await box_of(broker, "long")
     letters = [Message(b"%d" % number, b"x" * 2_000) for number in range(3 * fetch.FETCH_BYTES // 2_000)]
-    await lay(broker, box, letters)
-    assert [one.message.key for one in await contents(broker, box)] == [one.key for one in letters]
+    await publish_all(broker, box, letters)
+    assert [one.message.key for one in await read_all(broker, box)] == [one.key for one in letters]
 
 
 def test_what_lies_before_a_corrupt_batch_can_be_had() -> None:
@@ -125,7 +125,7 @@ async def test_the_limit_of_a_topic_is_met_to_the_byte(broker: Broker) -> None:
     box, limit = fresh_name("limit"), 3_000
     await broker.ensure(BoxSpec(box, 1, config={"max.message.bytes": str(limit)}))
     beside = BATCH + 2 + 4 + 2 + 1  # length; attributes, deltas, no key; length of the value; no headers
-    await lay(broker, box, [Message(None, b"x" * (limit - beside))])
+    await publish_all(broker, box, [Message(None, b"x" * (limit - beside))])
     with pytest.raises(TooLarge):
-        await lay(broker, box, [Message(None, b"x" * (limit - beside + 1))])
+        await publish_all(broker, box, [Message(None, b"x" * (limit - beside + 1))])
     assert [len(value or b"") for value in await values(broker, box)] == [limit - beside]

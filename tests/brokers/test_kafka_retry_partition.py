@@ -13,8 +13,8 @@ from deadletter.brokers.kafka.subscription import retry_partition
 from deadletter.brokers.kafka.subscription.subscription import KafkaSubscription
 from deadletter.brokers.types import Parked
 from deadletter.core.letters import Message
-from tests.brokers.opening import fresh_name
-from tests.brokers.staging import PATIENCE, Boxes, claim_some, lay, make_boxes, now
+from tests.brokers.connections import fresh_name
+from tests.brokers.helpers import TIMEOUT_S, Boxes, claim_some, make_boxes, now, publish_all
 
 BROKER = "kafka"
 HOUR = 3_600_000
@@ -41,7 +41,7 @@ async def park(desk: KafkaSubscription, boxes: Boxes, hours: list[int]) -> retry
     claims = await claim_some(desk, len(hours))
     due = [now() + many * HOUR for many in hours]
     await asyncio.gather(*(desk.settle(one, Parked(one.message, at)) for one, at in zip(claims, due, strict=True)))
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(TIMEOUT_S):
         while desk.parked_letters < len(hours):
             await desk.claim(1)
     work = desk._assignment.partitions[TopicPartition(boxes.retry, 0)]
@@ -56,8 +56,8 @@ async def due(work: retry_partition.RetryPartition, hours: int, limit: int = 1_0
 
 async def test_neighbours_that_fall_due_together_are_read_together(broker: Broker, spans: list[Span]) -> None:
     boxes, values = await make_boxes(broker, fresh_name("due")), [b"%d" % number * 1_000 for number in range(300)]
-    await lay(broker, boxes.source, [Message(b"k", value) for value in values])
-    async with broker.subscribe(boxes.desk()) as desk:
+    await publish_all(broker, boxes.source, [Message(b"k", value) for value in values])
+    async with broker.subscribe(boxes.subscription()) as desk:
         work = await park(desk, boxes, [1] * 300)
         assert [*await due(work, 1, 200), *await due(work, 1, 200)] == values
         assert len(spans) == 2
@@ -65,8 +65,8 @@ async def test_neighbours_that_fall_due_together_are_read_together(broker: Broke
 
 async def test_of_what_lies_between_only_the_wanted_are_taken(broker: Broker, spans: list[Span]) -> None:
     boxes, values = await make_boxes(broker, fresh_name("due")), [b"%d" % number * 1_000 for number in range(40)]
-    await lay(broker, boxes.source, [Message(b"k", value) for value in values])
-    async with broker.subscribe(boxes.desk()) as desk:
+    await publish_all(broker, boxes.source, [Message(b"k", value) for value in values])
+    async with broker.subscribe(boxes.subscription()) as desk:
         work = await park(desk, boxes, [1, 2, 3, 4] * 10)
         assert [await due(work, hours) for hours in (1, 2, 3, 4)] == [values[first::4] for first in range(4)]
         assert len(spans) == 4
@@ -74,8 +74,8 @@ async def test_of_what_lies_between_only_the_wanted_are_taken(broker: Broker, sp
 
 async def test_what_lies_far_apart_is_not_read_through(broker: Broker, spans: list[Span]) -> None:
     boxes, values = await make_boxes(broker, fresh_name("due")), [bytes([n]) * 100_000 for n in range(12)]
-    await lay(broker, boxes.source, [Message(b"k", value) for value in values])
-    async with broker.subscribe(boxes.desk()) as desk:
+    await publish_all(broker, boxes.source, [Message(b"k", value) for value in values])
+    async with broker.subscribe(boxes.subscription()) as desk:
         work = await park(desk, boxes, [1, *[2] * 10, 1])
         assert await due(work, 1) == [values[0], values[11]]
         assert [end - start for start, end in spans] == [1, 1]

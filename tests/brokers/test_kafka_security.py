@@ -18,35 +18,35 @@ from deadletter.core.boxes import BoxSpec, BoxStats
 from deadletter.core.replay_progress import SettledAs
 from deadletter.net.secrets import mounted_secrets
 from tests.bed import beds
-from tests.brokers.opening import LOOPBACK, fresh_name
+from tests.brokers.connections import LOOPBACK, fresh_name
+from tests.brokers.helpers import (
+    TIMEOUT_S,
+    Boxes,
+    claim_some,
+    make_boxes,
+    now,
+    numbered_messages,
+    progress_of,
+    publications_to,
+    publish_all,
+    read_all,
+    settle_all,
+    values,
+)
 from tests.brokers.secured_kafka import (
+    ALL_OPERATIONS,
     ALLOW,
     DENY,
-    ALL_OPERATIONS,
     PASSWORD,
     TOPIC,
     TRANSACTIONAL_ID,
     WRITE,
     SecuredKafka,
     alter_configs,
-    open_secured_kafka,
     grant_acl,
+    open_secured_kafka,
 )
-from tests.brokers.staging import (
-    PATIENCE,
-    Boxes,
-    claim_some,
-    contents,
-    lay,
-    make_boxes,
-    now,
-    numbered,
-    republish,
-    settle_all,
-    tally_of,
-    values,
-)
-from tests.pems import PAST, Authority
+from tests.certificate_authority import PAST, CertificateAuthority
 
 
 @pytest.fixture(scope="session")
@@ -88,8 +88,8 @@ async def test_we_log_in_and_work(secured: SecuredKafka, secrets: Path, mechanis
     name = fresh_name("secured")
     async with dial(secured, secrets, mechanism) as broker:
         await broker.ensure(BoxSpec(name, 1))
-        await lay(broker, name, numbered(2))
-        assert len(await contents(broker, name)) == 2
+        await publish_all(broker, name, numbered_messages(2))
+        assert len(await read_all(broker, name)) == 2
 
 
 async def test_a_certificate_is_enough(secured: SecuredKafka, secrets: Path) -> None:
@@ -147,7 +147,7 @@ async def test_a_certificate_of_ours_that_is_refused_is_said_with_what_helps(
 ) -> None:
     tls = {"caSecretRef": {"name": "ca", "key": "ca.crt"}}
     if holds is not None:
-        Authority(secured.files).sign(fresh_name("mine"), holds).rename(secrets / "old")
+        CertificateAuthority(secured.files).sign(fresh_name("mine"), holds).rename(secrets / "old")
         tls["clientSecretRef"] = {"name": "old"}
     spec = {"kafka": {"bootstrapServers": [secured.cert], "tls": tls}}
     async with open_broker(BrokerConnectionSpec.model_validate(spec), mounted_secrets(secrets), LOOPBACK) as broker:
@@ -160,12 +160,12 @@ async def test_a_rotated_password_reaches_who_is_at_work(secured: SecuredKafka, 
     login(secrets, "rotated", PASSWORD)
     async with dial(secured, secrets, "SCRAM-SHA-256") as broker, contextlib.AsyncExitStack() as stack:
         boxes = await make_boxes(broker, fresh_name("rotated"))
-        desk = await stack.enter_async_context(broker.subscribe(boxes.desk()))
+        desk = await stack.enter_async_context(broker.subscribe(boxes.subscription()))
         registers = broker.monitor()
         stack.push_async_callback(registers.close)
-        await lay(broker, boxes.source, numbered(1))
+        await publish_all(broker, boxes.source, numbered_messages(1))
         await settle_all(desk, await claim_some(desk, 1))
-        await lay(broker, boxes.dead, numbered(1))
+        await publish_all(broker, boxes.dead, numbered_messages(1))
         await until_depth(registers, boxes, 1)
         changed = ["--entity-type", "users", "--entity-name", "rotated", "--add-config", "SCRAM-SHA-256=[password=new]"]
         await asyncio.to_thread(alter_configs, secured, *changed)
@@ -176,16 +176,16 @@ async def test_a_rotated_password_reaches_who_is_at_work(secured: SecuredKafka, 
         with pytest.raises(AuthenticationFailed):
             await broker.server_info()
         login(secrets, "rotated", "new")
-        await lay(broker, boxes.source, numbered(1, start=1))
+        await publish_all(broker, boxes.source, numbered_messages(1, start=1))
         assert [one.message.value for one in await claim_some(desk, 1)] == [b"v1"]
-        await lay(broker, boxes.dead, numbered(1))
+        await publish_all(broker, boxes.dead, numbered_messages(1))
         await until_depth(registers, boxes, 2)
 
 
 async def until_depth(registers: BoxMonitor, boxes: Boxes, depth: int) -> None:
-    deadline = time.monotonic() + PATIENCE
+    deadline = time.monotonic() + TIMEOUT_S
     while True:
-        found = (await registers.sweep([boxes.watched], now()))[boxes.dead]
+        found = (await registers.sweep([boxes.monitored], now()))[boxes.dead]
         if isinstance(found, BoxStats) and found.depth == depth:
             return
         assert time.monotonic() < deadline, found
@@ -210,7 +210,7 @@ async def test_offsets_that_a_guest_may_not_see_are_not_taken_for_lost(secured: 
     login(secrets, "guest", PASSWORD)
     async with dial(secured, secrets, "PLAIN") as guest:
         boxes = await until_allowed(guest, name)
-        await lay(guest, boxes.source, numbered(1))
+        await publish_all(guest, boxes.source, numbered_messages(1))
         with pytest.raises(NotAuthorised):
             await guest.is_group_lost(boxes.source, boxes.group)
 
@@ -236,8 +236,8 @@ async def test_a_right_lost_in_the_middle_of_a_replay_settles_nothing_more(secur
     login(secrets, "guest", PASSWORD)
     async with dial(secured, secrets, "PLAIN") as guest:
         boxes = await until_allowed(guest, name)
-        await lay(guest, boxes.dead, numbered(300))
-        letters = await contents(guest, boxes.dead)
+        await publish_all(guest, boxes.dead, numbered_messages(300))
+        letters = await read_all(guest, boxes.dead)
         async with guest.partition_writer(boxes.dead, boxes.ledger, 0, "uid-1") as mover:
             await replay_one(mover, boxes, letters[0])
             await grant_acl(secured, DENY, WRITE, (TOPIC, boxes.target))
@@ -252,7 +252,7 @@ async def test_a_right_lost_in_the_middle_of_a_replay_settles_nothing_more(secur
 
 async def replay_one(mover: PartitionWriter, boxes: Boxes, one: StoredMessage) -> None:
     settled = {SettledAs.Replayed: [one.place.offset]}
-    await mover.commit(CommitBatch(tally_of([one]), republish(boxes.target, [one]), settled))
+    await mover.commit(CommitBatch(progress_of([one]), publications_to(boxes.target, [one]), settled))
 
 
 async def replay_until_refused(mover: PartitionWriter, boxes: Boxes, letters: list[StoredMessage]) -> int:
@@ -268,7 +268,7 @@ async def replay_until_refused(mover: PartitionWriter, boxes: Boxes, letters: li
 
 async def until_allowed(guest: Broker, name: str) -> Boxes:
     """A right is there a moment after it was given."""
-    deadline = time.monotonic() + PATIENCE
+    deadline = time.monotonic() + TIMEOUT_S
     while True:
         try:
             return await make_boxes(guest, name)

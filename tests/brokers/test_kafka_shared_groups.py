@@ -13,9 +13,9 @@ from deadletter.brokers.errors import GroupOffsetsLost
 from deadletter.brokers.kafka.broker import KafkaBroker
 from deadletter.brokers.kafka.subscription.group import ensure_first_offsets
 from deadletter.brokers.types import Claim, ResumedGroup
-from tests.brokers.groups import delete_offsets
-from tests.brokers.opening import LOOPBACK, fresh_name, kafka_at, no_secrets
-from tests.brokers.staging import PATIENCE, Boxes, claim_some, lay, make_boxes, numbered, settle_all
+from tests.brokers.connections import LOOPBACK, fresh_name, kafka_at, no_secrets
+from tests.brokers.group_deletion import delete_offsets
+from tests.brokers.helpers import TIMEOUT_S, Boxes, claim_some, make_boxes, numbered_messages, publish_all, settle_all
 
 BROKER = "kafka"
 PARTITIONS = 4
@@ -27,8 +27,8 @@ async def boxes(broker: Broker) -> AsyncIterator[Boxes]:
     other = await make_boxes(broker, fresh_name("at-work"))
     new = replace(await make_boxes(broker, fresh_name("new"), PARTITIONS), group=other.group)
     for partition in range(PARTITIONS):
-        await lay(broker, new.source, numbered(5), partition)
-    async with broker.subscribe(other.desk("pod-a")):
+        await publish_all(broker, new.source, numbered_messages(5), partition)
+    async with broker.subscribe(other.subscription("pod-a")):
         yield new
 
 
@@ -38,12 +38,12 @@ async def test_couriers_that_start_at_once_agree_where_a_new_source_begins(
     """Each of them is a pod with connections of its own; every partition begins after the backlog."""
     async with AsyncExitStack() as pods:
         opened = [await pods.enter_async_context(open_broker(kafka_at(kafka), no_secrets, LOOPBACK)) for _ in range(3)]
-        desks = [one.subscribe(boxes.desk(f"pod-{n}", from_earliest=False)) for n, one in enumerate(opened)]
+        desks = [one.subscribe(boxes.subscription(f"pod-{n}", from_earliest=False)) for n, one in enumerate(opened)]
         desks = await asyncio.gather(*(pods.enter_async_context(desk) for desk in desks))
         for partition in range(PARTITIONS):
-            await lay(broker, boxes.source, numbered(1, 100 + partition), partition)
+            await publish_all(broker, boxes.source, numbered_messages(1, 100 + partition), partition)
         claims: list[Claim] = []
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(TIMEOUT_S):
             while len({claim.place for claim in claims}) < PARTITIONS:
                 claims += [claim for desk in desks for claim in await desk.claim(100)]
     assert {claim.message.value for claim in claims} == {b"v%d" % n for n in range(100, 100 + PARTITIONS)}
@@ -52,10 +52,10 @@ async def test_couriers_that_start_at_once_agree_where_a_new_source_begins(
 async def test_a_courier_killed_as_it_starts_leaves_an_offset_of_every_partition(broker: Broker, boxes: Boxes) -> None:
     """Else the next one takes the partitions without an offset for new ones and delivers their backlog."""
     assert isinstance(broker, KafkaBroker)
-    await ensure_first_offsets(broker._kafka, boxes.desk(from_earliest=False))
+    await ensure_first_offsets(broker._kafka, boxes.subscription(from_earliest=False))
     for partition in range(PARTITIONS):
-        await lay(broker, boxes.source, numbered(1, 100 + partition), partition)
-    async with broker.subscribe(boxes.desk("pod-1", from_earliest=False)) as desk:
+        await publish_all(broker, boxes.source, numbered_messages(1, 100 + partition), partition)
+    async with broker.subscribe(boxes.subscription("pod-1", from_earliest=False)) as desk:
         claims = await claim_some(desk, PARTITIONS)
         await settle_all(desk, claims)
         assert sorted(claim.message.value or b"" for claim in claims) == [b"v%d" % n for n in range(100, 104)]
@@ -67,13 +67,13 @@ async def test_a_source_whose_offsets_expired_is_resumed_although_the_group_has_
 ) -> None:
     """Kafka deletes the offsets of topics that no member of a group is subscribed to."""
     assert isinstance(broker, KafkaBroker)
-    async with broker.subscribe(boxes.desk("pod-1")) as desk:
+    async with broker.subscribe(boxes.subscription("pod-1")) as desk:
         await settle_all(desk, await claim_some(desk, 5 * PARTITIONS))
     await delete_offsets(broker, boxes.source, boxes.group)
     with pytest.raises(GroupOffsetsLost):
-        async with broker.subscribe(boxes.desk("pod-1", has_started=True)):
+        async with broker.subscribe(boxes.subscription("pod-1", has_started=True)):
             pass
     assert await broker.resume_group(boxes.source, boxes.group, "Earliest") == ResumedGroup(0, 5 * PARTITIONS)
     assert not await broker.is_group_lost(boxes.source, boxes.group)
-    async with broker.subscribe(boxes.desk("pod-1", has_started=True)) as desk:
+    async with broker.subscribe(boxes.subscription("pod-1", has_started=True)) as desk:
         assert len(await claim_some(desk, 5 * PARTITIONS)) == 5 * PARTITIONS

@@ -10,8 +10,8 @@ from structlog.testing import capture_logs
 
 from deadletter.brokers.contract import Broker, Subscription
 from deadletter.brokers.kafka.subscription.offset_metadata import NO_ATTEMPTS, encode
-from tests.brokers.opening import fresh_name
-from tests.brokers.staging import PATIENCE, Boxes, claim_some, lay, make_boxes, numbered, settle_all
+from tests.brokers.connections import fresh_name
+from tests.brokers.helpers import TIMEOUT_S, Boxes, claim_some, make_boxes, numbered_messages, publish_all, settle_all
 
 BROKER = "kafka"
 
@@ -28,7 +28,7 @@ async def admin(kafka: str) -> AsyncIterator[AIOKafkaAdminClient]:
 async def until_committed(desk: Subscription, admin: AIOKafkaAdminClient, boxes: Boxes, offset: int) -> None:
     """Others who look at the group see this offset."""
     tp, found = TopicPartition(boxes.source, 0), -1
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(TIMEOUT_S):
         while found != offset:
             assert await desk.claim(1) == []
             found = (await admin.list_consumer_group_offsets(boxes.group, partitions=[tp]))[tp].offset
@@ -40,14 +40,14 @@ async def test_unfinished_messages_that_retention_ate_hold_up_nobody(
     broker: Broker, admin: AIOKafkaAdminClient, below: int, more: int
 ) -> None:
     boxes = await make_boxes(broker, fresh_name("eaten"))
-    await lay(broker, boxes.source, numbered(20))
-    async with broker.subscribe(boxes.desk()) as desk:
+    await publish_all(broker, boxes.source, numbered_messages(20))
+    async with broker.subscribe(boxes.subscription()) as desk:
         claims = await claim_some(desk, 20)
         await settle_all(desk, [claim for claim in claims if claim.place.offset not in {3, 11}])
     await admin.delete_records({TopicPartition(boxes.source, 0): RecordsToDelete(before_offset=below)})
-    await lay(broker, boxes.source, numbered(more, 20))
+    await publish_all(broker, boxes.source, numbered_messages(more, 20))
     with capture_logs() as logs:
-        async with broker.subscribe(boxes.desk("pod-1")) as desk:
+        async with broker.subscribe(boxes.subscription("pod-1")) as desk:
             await settle_all(desk, await claim_some(desk, more))
             await until_committed(desk, admin, boxes, 20 + more)
     assert [line["messages"] for line in logs if line["log_level"] == "warning"] == [2]
@@ -60,7 +60,7 @@ async def test_unfinished_messages_that_compaction_took_hold_up_nobody(
     boxes = await make_boxes(broker, fresh_name("compacted"))
     await lay_with_markers(kafka, boxes.source, 4)
     await say(kafka, boxes, 1, encode(1, 4, dict.fromkeys((1, 3, 4), NO_ATTEMPTS)))
-    async with broker.subscribe(boxes.desk()) as desk:
+    async with broker.subscribe(boxes.subscription()) as desk:
         claims = await claim_some(desk, 2)
         assert [claim.place.offset for claim in claims] == [4, 6]
         await until_committed(desk, admin, boxes, 4)
@@ -74,7 +74,7 @@ async def test_what_is_gone_stays_gone_when_a_settlement_is_tried_again(
     boxes = await make_boxes(broker, fresh_name("again"))
     await lay_with_markers(kafka, boxes.source, 3)
     await say(kafka, boxes, 1, encode(1, 2, {1: NO_ATTEMPTS}))
-    async with broker.subscribe(boxes.desk()) as desk:
+    async with broker.subscribe(boxes.subscription()) as desk:
         claims = await claim_some(desk, 1)
         work = desk._assignment.partitions[TopicPartition(boxes.source, 0)]  # type: ignore[attr-defined]
         await work._commit(1, encode(1, 2, {1: NO_ATTEMPTS}))  # as if what we said since had not arrived

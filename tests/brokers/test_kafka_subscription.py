@@ -14,8 +14,8 @@ from deadletter.brokers.kafka.subscription import subscription as kafka_desk
 from deadletter.brokers.kafka.subscription.source_partition import SourcePartition
 from deadletter.brokers.types import Delivered
 from deadletter.core.boxes import BoxSpec
-from tests.brokers.opening import fresh_name
-from tests.brokers.staging import PATIENCE, claim_some, lay, make_boxes, now, numbered, settle_all
+from tests.brokers.connections import fresh_name
+from tests.brokers.helpers import TIMEOUT_S, claim_some, make_boxes, now, numbered_messages, publish_all, settle_all
 
 BROKER = "kafka"
 MOST_IN_HAND = 2 * 256  # of a courier with the highest concurrency
@@ -30,7 +30,7 @@ async def test_a_desk_with_nothing_to_claim_says_so_however_the_time_passes_betw
         looks = iter(range(1_000_000))
         return SimpleNamespace(monotonic=lambda: next(looks) * step, time=time.time, time_ns=time.time_ns)
 
-    async with broker.subscribe(boxes.desk()) as desk:
+    async with broker.subscribe(boxes.subscription()) as desk:
         for hundredths in range(20, 110, 5):
             monkeypatch.setattr(kafka_desk, "time", clock(hundredths / 100))
             assert await desk.claim(1) == []
@@ -38,13 +38,13 @@ async def test_a_desk_with_nothing_to_claim_says_so_however_the_time_passes_betw
 
 async def test_hundreds_of_messages_that_failed_fit_beside_the_offset_of_their_group(broker: Broker) -> None:
     boxes = await make_boxes(broker, fresh_name("many"))
-    await lay(broker, boxes.source, numbered(MOST_IN_HAND + 1))
-    async with broker.subscribe(boxes.desk()) as desk:
+    await publish_all(broker, boxes.source, numbered_messages(MOST_IN_HAND + 1))
+    async with broker.subscribe(boxes.subscription()) as desk:
         claims = await claim_some(desk, MOST_IN_HAND + 1)
         for claim in claims[1:]:
             desk.record_attempt(claim, 3, now())
         await desk.settle(claims[0], Delivered())
-    async with broker.subscribe(boxes.desk("pod-1")) as desk:
+    async with broker.subscribe(boxes.subscription("pod-1")) as desk:
         again = await claim_some(desk, MOST_IN_HAND)
         assert {claim.message.value for claim in again} == {claim.message.value for claim in claims[1:]}
         assert {claim.attempts for claim in again} == {3}
@@ -53,9 +53,9 @@ async def test_hundreds_of_messages_that_failed_fit_beside_the_offset_of_their_g
 async def test_who_claims_nothing_still_sees_the_source_grow(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kafka_desk, "LAG_INTERVAL_S", 0.1)
     boxes = await make_boxes(broker, fresh_name("growing"))
-    async with broker.subscribe(boxes.desk()) as desk, asyncio.timeout(PATIENCE):
+    async with broker.subscribe(boxes.subscription()) as desk, asyncio.timeout(TIMEOUT_S):
         for lag in (5, 10, 15):  # the driver reads ahead once
-            await lay(broker, boxes.source, numbered(5))
+            await publish_all(broker, boxes.source, numbered_messages(5))
             while desk.lag < lag:
                 await asyncio.sleep(0.05)
         await settle_all(desk, await claim_some(desk, 15))
@@ -68,24 +68,24 @@ async def test_a_source_made_anew_under_an_open_desk_is_read_from_its_beginning(
 ) -> None:
     monkeypatch.setattr(kafka_desk, "METADATA_MAX_AGE_MS", 1_000)
     boxes = await make_boxes(broker, fresh_name("anew"))
-    await lay(broker, boxes.source, numbered(20))
+    await publish_all(broker, boxes.source, numbered_messages(20))
     async with contextlib.AsyncExitStack() as stack:
-        desk = await stack.enter_async_context(broker.subscribe(boxes.desk()))
+        desk = await stack.enter_async_context(broker.subscribe(boxes.subscription()))
         await settle_all(desk, await claim_some(desk, 20))
         if is_taken_over:
             await stack.aclose()
-            desk = await stack.enter_async_context(broker.subscribe(boxes.desk("pod-1")))
+            desk = await stack.enter_async_context(broker.subscribe(boxes.subscription("pod-1")))
             assert await desk.claim(1) == []
         await broker.delete([boxes.source])
         await make_boxes(broker, boxes.source)
-        await lay(broker, boxes.source, numbered(10, 100))
+        await publish_all(broker, boxes.source, numbered_messages(10, 100))
         claims = await claim_some(desk, 10)
-        assert [claim.message.value for claim in claims] == [one.value for one in numbered(10, 100)]
+        assert [claim.message.value for claim in claims] == [one.value for one in numbered_messages(10, 100)]
         await settle_all(desk, claims)
-    await lay(broker, boxes.source, numbered(10, 200))
-    async with broker.subscribe(boxes.desk("pod-2")) as desk:
+    await publish_all(broker, boxes.source, numbered_messages(10, 200))
+    async with broker.subscribe(boxes.subscription("pod-2")) as desk:
         claims = await claim_some(desk, 10)
-        assert [claim.message.value for claim in claims] == [one.value for one in numbered(10, 200)]
+        assert [claim.message.value for claim in claims] == [one.value for one in numbered_messages(10, 200)]
 
 
 async def test_a_partition_added_to_the_source_is_read_from_its_beginning(
@@ -93,13 +93,13 @@ async def test_a_partition_added_to_the_source_is_read_from_its_beginning(
 ) -> None:
     monkeypatch.setattr(kafka_desk, "METADATA_MAX_AGE_MS", 1_000)
     boxes = await make_boxes(broker, fresh_name("grown"))
-    await lay(broker, boxes.source, numbered(3))
-    async with broker.subscribe(boxes.desk(from_earliest=False)) as desk:
+    await publish_all(broker, boxes.source, numbered_messages(3))
+    async with broker.subscribe(boxes.subscription(from_earliest=False)) as desk:
         assert await desk.claim(1) == []
         await broker.ensure(BoxSpec(boxes.source, 2))
-        await lay(broker, boxes.source, numbered(5, 10), 1)
+        await publish_all(broker, boxes.source, numbered_messages(5, 10), 1)
         claims = await claim_some(desk, 5)
-        assert [claim.message.value for claim in claims] == [one.value for one in numbered(5, 10)]
+        assert [claim.message.value for claim in claims] == [one.value for one in numbered_messages(5, 10)]
 
 
 async def test_a_partition_that_does_not_open_is_named_and_counted_while_others_are_at_work(
@@ -107,8 +107,8 @@ async def test_a_partition_that_does_not_open_is_named_and_counted_while_others_
 ) -> None:
     boxes = await make_boxes(broker, fresh_name("shut"), partitions=2)
     for partition in range(2):
-        await lay(broker, boxes.source, numbered(1), partition)
-    async with broker.subscribe(boxes.desk()) as desk:
+        await publish_all(broker, boxes.source, numbered_messages(1), partition)
+    async with broker.subscribe(boxes.subscription()) as desk:
         await settle_all(desk, await claim_some(desk, 2))
     opened, why = SourcePartition.open, list[BrokerError]([BrokerUnreachable("no leader")])
 
@@ -120,10 +120,10 @@ async def test_a_partition_that_does_not_open_is_named_and_counted_while_others_
     monkeypatch.setattr(SourcePartition, "open", opening)
     for name, seconds in {"LAG": 0}.items():
         monkeypatch.setattr(kafka_desk, name, seconds)
-    await lay(broker, boxes.source, numbered(5), 1)
+    await publish_all(broker, boxes.source, numbered_messages(5), 1)
     with capture_logs() as logs:
-        async with broker.subscribe(boxes.desk("pod-1")) as desk, asyncio.timeout(PATIENCE):
-            await lay(broker, boxes.source, numbered(3), 0)
+        async with broker.subscribe(boxes.subscription("pod-1")) as desk, asyncio.timeout(TIMEOUT_S):
+            await publish_all(broker, boxes.source, numbered_messages(3), 0)
             await settle_all(desk, await claim_some(desk, 3))
             assert desk.blocked_by is why[0]
             while desk.lag != 5:

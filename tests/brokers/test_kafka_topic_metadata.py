@@ -10,7 +10,7 @@ from deadletter.brokers.kafka.topic_metadata import TopicMetadata, TopicMetadata
 from deadletter.core.boxes import BoxSpec
 from tests.bed import kafka as bed_kafka
 from tests.bed import tools
-from tests.brokers.opening import fresh_name
+from tests.brokers.connections import fresh_name
 
 BROKER = "kafka"
 

@@ -14,8 +14,8 @@ from deadletter.brokers.kafka.reassignments import plan_added_replicas
 from deadletter.core.boxes import BoxSpec
 from deadletter.core.heartbeats import WorkerStatus
 from tests.bed.kafka_cluster import KafkaCluster
-from tests.brokers.opening import fresh_name
-from tests.brokers.staging import PATIENCE, Boxes, make_boxes, now
+from tests.brokers.connections import fresh_name
+from tests.brokers.helpers import TIMEOUT_S, Boxes, make_boxes, now
 from tests.workers.replay_scene import Scene, letter
 
 BROKER = "kafka_cluster"
@@ -32,13 +32,13 @@ async def config(broker: Broker, topic: str) -> dict[str, str]:
 
 
 async def until(ask: Callable[[], bool]) -> None:
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(TIMEOUT_S):
         while not ask():
             await asyncio.sleep(0.2)
 
 
 async def courier(broker: Broker, boxes: Boxes) -> None:
-    async with broker.subscribe(boxes.desk()):
+    async with broker.subscribe(boxes.subscription()):
         pass
 
 

@@ -8,8 +8,16 @@ from deadletter.brokers.memory import MemoryBroker, MemoryServer
 from deadletter.brokers.types import Buried, CommitBatch, Delivered, Parked
 from deadletter.core.boxes import BoxSpec
 from deadletter.core.replay_progress import SettledAs
-from tests.brokers.contract import BrokerContract
-from tests.brokers.staging import contents, lay, make_boxes, numbered, republish, tally_of, values
+from tests.brokers.broker_contract import BrokerContract
+from tests.brokers.helpers import (
+    make_boxes,
+    numbered_messages,
+    progress_of,
+    publications_to,
+    publish_all,
+    read_all,
+    values,
+)
 
 
 @pytest.fixture
@@ -28,15 +36,15 @@ class TestMemory(BrokerContract):
 
 async def test_what_one_connection_wrote_another_reads(server: MemoryServer) -> None:
     boxes = await make_boxes(MemoryBroker(server), "orders")
-    await lay(MemoryBroker(server), boxes.dead, numbered(3))
+    await publish_all(MemoryBroker(server), boxes.dead, numbered_messages(3))
     assert await values(MemoryBroker(server), boxes.dead) == [b"v0", b"v1", b"v2"]
 
 
 async def test_a_refusing_box_leaves_everything_as_it_was(server: MemoryServer, broker: Broker) -> None:
     boxes = await make_boxes(broker, "orders")
-    await lay(broker, boxes.source, numbered(1))
+    await publish_all(broker, boxes.source, numbered_messages(1))
     server.refuse[boxes.dead] = BoxRefused("full")
-    async with broker.subscribe(boxes.desk()) as desk:
+    async with broker.subscribe(boxes.subscription()) as desk:
         (claim,) = await desk.claim(1)
         with pytest.raises(BoxRefused):
             await desk.settle(claim, Buried(boxes.dead, claim.message))
@@ -56,8 +64,8 @@ async def test_a_server_that_is_down_answers_nothing(server: MemoryServer, broke
 async def test_a_second_desk_of_the_same_pod_takes_over(server: MemoryServer) -> None:
     broker = MemoryBroker(server)
     boxes = await make_boxes(broker, "orders")
-    await lay(broker, boxes.source, numbered(1))
-    async with broker.subscribe(boxes.desk()) as killed, broker.subscribe(boxes.desk()) as again:
+    await publish_all(broker, boxes.source, numbered_messages(1))
+    async with broker.subscribe(boxes.subscription()) as killed, broker.subscribe(boxes.subscription()) as again:
         with pytest.raises(Fenced):
             await killed.claim(1)
         (claim,) = await again.claim(1)
@@ -67,8 +75,8 @@ async def test_a_second_desk_of_the_same_pod_takes_over(server: MemoryServer) ->
 
 async def test_an_expelled_desk_holds_nothing(server: MemoryServer, broker: Broker) -> None:
     boxes = await make_boxes(broker, "orders")
-    await lay(broker, boxes.source, numbered(1))
-    async with broker.subscribe(boxes.desk("pod-0")) as first, broker.subscribe(boxes.desk("pod-1")) as second:
+    await publish_all(broker, boxes.source, numbered_messages(1))
+    async with broker.subscribe(boxes.subscription("pod-0")) as first, broker.subscribe(boxes.subscription("pod-1")) as second:
         (claim,) = await first.claim(1)
         assert await second.claim(1) == []
         server.release_claims(boxes.source, boxes.group, "pod-0")
@@ -81,10 +89,10 @@ async def test_an_expelled_desk_holds_nothing(server: MemoryServer, broker: Brok
 
 async def test_a_recreated_box_stops_the_mover_until_a_human_decides(broker: Broker) -> None:
     boxes = await make_boxes(broker, "orders")
-    await lay(broker, boxes.dead, numbered(1))
-    letters = await contents(broker, boxes.dead)
+    await publish_all(broker, boxes.dead, numbered_messages(1))
+    letters = await read_all(broker, boxes.dead)
     step = CommitBatch(
-        tally_of(letters), republish(boxes.target, letters), {SettledAs.Replayed: [letters[0].place.offset]}
+        progress_of(letters), publications_to(boxes.target, letters), {SettledAs.Replayed: [letters[0].place.offset]}
     )
     async with broker.partition_writer(boxes.dead, boxes.ledger, 0, "uid-1") as mover:
         await mover.commit(step)
@@ -100,13 +108,13 @@ async def test_a_recreated_box_stops_the_mover_until_a_human_decides(broker: Bro
 
 async def test_a_step_that_is_too_large_does_nothing_and_spends_the_mover(server: MemoryServer, broker: Broker) -> None:
     boxes = await make_boxes(broker, "orders")
-    await lay(broker, boxes.dead, numbered(1))
-    letters = await contents(broker, boxes.dead)
+    await publish_all(broker, boxes.dead, numbered_messages(1))
+    letters = await read_all(broker, boxes.dead)
     server.boxes[boxes.target].max_message_bytes = 1
     async with broker.partition_writer(boxes.dead, boxes.ledger, 0, "uid-1") as mover:
         for expected in (TooLarge, Fenced):
             with pytest.raises(expected):
-                await mover.commit(CommitBatch(tally_of(letters), republish(boxes.target, letters)))
+                await mover.commit(CommitBatch(progress_of(letters), publications_to(boxes.target, letters)))
     assert await values(broker, boxes.target) == []
 
 

@@ -21,8 +21,17 @@ from deadletter.core.letters import Message
 from deadletter.plan.boxes import plan_boxes
 from tests.bed import beds, processes
 from tests.bed import kafka as kafka_bed
-from tests.brokers.opening import LOOPBACK, fresh_name, kafka_at, no_secrets
-from tests.brokers.staging import PATIENCE, Boxes, claim_some, lay, make_boxes, now, numbered, settle_all
+from tests.brokers.connections import LOOPBACK, fresh_name, kafka_at, no_secrets
+from tests.brokers.helpers import (
+    TIMEOUT_S,
+    Boxes,
+    claim_some,
+    make_boxes,
+    now,
+    numbered_messages,
+    publish_all,
+    settle_all,
+)
 from tests.plan.builders import connection, delivered_queue
 
 BROKER = "kafka"
@@ -55,7 +64,7 @@ async def park(desk: KafkaSubscription, count: int, due_at: int) -> None:
     """Park as many messages of the source, and wait until the desk has read them from the retry topic."""
     claims = await claim_some(desk, count)
     await asyncio.gather(*(desk.settle(one, Parked(one.message, due_at)) for one in claims))
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(TIMEOUT_S):
         while desk.parked_letters < count:
             await desk.claim(1)
 
@@ -70,8 +79,8 @@ async def see_retention_run(broker: Broker) -> None:
         witness = fresh_name("witness")
         await broker.ensure(BoxSpec(witness, 1))
         for _ in range(5):
-            await lay(broker, witness, [Message(None, b"x" * 700_000)])
-        async with asyncio.timeout(PATIENCE):
+            await publish_all(broker, witness, [Message(None, b"x" * 700_000)])
+        async with asyncio.timeout(TIMEOUT_S):
             while await starts(broker, witness) == [0]:
                 await asyncio.sleep(0.1)
 
@@ -87,9 +96,9 @@ async def test_a_brokers_retention_by_size_deletes_no_letter(small: str) -> None
             await broker.ensure(BoxSpec(**asdict(box)))
         messages = [Message(b"k%d" % number, b"%d" % number * 150_000) for number in range(40)]
         for first in range(0, 40, 4):
-            await lay(broker, name, messages[first : first + 4])
-            await lay(broker, boxes.dead, messages[first : first + 4])
-        async with broker.subscribe(boxes.desk()) as desk:
+            await publish_all(broker, name, messages[first : first + 4])
+            await publish_all(broker, boxes.dead, messages[first : first + 4])
+        async with broker.subscribe(boxes.subscription()) as desk:
             claims, due_at = await claim_some(desk, 40), now() + HOUR
             await asyncio.gather(*(desk.settle(one, Parked(one.message, due_at)) for one in claims))
         await see_retention_run(broker)
@@ -106,8 +115,8 @@ async def test_the_courier_counts_and_logs_letters_that_are_gone_and_goes_on(
 ) -> None:
     monkeypatch.setattr(retry_partition, "MAX_CACHED_BYTES", 0)
     boxes = await make_boxes(broker, fresh_name("gone"))
-    await lay(broker, boxes.source, numbered(5))
-    async with broker.subscribe(boxes.desk()) as desk:
+    await publish_all(broker, boxes.source, numbered_messages(5))
+    async with broker.subscribe(boxes.subscription()) as desk:
         assert isinstance(desk, KafkaSubscription)
         await park(desk, 5, now() + HOUR)
         work = desk._assignment.partitions[TopicPartition(boxes.retry, 0)]
@@ -129,12 +138,12 @@ async def test_letters_that_a_successor_settled_and_trimmed_are_not_lost(
 ) -> None:
     monkeypatch.setattr(retry_partition, "MAX_CACHED_BYTES", 0)
     boxes = await make_boxes(broker, fresh_name("taken"))
-    await lay(broker, boxes.source, numbered(3))
-    async with broker.subscribe(boxes.desk()) as first:
+    await publish_all(broker, boxes.source, numbered_messages(3))
+    async with broker.subscribe(boxes.subscription()) as first:
         assert isinstance(first, KafkaSubscription)
         await park(first, 3, now() + 5_000)
         work = first._assignment.partitions[TopicPartition(boxes.retry, 0)]
-    async with broker.subscribe(boxes.desk("pod-1")) as second:
+    async with broker.subscribe(boxes.subscription("pod-1")) as second:
         await settle_all(second, await claim_some(second, 3))
         await delete(broker, boxes.retry, 3)
     assert isinstance(work, retry_partition.RetryPartition)
@@ -145,13 +154,13 @@ async def test_letters_that_a_successor_settled_and_trimmed_are_not_lost(
 async def readings(registers: BoxMonitor, boxes: Boxes, parked: int) -> list[BoxStats]:
     """Sweep until so many letters are parked, and three times more."""
     found: list[BoxStats] = []
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(TIMEOUT_S):
         while not found or not (found[-1].caught_up and found[-1].parked == parked):
-            one = (await registers.sweep([boxes.watched], now()))[boxes.dead]
+            one = (await registers.sweep([boxes.monitored], now()))[boxes.dead]
             assert isinstance(one, BoxStats), one
             found.append(one)
     for _ in range(3):
-        one = (await registers.sweep([boxes.watched], now()))[boxes.dead]
+        one = (await registers.sweep([boxes.monitored], now()))[boxes.dead]
         assert isinstance(one, BoxStats), one
         found.append(one)
     return found
@@ -159,8 +168,8 @@ async def readings(registers: BoxMonitor, boxes: Boxes, parked: int) -> list[Box
 
 async def test_the_sweep_counts_letters_that_vanish_between_two_couriers(broker: Broker) -> None:
     boxes, registers = await make_boxes(broker, fresh_name("swept")), broker.monitor()
-    await lay(broker, boxes.source, numbered(6))
-    async with broker.subscribe(boxes.desk()) as desk:
+    await publish_all(broker, boxes.source, numbered_messages(6))
+    async with broker.subscribe(boxes.subscription()) as desk:
         assert isinstance(desk, KafkaSubscription)
         await park(desk, 6, now() + HOUR)
     assert [one.lost for one in await readings(registers, boxes, 6)][-1] == 0
@@ -172,8 +181,8 @@ async def test_the_sweep_counts_letters_that_vanish_between_two_couriers(broker:
 
 async def test_settled_letters_are_not_lost_while_another_transaction_hides_their_settlement(broker: Broker) -> None:
     boxes, registers = await make_boxes(broker, fresh_name("hidden")), broker.monitor()
-    await lay(broker, boxes.source, numbered(3))
-    async with broker.subscribe(boxes.desk()) as desk:
+    await publish_all(broker, boxes.source, numbered_messages(3))
+    async with broker.subscribe(boxes.subscription()) as desk:
         assert isinstance(desk, KafkaSubscription)
         await park(desk, 3, now() + 2_000)
         await readings(registers, boxes, 3)

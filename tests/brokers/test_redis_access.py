@@ -14,8 +14,8 @@ from deadletter.brokers.errors import (
     NotSupported,
 )
 from deadletter.core.boxes import BoxSpec
-from tests.brokers.opening import LOOPBACK, no_secrets, redis_at
-from tests.brokers.servers import HERE, own_redis, url_of
+from tests.brokers.connections import LOOPBACK, no_secrets, redis_at
+from tests.brokers.redis_servers import HERE, own_redis, url_of
 
 
 async def test_an_acl_user_sees_what_it_may(tmp_path: Path) -> None:

@@ -18,60 +18,60 @@ from deadletter.brokers.errors import (
 from deadletter.brokers.types import Buried, CommitBatch, Delivered
 from deadletter.core.letters import Message
 from deadletter.core.replay_progress import SettledAs
-from tests.brokers.opening import LOOPBACK, fresh_name, no_secrets, redis_at
-from tests.brokers.servers import HERE, own_redis, url_of, wired
-from tests.brokers.staging import (
-    PATIENCE,
+from tests.brokers.connections import LOOPBACK, fresh_name, no_secrets, redis_at
+from tests.brokers.helpers import (
+    TIMEOUT_S,
     claim_some,
-    contents,
-    lay,
     make_boxes,
     now,
-    numbered,
-    republish,
-    tally_of,
+    numbered_messages,
+    progress_of,
+    publications_to,
+    publish_all,
+    read_all,
     values,
 )
+from tests.brokers.redis_servers import HERE, cutting_proxy, own_redis, url_of
 
 BROKER = "redis"
 
 
 async def test_a_lost_reply_to_a_publication_doubles_nothing(redis: str, broker: Broker) -> None:
     boxes = await make_boxes(broker, fresh_name("lost"))
-    await lay(broker, boxes.dead, numbered(20))
-    letters = await contents(broker, boxes.dead)
+    await publish_all(broker, boxes.dead, numbered_messages(20))
+    letters = await read_all(broker, boxes.dead)
     offsets = [one.place.offset for one in letters]
-    step = CommitBatch(tally_of(letters, replayed=20), republish(boxes.target, letters), {SettledAs.Replayed: offsets})
+    step = CommitBatch(progress_of(letters, replayed=20), publications_to(boxes.target, letters), {SettledAs.Replayed: offsets})
     async with (
-        wired(urlsplit(redis).netloc) as wire,
+        cutting_proxy(urlsplit(redis).netloc) as wire,
         open_broker(redis_at(url_of(wire.port)), no_secrets, LOOPBACK) as shaky,
     ):
         async with shaky.partition_writer(boxes.dead, boxes.ledger, 0, "uid-1") as mover:
-            wire.lose(b"fence")
+            wire.lose_reply_to(b"fence")
             with pytest.raises(BrokerUnreachable):
                 await mover.commit(step)
-            assert wire.lost == 1
+            assert wire.lost_replies == 1
             with pytest.raises(Fenced):
                 await mover.commit(step)  # it is spent
-        assert len(await contents(broker, boxes.target)) == 20  # the letters went through, the reply did not
+        assert len(await read_all(broker, boxes.target)) == 20  # the letters went through, the reply did not
         async with shaky.partition_writer(boxes.dead, boxes.ledger, 0, "uid-1") as mover:
             assert mover.progress is None
             await mover.commit(step)
-    assert await values(broker, boxes.target) == [m.value for m in numbered(20)]
-    assert await contents(broker, boxes.dead) == []
+    assert await values(broker, boxes.target) == [m.value for m in numbered_messages(20)]
+    assert await read_all(broker, boxes.dead) == []
     assert len(await broker.published_positions(boxes.ledger, "uid-1")) == 20
 
 
 async def test_a_lost_reply_to_a_burial_doubles_nothing(redis: str, broker: Broker) -> None:
     boxes = await make_boxes(broker, fresh_name("lost"))
-    await lay(broker, boxes.source, numbered(1))
+    await publish_all(broker, boxes.source, numbered_messages(1))
     async with (
-        wired(urlsplit(redis).netloc) as wire,
+        cutting_proxy(urlsplit(redis).netloc) as wire,
         open_broker(redis_at(url_of(wire.port)), no_secrets, LOOPBACK) as shaky,
-        shaky.subscribe(boxes.desk()) as desk,
+        shaky.subscribe(boxes.subscription()) as desk,
     ):
         (claim,) = await claim_some(desk, 1)
-        wire.lose(b"claim")
+        wire.lose_reply_to(b"claim")
         with pytest.raises(BrokerUnreachable):
             await desk.settle(claim, Buried(boxes.dead, claim.message))
         assert desk.holds(claim)
@@ -84,8 +84,8 @@ async def test_a_server_out_of_memory_takes_nothing_and_loses_nothing(tmp_path: 
         admin = Redis(host=HERE, port=port)
         async with open_broker(redis_at(url_of(port)), no_secrets, LOOPBACK) as broker:
             boxes = await make_boxes(broker, "orders")
-            await lay(broker, boxes.source, numbered(1))
-            async with broker.subscribe(boxes.desk()) as desk:
+            await publish_all(broker, boxes.source, numbered_messages(1))
+            async with broker.subscribe(boxes.subscription()) as desk:
                 (claim,) = await claim_some(desk, 1)
                 await admin.config_set("maxmemory", "1")
                 with pytest.raises(BoxRefused):
@@ -99,11 +99,11 @@ async def test_a_server_out_of_memory_takes_nothing_and_loses_nothing(tmp_path: 
 
 async def test_trimmed_messages_are_acknowledged(broker: Broker, client: Redis) -> None:
     boxes = await make_boxes(broker, fresh_name("trim"))
-    await lay(broker, boxes.source, numbered(3))
-    async with broker.subscribe(boxes.desk()) as desk:
+    await publish_all(broker, boxes.source, numbered_messages(3))
+    async with broker.subscribe(boxes.subscription()) as desk:
         assert len(await claim_some(desk, 3)) == 3
     await client.xtrim(boxes.source, maxlen=1, approximate=False)
-    async with broker.subscribe(boxes.desk()) as desk:
+    async with broker.subscribe(boxes.subscription()) as desk:
         (left,) = await claim_some(desk, 1)
         assert left.message.value == b"v2"
         assert (await client.xpending(boxes.source, boxes.group))["pending"] == 1
@@ -113,7 +113,7 @@ async def test_trimmed_messages_are_acknowledged(broker: Broker, client: Redis) 
 
 async def test_a_silent_server_is_unreachable_and_a_wait_in_it_can_be_cancelled(redis: str) -> None:
     async with (
-        wired(urlsplit(redis).netloc) as wire,
+        cutting_proxy(urlsplit(redis).netloc) as wire,
         open_broker(redis_at(url_of(wire.port)), no_secrets, LOOPBACK) as broker,
     ):
         await broker.server_info()
@@ -121,7 +121,7 @@ async def test_a_silent_server_is_unreachable_and_a_wait_in_it_can_be_cancelled(
         waiting = asyncio.create_task(broker.server_info())
         await asyncio.sleep(0.1)
         waiting.cancel()
-        await asyncio.wait({waiting}, timeout=PATIENCE)
+        await asyncio.wait({waiting}, timeout=TIMEOUT_S)
         assert waiting.cancelled()
         with pytest.raises(BrokerUnreachable):
             await broker.server_info()
@@ -136,7 +136,7 @@ async def test_a_corrupt_ledger_is_said_and_never_taken_for_an_empty_one(broker:
         async with broker.partition_writer(boxes.dead, boxes.ledger, 0, "uid-1"):
             pass
     registers = broker.monitor()
-    assert isinstance((await registers.sweep([boxes.watched], now()))[boxes.dead], LedgerCorrupt)
+    assert isinstance((await registers.sweep([boxes.monitored], now()))[boxes.dead], LedgerCorrupt)
 
 
 async def test_a_large_step_is_archived_without_being_in_memory_twice(tmp_path: Path) -> None:
@@ -147,14 +147,14 @@ async def test_a_large_step_is_archived_without_being_in_memory_twice(tmp_path: 
             open_broker(redis_at(url_of(port)), no_secrets, LOOPBACK) as broker,
         ):
             boxes = await make_boxes(broker, "orders")
-            await lay(broker, boxes.dead, [Message(None, n.to_bytes(size)) for n in range(count)])
-            letters = await contents(broker, boxes.dead)
+            await publish_all(broker, boxes.dead, [Message(None, n.to_bytes(size)) for n in range(count)])
+            letters = await read_all(broker, boxes.dead)
             used = (await admin.info("memory"))["used_memory"]
             async with broker.partition_writer(boxes.dead, boxes.ledger, 0, "uid-1") as mover:
                 settled = {SettledAs.Archived: [one.place.offset for one in letters]}
-                await mover.commit(CommitBatch(tally_of(letters, archived=count), settled=settled))
+                await mover.commit(CommitBatch(progress_of(letters, archived=count), settled=settled))
             assert (await admin.info("memory"))["used_memory_peak"] < used + count * size // 2
-            assert await contents(broker, boxes.dead) == []
+            assert await read_all(broker, boxes.dead) == []
             spans = await broker.window(boxes.dead, archived=True)
             kept = [one.message.value async for batch in broker.read(boxes.dead, spans, archived=True) for one in batch]
             assert kept == [one.message.value for one in letters]

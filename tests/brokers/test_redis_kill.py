@@ -6,10 +6,10 @@ import pytest
 
 from deadletter.brokers.connect import open_broker
 from tests.brokers import writer_processes
+from tests.brokers.connections import LOOPBACK, no_secrets, redis_at
+from tests.brokers.helpers import make_boxes
 from tests.brokers.kill_contract import KillContract
-from tests.brokers.opening import LOOPBACK, no_secrets, redis_at
-from tests.brokers.servers import BouncingRedis, url_of
-from tests.brokers.staging import make_boxes
+from tests.brokers.redis_servers import DurableRedis, url_of
 
 BROKER = "redis"
 
@@ -21,15 +21,15 @@ class TestRedisKills(KillContract):
 @pytest.mark.parametrize("hard", [True, False])
 async def test_a_bounced_redis_loses_and_doubles_nothing(tmp_path: Path, hard: bool) -> None:
     """It ends three times in the middle of a move, by SIGKILL or politely; what it answered, it had written down."""
-    with BouncingRedis(tmp_path) as redis:
+    with DurableRedis(tmp_path) as redis:
         address = url_of(redis.port)
         async with open_broker(redis_at(address), no_secrets, LOOPBACK) as broker:
             boxes = await make_boxes(broker, "orders")
-            await writer_processes.fill(broker, boxes, 10_000)
+            await writer_processes.publish_letters(broker, boxes, 10_000)
             mover = await writer_processes.start("redis", address, boxes, 50)
             for _ in range(3):
-                assert await mover.steps(5)
-                redis.bounce(hard)
+                assert await mover.wait_for_commits(5)
+                redis.restart(hard)
             code, errors = await mover.end()
             assert code == 0, errors
-            await writer_processes.check_exact(broker, boxes, 10_000)
+            await writer_processes.check_moved_exactly_once(broker, boxes, 10_000)

@@ -1,6 +1,6 @@
 """The contract on the primary of a real Redis with a replica and three Sentinels."""
 
-from tests.brokers.contract import BrokerContract
+from tests.brokers.broker_contract import BrokerContract
 
 BROKER = "redis_sentinel"
 

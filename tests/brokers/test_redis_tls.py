@@ -6,11 +6,11 @@ import pytest
 
 from deadletter.api.broker_connections import BrokerConnectionSpec
 from deadletter.brokers.connect import open_broker
-from deadletter.net.secrets import mounted_secrets
 from deadletter.brokers.errors import AddressForbidden, CertificateRefused
-from tests.brokers.opening import LOOPBACK, no_secrets
-from tests.brokers.servers import HERE, own_redis
-from tests.pems import FUTURE, PAST, PRESENT, Authority
+from deadletter.net.secrets import mounted_secrets
+from tests.brokers.connections import LOOPBACK, no_secrets
+from tests.brokers.redis_servers import HERE, own_redis
+from tests.certificate_authority import FUTURE, PAST, PRESENT, CertificateAuthority
 
 TRUST = {"caSecretRef": {"name": "ca", "key": "ca.crt"}}
 MINE = {"clientSecretRef": {"name": "mine"}}
@@ -22,13 +22,13 @@ async def knock(port: int, secrets: Path, **tls: object) -> str:
         return (await broker.server_info()).kind
 
 
-def served(authority: Authority, name: str) -> list[str]:
+def served(authority: CertificateAuthority, name: str) -> list[str]:
     files = {"cert": f"{name}/tls.crt", "key": f"{name}/tls.key", "ca-cert": "ca.crt"}
     return [word for kind, file in files.items() for word in (f"--tls-{kind}-file", str(authority.folder / file))]
 
 
 async def test_redis_over_tls(tmp_path: Path) -> None:
-    authority = Authority.made(tmp_path / "ca")
+    authority = CertificateAuthority.create(tmp_path / "ca")
     for name in ("server", "mine"):
         authority.sign(name)
     (tmp_path / "ca" / "mine").rename(tmp_path / "mine")
@@ -46,7 +46,7 @@ async def test_redis_over_tls(tmp_path: Path) -> None:
 async def test_a_certificate_that_is_refused_is_said_with_what_helps(
     tmp_path: Path, theirs: tuple[float, float], mine: tuple[float, float], said: str
 ) -> None:
-    authority = Authority.made(tmp_path / "ca")
+    authority = CertificateAuthority.create(tmp_path / "ca")
     authority.sign("server", theirs)
     authority.sign("mine", mine).rename(tmp_path / "mine")
     with own_redis(tmp_path, *served(authority, "server"), plain=False) as port:
@@ -74,7 +74,7 @@ async def test_an_address_that_must_not_be_dialled_is_said() -> None:
 
 
 async def test_a_certificate_for_another_address_is_said(tmp_path: Path) -> None:
-    authority = Authority.made(tmp_path / "ca")
+    authority = CertificateAuthority.create(tmp_path / "ca")
     authority.sign("server", address="192.0.2.1")
     settings = (*served(authority, "server"), "--tls-auth-clients", "no")
     with own_redis(tmp_path, *settings, plain=False) as port, pytest.raises(CertificateRefused, match="another name"):

@@ -10,30 +10,30 @@ from dataclasses import dataclass
 
 from deadletter.brokers.contract import Broker
 from tests.bed.places import REPOSITORY
-from tests.brokers.moving import FENCED
-from tests.brokers.staging import Boxes, contents, lay, numbered
+from tests.brokers.helpers import Boxes, numbered_messages, publish_all, read_all
+from tests.brokers.writer_program import FENCED
 
-PATIENCE = 200.0
+TIMEOUT_S = 200.0
 RECOVERY_TIMEOUT_S = 60.0  # after a broker's return
 ENVIRONMENT = os.environ | {"PYTHONPATH": f"{REPOSITORY / 'operator'}{os.pathsep}{REPOSITORY}"}
 
 
 @dataclass
-class Program:
+class WriterProcess:
     """One running mover; its complaints are read as they come, for a full pipe would stop it."""
 
     child: asyncio.subprocess.Process
     errors: "asyncio.Task[bytes]"
 
-    async def steps(self, count: int) -> bool:
+    async def wait_for_commits(self, count: int) -> bool:
         """Wait for `ready` and so many steps; False: it ended before."""
         assert self.child.stdout is not None
         for _ in range(count + 1):
-            if not await asyncio.wait_for(self.child.stdout.readline(), PATIENCE):
+            if not await asyncio.wait_for(self.child.stdout.readline(), TIMEOUT_S):
                 return False
         return True
 
-    async def recovers(self) -> bool:
+    async def wait_for_recovery(self) -> bool:
         """Wait until it began anew and made a step; False: it ended before."""
         assert self.child.stdout is not None
         async with asyncio.timeout(RECOVERY_TIMEOUT_S):
@@ -47,28 +47,28 @@ class Program:
 
     async def end(self) -> tuple[int, str]:
         assert self.child.stdout is not None
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(TIMEOUT_S):
             while await self.child.stdout.read(1 << 16):
                 pass
             return await self.child.wait(), (await self.errors).decode()
 
 
-async def start(kind: str, address: str, boxes: Boxes, size: int) -> Program:
-    words = ("-m", "tests.brokers.moving", kind, address, boxes.dead, boxes.ledger, boxes.target, str(size))
+async def start(kind: str, address: str, boxes: Boxes, size: int) -> WriterProcess:
+    words = ("-m", "tests.brokers.writer_program", kind, address, boxes.dead, boxes.ledger, boxes.target, str(size))
     pipe = asyncio.subprocess.PIPE
     child = await asyncio.create_subprocess_exec(
         sys.executable, *words, stdout=pipe, stderr=pipe, cwd=REPOSITORY, env=ENVIRONMENT
     )
     assert child.stderr is not None
-    return Program(child, asyncio.ensure_future(child.stderr.read()))
+    return WriterProcess(child, asyncio.ensure_future(child.stderr.read()))
 
 
-async def kill_and_finish(kind: str, address: str, boxes: Boxes, writer_processes: int, size: int, seed: int) -> None:
+async def kill_and_finish(kind: str, address: str, boxes: Boxes, kills: int, size: int, seed: int) -> None:
     """Kill it at random moments, then let it finish."""
     chance = random.Random(seed)
-    for _ in range(writer_processes):
+    for _ in range(kills):
         program = await start(kind, address, boxes, size)
-        if await program.steps(chance.randint(0, 3)):
+        if await program.wait_for_commits(chance.randint(0, 3)):
             await asyncio.sleep(chance.random() * 0.05)
         program.send(signal.SIGKILL)
         await program.end()
@@ -76,7 +76,7 @@ async def kill_and_finish(kind: str, address: str, boxes: Boxes, writer_processe
     assert code == 0, errors
 
 
-async def stop_and_overtake(kind: str, address: str, boxes: Boxes) -> None:
+async def fence_a_stopped_writer(kind: str, address: str, boxes: Boxes) -> None:
     """A mover falls asleep, another one finishes, the first wakes up and is fenced.
 
     It says a line a letter, which is more than the pipe takes before somebody reads: it cannot have finished when it
@@ -84,7 +84,7 @@ async def stop_and_overtake(kind: str, address: str, boxes: Boxes) -> None:
     """
     zombie = await start(kind, address, boxes, 1)
     try:
-        assert await zombie.steps(2)
+        assert await zombie.wait_for_commits(2)
         zombie.send(signal.SIGSTOP)
         code, errors = await (await start(kind, address, boxes, 500)).end()
         assert code == 0, errors
@@ -95,7 +95,7 @@ async def stop_and_overtake(kind: str, address: str, boxes: Boxes) -> None:
     assert (code == FENCED and "fenced" in errors) or (code == 0 and "again" in errors), errors
 
 
-async def race(kind: str, address: str, boxes: Boxes) -> None:
+async def race_two_writers(kind: str, address: str, boxes: Boxes) -> None:
     """Two movers at the same box at once: one wins, the other is fenced or finds nothing left."""
     both = [await start(kind, address, boxes, 100) for _ in range(2)]
     codes = [code for code, _ in await asyncio.gather(*(program.end() for program in both))]
@@ -103,14 +103,14 @@ async def race(kind: str, address: str, boxes: Boxes) -> None:
     assert set(codes) <= {0, FENCED}
 
 
-async def fill(broker: Broker, boxes: Boxes, count: int) -> None:
+async def publish_letters(broker: Broker, boxes: Boxes, count: int) -> None:
     for start_at in range(0, count, 10_000):
-        await lay(broker, boxes.dead, numbered(min(10_000, count - start_at), start_at))
+        await publish_all(broker, boxes.dead, numbered_messages(min(10_000, count - start_at), start_at))
 
 
-async def check_exact(broker: Broker, boxes: Boxes, count: int) -> None:
+async def check_moved_exactly_once(broker: Broker, boxes: Boxes, count: int) -> None:
     """Nothing lost, nothing twice, in order; tally and ledger say the same."""
-    numbers = [int((one.message.value or b"v-1")[1:]) for one in await contents(broker, boxes.target)]
+    numbers = [int((one.message.value or b"v-1")[1:]) for one in await read_all(broker, boxes.target)]
     seen = Counter(numbers)
     lost, doubled = sorted(set(range(count)) - seen.keys()), sorted(n for n, times in seen.items() if times > 1)
     assert not lost, f"{len(lost)} lost, from {lost[0]} to {lost[-1]}"
@@ -119,4 +119,4 @@ async def check_exact(broker: Broker, boxes: Boxes, count: int) -> None:
     async with broker.partition_writer(boxes.dead, boxes.ledger, 0, "uid-1") as mover:
         assert mover.progress is not None
         assert (mover.progress.replayed, mover.progress.scanned) == (count, count)
-        assert not any(mover.is_open(one.place.offset) for one in await contents(broker, boxes.dead))
+        assert not any(mover.is_open(one.place.offset) for one in await read_all(broker, boxes.dead))

@@ -10,7 +10,7 @@ import pytest
 from deadletter.brokers.connect import open_broker
 from deadletter.core.letters import Category, Failure
 from tests.bed import places
-from tests.brokers.opening import fresh_name
+from tests.brokers.connections import fresh_name
 from tests.brokers.secured_kafka import PASSWORD, open_secured_kafka
 from tests.cli.test_letters import ANYWHERE, SECRET, queue_spec
 from tests.controller.operator_process import KubeNamespace, create_kubeconfig

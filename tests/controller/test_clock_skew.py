@@ -12,10 +12,10 @@ import redis as driver
 from deadletter.brokers.connect import open_broker
 from deadletter.clock import now_ms
 from deadletter.core.heartbeats import WorkerStatus
-from tests.brokers.opening import LOOPBACK, no_secrets, redis_at
-from tests.clocks import off
+from tests.brokers.connections import LOOPBACK, no_secrets, redis_at
 from tests.controller.api_proxy import ApiProxy
 from tests.controller.operator_process import KubeNamespace, OperatorProcess, running_operator, wait_until
+from tests.shifted_clock import shifted_clock
 
 
 def gauge(operator: OperatorProcess, name: str, queue: str = "orders") -> float | None:
@@ -41,7 +41,7 @@ def test_an_operator_whose_clock_is_off(
     """Behind a proxy without TLS: to a clock of the past the certificate of the bed's API server is not valid yet."""
     with ApiProxy(kube.server) as proxy:
         config = proxy.kubeconfig(kubeconfig)
-        with running_operator(config, kube.namespace, tmp_path / "operator.log", **off(minutes)) as operator:
+        with running_operator(config, kube.namespace, tmp_path / "operator.log", **shifted_clock(minutes)) as operator:
             live(kube, operator.wait_until_ready(), redis, minutes)
 
 

@@ -11,8 +11,8 @@ import redis as driver
 from aiokafka import AIOKafkaProducer
 
 from tests.bed import beds, tools
+from tests.brokers.redis_servers import own_redis
 from tests.brokers.secured_kafka import PASSWORD, open_secured_kafka
-from tests.brokers.servers import own_redis
 from tests.controller.operator_process import KubeNamespace, OperatorProcess, wait_until
 
 CANARY = "canary-5d1f"

@@ -12,8 +12,8 @@ from deadletter.brokers.connect import open_broker
 from deadletter.controller.reconcile.boxes import to_finding
 from deadletter.core.boxes import BoxSpec
 from deadletter.core.reasons import Reason
-from tests.brokers.opening import LOOPBACK, fresh_name, kafka_at, no_secrets
-from tests.brokers.staging import lay, named, numbered
+from tests.brokers.connections import LOOPBACK, fresh_name, kafka_at, no_secrets
+from tests.brokers.helpers import box_names, numbered_messages, publish_all
 from tests.brokers.test_kafka_faults import replay_all
 from tests.controller.operator_process import KubeNamespace, OperatorProcess, wait_until
 
@@ -65,7 +65,7 @@ def test_a_ledger_that_cannot_be_read_is_said_and_a_mended_one_too(
 
 
 def test_a_box_that_was_made_anew_waits_for_a_human(kube: KubeNamespace, operator: OperatorProcess, kafka: str) -> None:
-    boxes = named(fresh_name("anew"))
+    boxes = box_names(fresh_name("anew"))
     kube.kafka(kafka)
     kube.apply("DeadLetterQueue", "orders", {"brokerRef": {"name": "broker"}, "dead": {"name": boxes.dead}})
     kube.wait_for_condition("dlq", "orders", "Ready", "True")
@@ -73,7 +73,7 @@ def test_a_box_that_was_made_anew_waits_for_a_human(kube: KubeNamespace, operato
     async def settle_and_drop() -> None:
         async with open_broker(kafka_at(kafka), no_secrets, LOOPBACK) as broker:
             await broker.ensure(BoxSpec(boxes.target, 1))
-            await lay(broker, boxes.dead, numbered(3))
+            await publish_all(broker, boxes.dead, numbered_messages(3))
             await replay_all(broker, boxes)
             await broker.delete([boxes.dead])
 

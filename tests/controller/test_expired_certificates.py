@@ -8,12 +8,12 @@ import redis as driver
 import yaml
 
 from tests.bed import beds, ports
+from tests.brokers.redis_servers import own_redis
 from tests.brokers.secured_kafka import SecuredKafka, alter_configs, open_secured_kafka
-from tests.brokers.servers import own_redis
+from tests.certificate_authority import PAST, CertificateAuthority
 from tests.controller.operator_process import KubeNamespace, OperatorProcess, wait_until
 from tests.controller.test_credentials import secret
 from tests.controller.webhook_config import HOST, webhook_configuration
-from tests.pems import PAST, Authority
 
 TLS = {"caSecretRef": {"name": "ca", "key": "ca.crt"}}
 EXPIRED = "the server's certificate, or its authority's, has expired: renew it"
@@ -39,7 +39,7 @@ def healed(kube: KubeNamespace, operator: OperatorProcess) -> None:
 
 
 def test_a_redis_whose_certificate_has_expired(kube: KubeNamespace, operator: OperatorProcess, tmp_path: Path) -> None:
-    authority = Authority.made(tmp_path / "ca")
+    authority = CertificateAuthority.create(tmp_path / "ca")
     old, new = authority.sign("old", PAST), authority.sign("new")
     files = {"cert": old / "tls.crt", "key": old / "tls.key", "ca-cert": authority.certificate}
     options = [str(word) for kind, file in files.items() for word in (f"--tls-{kind}-file", file)]
@@ -77,7 +77,7 @@ def test_a_webhook_whose_certificate_has_expired(
     kube: KubeNamespace, start: Callable[..., OperatorProcess], tmp_path: Path
 ) -> None:
     """Writes go through and the reconcile judges; a renewed certificate is taken up without a restart."""
-    authority = Authority.made(tmp_path / "ca")
+    authority = CertificateAuthority.create(tmp_path / "ca")
     served, port, name = authority.sign("webhook", PAST), str(ports.free(HOST)[0]), f"dlq-{kube.namespace}"
     operator = start(DLQ_WEBHOOK_CERTIFICATES=str(served), DLQ_WEBHOOK_PORT=port).wait_until_ready()
     wait_until("webhook", lambda: ports.answers(HOST, int(port)))

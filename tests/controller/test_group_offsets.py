@@ -16,9 +16,9 @@ from deadletter.brokers.types import SubscriptionSpec
 from deadletter.core.boxes import BoxSpec
 from deadletter.core.heartbeats import WorkerStatus
 from deadletter.core.names import dead_box_name, ledger_name, retry_box_name
-from tests.brokers.groups import delete_group
-from tests.brokers.opening import LOOPBACK, fresh_name, kafka_at, no_secrets, redis_at
-from tests.brokers.staging import claim_some, lay, now, numbered, settle_all
+from tests.brokers.connections import LOOPBACK, fresh_name, kafka_at, no_secrets, redis_at
+from tests.brokers.group_deletion import delete_group
+from tests.brokers.helpers import claim_some, now, numbered_messages, publish_all, settle_all
 from tests.controller.operator_process import KubeNamespace, OperatorProcess, wait_until
 
 
@@ -54,13 +54,13 @@ class Queue:
         """A courier delivers three messages and is heard by the operator; three more come when it is gone."""
 
         async def work(broker: Broker) -> None:
-            await lay(broker, self.source, numbered(3))
+            await publish_all(broker, self.source, numbered_messages(3))
             async with broker.subscribe(self.desk()) as desk:
                 await settle_all(desk, await claim_some(desk, 3))
                 while not self.status().get("consumerGroup"):
                     await desk.report_status(WorkerStatus("pod-0", at=now()))
                     await asyncio.sleep(0.2)
-            await lay(broker, self.source, numbered(3, 3))
+            await publish_all(broker, self.source, numbered_messages(3, 3))
 
         self.ask(work)
 
@@ -152,7 +152,7 @@ def test_lost_offsets_are_reported_and_resumed_once(
     (event,) = queue.events("GroupResumed")
     assert event["type"] == "Normal"
     assert f"from {value}" in event["message"]
-    queue.ask(lambda broker: lay(broker, queue.source, numbered(1, 6)))
+    queue.ask(lambda broker: publish_all(broker, queue.source, numbered_messages(1, 6)))
     assert queue.next_values(1) == [first]
     queue.resume(value)
     queue.until_consumed()
@@ -188,7 +188,7 @@ def test_an_operator_killed_after_it_resumed_only_takes_the_annotation_away(
     lost(kube)
     operator.stop()
     queue.ask(lambda broker: broker.resume_group(queue.source, queue.group, "Latest"))
-    queue.ask(lambda broker: lay(broker, queue.source, numbered(1, 6)))
+    queue.ask(lambda broker: publish_all(broker, queue.source, numbered_messages(1, 6)))
     queue.resume("Earliest")
     operator.start().wait_until_ready()
     queue.until_consumed()

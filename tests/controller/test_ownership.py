@@ -13,7 +13,7 @@ from aiokafka.admin import NewTopic
 
 from deadletter.brokers.connect import open_broker
 from deadletter.brokers.redis import keys
-from tests.brokers.opening import LOOPBACK, kafka_at, no_secrets
+from tests.brokers.connections import LOOPBACK, kafka_at, no_secrets
 from tests.controller.operator_process import KubeNamespace, OperatorProcess, wait_until
 from tests.controller.test_boxes import ask, configs
 

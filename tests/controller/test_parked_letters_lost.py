@@ -10,8 +10,8 @@ from aiokafka.admin import NewTopic, RecordsToDelete
 
 from deadletter.brokers.connect import open_broker
 from deadletter.brokers.types import Parked
-from tests.brokers.opening import LOOPBACK, fresh_name, kafka_at, no_secrets
-from tests.brokers.staging import Boxes, claim_some, lay, now, numbered
+from tests.brokers.connections import LOOPBACK, fresh_name, kafka_at, no_secrets
+from tests.brokers.helpers import Boxes, claim_some, now, numbered_messages, publish_all
 from tests.controller.operator_process import KubeNamespace, OperatorProcess, wait_until
 from tests.controller.test_boxes import ask
 
@@ -19,8 +19,8 @@ from tests.controller.test_boxes import ask
 async def park(kafka: str, boxes: Boxes, count: int) -> None:
     """Park as many letters, as a courier does; there is no node that runs one."""
     async with open_broker(kafka_at(kafka), no_secrets, LOOPBACK) as broker:
-        await lay(broker, boxes.source, numbered(count))
-        async with broker.subscribe(boxes.desk()) as desk:
+        await publish_all(broker, boxes.source, numbered_messages(count))
+        async with broker.subscribe(boxes.subscription()) as desk:
             claims = await claim_some(desk, count)
             await asyncio.gather(*(desk.settle(one, Parked(one.message, now() + 3_600_000)) for one in claims))
 

@@ -21,7 +21,9 @@ from deadletter.clock import now_ms
 from deadletter.core.boxes import BoxSpec, BoxStats
 from deadletter.workers import exit_status
 from tests.bed import beds, places
-from tests.brokers.opening import kafka_at, redis_at
+from tests.brokers.connections import kafka_at, redis_at
+from tests.brokers.helpers import TIMEOUT_S
+from tests.brokers.redis_servers import HERE, own_redis, url_of
 from tests.brokers.secured_kafka import (
     ALLOW,
     GROUP,
@@ -33,8 +35,6 @@ from tests.brokers.secured_kafka import (
     open_secured_kafka,
     revoke_acl,
 )
-from tests.brokers.servers import HERE, own_redis, url_of
-from tests.brokers.staging import PATIENCE
 from tests.workers.broker_queue import BrokerQueue
 from tests.workers.couriers import LOOPBACK, message, no_secret
 from tests.workers.http_service import Received, serving, until
@@ -111,7 +111,7 @@ async def brokers(guest: RestrictedUser) -> AsyncIterator[tuple[Broker, Broker]]
 
 async def until_allowed(broker: Broker, spec: BoxSpec) -> None:
     """Wait until the broker applies the granted rights, which it does in order and with a delay."""
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(TIMEOUT_S):
         while True:
             try:
                 await broker.ensure(spec)
@@ -138,13 +138,13 @@ async def run_queue(sender: BrokerQueue, queue: BrokerQueue, parked: Callable[[]
             await sender.send(*(message(f"{kind}{n}", f"k{n}") for n in range(9) for kind in ("good", "bad", "late")))
             await until(lambda: len(service.received) == 9 + 9 + 27)
             await sender.until_buried(9)
-            async with asyncio.timeout(PATIENCE):
+            async with asyncio.timeout(TIMEOUT_S):
                 while not await parked():
                     await sender.send(message("late", "k"))
                     await asyncio.sleep(0.2)
             assert courier.gate.pause_reason(now_ms()) == ("", "")
     registers = queue.broker.monitor()
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(TIMEOUT_S):
         reading = None
         while not isinstance(reading, BoxStats) or not reading.caught_up:
             reading = (await registers.sweep([MonitoredBox(dead, f"{dead}.ledger", retry)], now_ms()))[dead]

@@ -19,8 +19,8 @@ from tests.bed import image
 from tests.bed.beds import Bed
 from tests.bed.node import Cluster
 from tests.bed.processes import BedError
-from tests.brokers.opening import LOOPBACK, kafka_at, no_secrets
-from tests.brokers.staging import contents
+from tests.brokers.connections import LOOPBACK, kafka_at, no_secrets
+from tests.brokers.helpers import read_all
 from tests.demo import story, traffic
 from tests.demo.stage import Stage
 from tests.helpers.headers import read_own_envelope
@@ -72,7 +72,7 @@ def letters(stage: Stage, address: str) -> list[StoredMessage]:
 
     async def read() -> list[StoredMessage]:
         async with open_broker(kafka_at(address), no_secrets, LOOPBACK) as broker:
-            return await contents(broker, stage.get("dlq/orders")["status"]["boxes"]["dead"])
+            return await read_all(broker, stage.get("dlq/orders")["status"]["boxes"]["dead"])
 
     return asyncio.run(read())
 

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from deadletter.brokers.connect import open_broker
-from tests.brokers.opening import kafka_at
+from tests.brokers.connections import kafka_at
 from tests.controller.conftest import kube, kubeconfig, operator, start
 from tests.workers.broker_queue import BrokerQueue
 from tests.workers.couriers import LOOPBACK, no_secret

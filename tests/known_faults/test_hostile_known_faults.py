@@ -31,8 +31,8 @@ from deadletter.kube import CONNECTIONS, QUEUES, Body, Resource
 from deadletter.net.address_guard import is_dialable
 from deadletter.plan.queue_checks import box_is_free
 from deadletter.settings import Settings
-from tests.brokers.opening import kafka_at, redis_at
-from tests.brokers.staging import lay
+from tests.brokers.connections import kafka_at, redis_at
+from tests.brokers.helpers import publish_all
 from tests.controller.operator_process import KubeNamespace, OperatorProcess
 from tests.known_faults.faults import known_fault, wait_until, wait_until_async
 from tests.known_faults.liars import listening, lying_kafka, rebind
@@ -79,7 +79,7 @@ async def test_a_forged_header_cannot_write_to_the_ledger(kafka: str, queue: Bro
     to_ledger = ("kafka_dlt-original-topic", ledger.encode())
     honest = [Message(b"key-%d" % n, b"{}", SPRING, 0) for n in range(5)]
     forged = Message(key, encode_chunk(key, BitMap(range(65_536))), (to_ledger, *SPRING), 0)
-    await lay(queue.broker, dead, [*honest, forged])
+    await publish_all(queue.broker, dead, [*honest, forged])
     assignment = scene.assignment(select={"ids": ["0-5"]}).model_copy(update={"dialect": "spring-dlt"})
     await scene.run(assignment)
     monitor = queue.broker.monitor()

@@ -39,7 +39,7 @@ from deadletter.workers.courier.courier import Courier
 from deadletter.workers.courier.main import delivery_for, subscription_spec
 from tests.bed import beds
 from tests.bed.kafka_cluster import KafkaCluster
-from tests.brokers.opening import LOOPBACK as OPEN_TO
+from tests.brokers.connections import LOOPBACK as OPEN_TO
 from tests.known_faults.faults import known_fault, wait_until, wait_until_async
 from tests.workers.broker_queue import BrokerQueue
 from tests.workers.couriers import QUICK, MemoryQueue, courier_assignment, message, no_secret, running

@@ -15,9 +15,9 @@ from deadletter.brokers.types import CommitBatch
 from deadletter.core.replay_progress import SettledAs
 from deadletter.workers.courier.main import CourierProcess, subscription_spec
 from deadletter.workers.environment import WorkerEnvironment
-from tests.brokers.failovers import failing_over
-from tests.brokers.opening import LOOPBACK, no_secrets, redis_at
-from tests.brokers.staging import contents, lay, make_boxes, numbered, republish, tally_of
+from tests.brokers.connections import LOOPBACK, no_secrets, redis_at
+from tests.brokers.helpers import make_boxes, numbered_messages, progress_of, publications_to, publish_all, read_all
+from tests.brokers.redis_failover import redis_with_replica
 from tests.known_faults.faults import known_fault, wait_until, wait_until_async
 from tests.workers.broker_queue import BrokerQueue
 from tests.workers.couriers import message, no_secret
@@ -32,12 +32,12 @@ def fresh_prefix() -> str:
 
 @known_fault("E6-FENCE", "a fence token that a failover lost is given out again: two movers hold the same one")
 async def test_a_writer_from_before_a_failover_is_fenced_by_one_after_it(tmp_path: Path) -> None:
-    async with failing_over(tmp_path) as failover:
+    async with redis_with_replica(tmp_path) as failover:
         spec = redis_at(failover.url)
         async with open_broker(spec, no_secrets, LOOPBACK) as old, open_broker(spec, no_secrets, LOOPBACK) as new:
             boxes = await make_boxes(old, "{fence}")
-            await lay(old, boxes.dead, numbered(10))
-            letters = await contents(old, boxes.dead)
+            await publish_all(old, boxes.dead, numbered_messages(10))
+            letters = await read_all(old, boxes.dead)
             await failover.until_replicated()
             await failover.stop_replication()
             async with old.partition_writer(boxes.dead, boxes.ledger, 0, "uid-1") as first:
@@ -46,8 +46,8 @@ async def test_a_writer_from_before_a_failover_is_fenced_by_one_after_it(tmp_pat
                 async with new.partition_writer(boxes.dead, boxes.ledger, 0, "uid-2"):
                     settled = {SettledAs.Replayed: [one.place.offset for one in letters]}
                     with suppress(Fenced):
-                        await first.commit(CommitBatch(tally_of(letters), republish(boxes.target, letters), settled))
-            assert await contents(new, boxes.target) == []
+                        await first.commit(CommitBatch(progress_of(letters), publications_to(boxes.target, letters), settled))
+            assert await read_all(new, boxes.target) == []
 
 
 async def wait_until_connected(broker) -> None:
@@ -66,7 +66,7 @@ async def test_a_courier_continues_after_a_failover_that_leaves_its_connections_
         await asyncio.sleep(0.02)
         return web.Response()
 
-    async with failing_over(tmp_path) as failover:
+    async with redis_with_replica(tmp_path) as failover:
         spec = redis_at(failover.url)
         async with open_broker(spec, no_secret, LOOPBACK) as broker, serving(answer) as service:
             queue = BrokerQueue(broker, spec, fresh_prefix())
@@ -83,7 +83,7 @@ async def test_a_courier_continues_after_a_failover_that_leaves_its_connections_
 @known_fault("E6-LIVENESS", "a courier that can claim nothing for an hour answers its liveness probe with ok")
 async def test_the_liveness_probe_fails_where_redis_refuses_every_write(tmp_path: Path) -> None:
     later = 0.0
-    async with failing_over(tmp_path) as failover:
+    async with redis_with_replica(tmp_path) as failover:
         spec = redis_at(failover.url)
         async with open_broker(spec, no_secret, LOOPBACK) as broker, serving(ok) as service:
             queue = BrokerQueue(broker, spec, fresh_prefix())

@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from deadletter.brokers.connect import open_broker
-from tests.brokers.opening import LOOPBACK, kafka_at, no_secrets, redis_at
+from tests.brokers.connections import LOOPBACK, kafka_at, no_secrets, redis_at
 from tests.versions.sites import Site
 
 

@@ -7,7 +7,7 @@ from pyroaring import BitMap
 
 from deadletter.core.ledger import records
 from deadletter.core.replay_progress import PartitionProgress, Span
-from tests.brokers.staging import now
+from tests.brokers.helpers import now
 
 PROGRESS = PartitionProgress(
     Span(0, 0, 9), 1, 9, scanned=9, matched=9, replayed=8, skipped={"Throttled": 1}, phase="Cooling"

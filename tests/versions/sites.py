@@ -12,7 +12,7 @@ from deadletter.brokers.errors import BrokerError
 from deadletter.brokers.types import Publication
 from deadletter.core.boxes import BoxStats
 from deadletter.core.letters import Message, Place
-from tests.brokers.staging import Boxes, now
+from tests.brokers.helpers import Boxes, now
 
 Records = Iterable[tuple[bytes, bytes]]
 
@@ -59,7 +59,7 @@ class Site:
         """Return what a sweep of this version reads of one queue."""
         monitor = self.broker.monitor()
         try:
-            found = (await monitor.sweep([boxes.watched], now()))[boxes.dead]
+            found = (await monitor.sweep([boxes.monitored], now()))[boxes.dead]
         finally:
             await monitor.close()
         assert not isinstance(found, BrokerError), found

@@ -10,17 +10,17 @@ from deadletter.core.boxes import BoxStats
 from deadletter.core.heartbeats import WorkerStatus
 from deadletter.core.ledger import records as ledger_records
 from deadletter.core.replay_progress import SettledAs
-from tests.brokers.opening import fresh_name
-from tests.brokers.staging import (
+from tests.brokers.connections import fresh_name
+from tests.brokers.helpers import (
     Boxes,
     claim_some,
-    contents,
-    lay,
     make_boxes,
     now,
-    numbered,
-    republish,
-    tally_of,
+    numbered_messages,
+    progress_of,
+    publications_to,
+    publish_all,
+    read_all,
     values,
 )
 from tests.versions import future
@@ -29,18 +29,18 @@ from tests.versions.sites import Site
 
 async def replay_some(site: Site, boxes: Boxes, count: int, uid: str) -> None:
     """Replay the first open letters, at most `count`."""
-    letters = await contents(site.broker, boxes.dead)
+    letters = await read_all(site.broker, boxes.dead)
     async with site.broker.partition_writer(boxes.dead, boxes.ledger, 0, uid) as writer:
         chosen = [one for one in letters if writer.is_open(one.place.offset)][:count]
         offsets = [one.place.offset for one in chosen]
-        progress = tally_of(letters, replayed=len(chosen))
-        await writer.commit(CommitBatch(progress, republish(boxes.target, chosen), {SettledAs.Replayed: offsets}))
+        progress = progress_of(letters, replayed=len(chosen))
+        await writer.commit(CommitBatch(progress, publications_to(boxes.target, chosen), {SettledAs.Replayed: offsets}))
 
 
 async def with_later_records(site: Site, name: str, partitions: int = 1) -> Boxes:
     """Create a box with six letters, two of them replayed, and a ledger that a later version wrote into."""
     boxes = await make_boxes(site.broker, fresh_name(name), partitions)
-    await lay(site.broker, boxes.dead, numbered(6))
+    await publish_all(site.broker, boxes.dead, numbered_messages(6))
     await replay_some(site, boxes, 2, "uid-1")
     known = [future.extended_progress("uid-2"), future.extended_heartbeat("pod-2", circuit="Tripped")]
     await site.write_ledger(boxes.ledger, [*future.unreadable(), *known])
@@ -68,7 +68,7 @@ async def test_a_replay_continues_and_keeps_unknown_records(site: Site) -> None:
     boxes = await with_later_records(site, "replay")
     before = dict(await site.read_ledger(boxes.ledger))
     await replay_some(site, boxes, 9, "uid-3")
-    assert await values(site.broker, boxes.target) == [one.value for one in numbered(6)]
+    assert await values(site.broker, boxes.target) == [one.value for one in numbered_messages(6)]
     records = await site.read_ledger(boxes.ledger)
     for key, value in future.unreadable():
         assert [found for found in records if found[0] == key] == [(key, before.get(key, value))]
@@ -78,8 +78,8 @@ async def test_a_replay_continues_and_keeps_unknown_records(site: Site) -> None:
 
 async def test_a_courier_continues(site: Site) -> None:
     boxes = await with_later_records(site, "courier")
-    await lay(site.broker, boxes.source, numbered(3))
-    async with site.broker.subscribe(boxes.desk()) as subscription:
+    await publish_all(site.broker, boxes.source, numbered_messages(3))
+    async with site.broker.subscribe(boxes.subscription()) as subscription:
         for claim in await claim_some(subscription, 3):
             await subscription.settle(claim, Parked(claim.message, now()))
         for claim in await claim_some(subscription, 3):
@@ -105,14 +105,14 @@ async def test_a_letter_settled_for_an_unknown_reason_is_settled(kafka_site: Sit
 
 async def test_a_parked_letter_settled_for_an_unknown_reason_is_not_delivered(kafka_site: Site) -> None:
     site, boxes = kafka_site, await with_later_records(kafka_site, "parked")
-    await lay(site.broker, boxes.source, numbered(3))
-    async with site.broker.subscribe(boxes.desk()) as subscription:
+    await publish_all(site.broker, boxes.source, numbered_messages(3))
+    async with site.broker.subscribe(boxes.subscription()) as subscription:
         for claim in await claim_some(subscription, 3):
             await subscription.settle(claim, Parked(claim.message, now()))
-    first = (await contents(site.broker, boxes.retry))[0].place.offset
+    first = (await read_all(site.broker, boxes.retry))[0].place.offset
     await site.write_ledger(boxes.ledger, [future.settled(boxes.retry, 0, "quarantined", first)])
     assert (await site.box_stats(boxes)).parked == 2
-    async with site.broker.subscribe(boxes.desk()) as subscription:
+    async with site.broker.subscribe(boxes.subscription()) as subscription:
         assert sorted(claim.message.value for claim in await claim_some(subscription, 2)) == [b"v1", b"v2"]
 
 
@@ -126,10 +126,10 @@ async def test_settlements_of_an_unknown_version_stop_only_their_partition(kafka
         async with site.broker.partition_writer(boxes.dead, boxes.ledger, 1, "uid-3"):
             pass
     await replay_some(site, boxes, 9, "uid-3")
-    assert sorted(await values(site.broker, boxes.target)) == [one.value for one in numbered(6)]
+    assert sorted(await values(site.broker, boxes.target)) == [one.value for one in numbered_messages(6)]
     monitor = site.broker.monitor()
     try:
-        found = await monitor.sweep([boxes.watched, sound.watched], now())
+        found = await monitor.sweep([boxes.monitored, sound.monitored], now())
     finally:
         await monitor.close()
     assert isinstance(found[boxes.dead], LedgerTooNew)
@@ -143,14 +143,14 @@ async def test_a_parked_letter_with_settlements_of_an_unknown_version_waits(
         assignment, "JOIN_TIMEOUT_S", 10.0
     )  # how long a subscription waits for a blocked partition
     site, boxes = kafka_site, await with_later_records(kafka_site, "waits", partitions=2)
-    await lay(site.broker, boxes.source, numbered(2), 0)
-    await lay(site.broker, boxes.source, numbered(2, 2), 1)
-    async with site.broker.subscribe(boxes.desk()) as subscription:
+    await publish_all(site.broker, boxes.source, numbered_messages(2), 0)
+    await publish_all(site.broker, boxes.source, numbered_messages(2, 2), 1)
+    async with site.broker.subscribe(boxes.subscription()) as subscription:
         for claim in await claim_some(subscription, 4):
             await subscription.settle(claim, Parked(claim.message, now()))
     key = ledger_records.settled_key(boxes.retry, 1, SettledAs.Delivered, 0)
     await site.write_ledger(boxes.ledger, [future.with_version_2(key)], partition=1)
-    async with site.broker.subscribe(boxes.desk()) as subscription:
+    async with site.broker.subscribe(boxes.subscription()) as subscription:
         claims = await claim_some(subscription, 2)
         assert sorted(claim.message.value for claim in claims) == [b"v0", b"v1"]
         assert isinstance(subscription.blocked_by, LedgerTooNew)

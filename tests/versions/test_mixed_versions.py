@@ -17,7 +17,7 @@ from deadletter.brokers.types import MonitoredBox
 from deadletter.core.boxes import BoxStats
 from tests import previous
 from tests.bed.places import REPOSITORY
-from tests.brokers.staging import now
+from tests.brokers.helpers import now
 from tests.versions.sites import Site
 from tests.workers import recording_service
 from tests.workers.broker_queue import BrokerQueue

@@ -24,7 +24,7 @@ from deadletter.clock import now_ms
 from deadletter.workers import exit_status
 from deadletter.workers.courier.main import subscription_spec
 from tests.bed.kafka_cluster import KafkaCluster
-from tests.brokers.opening import LOOPBACK, kafka_at, no_secrets
+from tests.brokers.connections import LOOPBACK, kafka_at, no_secrets
 from tests.workers import recording_service
 from tests.workers.broker_queue import BrokerQueue
 from tests.workers.couriers import message

@@ -9,8 +9,8 @@ from aiohttp import ClientError, ClientSession
 
 from deadletter.api.assignments import CourierAssignment
 from tests.bed import ports
-from tests.brokers.groups import delete_group
-from tests.brokers.staging import TIMEOUT_S
+from tests.brokers.group_deletion import delete_group
+from tests.brokers.helpers import TIMEOUT_S
 from tests.workers.broker_queue import BrokerQueue
 from tests.workers.couriers import message
 from tests.workers.http_service import Service, serving, until

@@ -7,8 +7,8 @@ from pathlib import Path
 from aiohttp import web
 
 from deadletter.brokers.connect import open_broker
-from tests.brokers.failovers import failing_over
-from tests.brokers.opening import redis_at
+from tests.brokers.connections import redis_at
+from tests.brokers.redis_failover import redis_with_replica
 from tests.workers.broker_queue import BrokerQueue
 from tests.workers.couriers import LOOPBACK, message, no_secret
 from tests.workers.http_service import Received, serving, until
@@ -29,7 +29,7 @@ async def test_a_killed_master_loses_no_message_and_repeats_no_letter(tmp_path: 
         delivered.add(number)
         return web.Response(status=422 if is_bad(number) else 200)
 
-    async with failing_over(tmp_path) as failover:
+    async with redis_with_replica(tmp_path) as failover:
         spec = redis_at(failover.url)
         async with open_broker(spec, no_secret, LOOPBACK) as broker, serving(answer) as service:
             queue = BrokerQueue(broker, spec, "{failover}.")

@@ -20,7 +20,9 @@ from deadletter.brokers.errors import NotAuthorised
 from deadletter.clock import now_ms
 from deadletter.workers.courier.courier import Courier
 from tests.bed import beds
-from tests.brokers.opening import kafka_at, redis_at
+from tests.brokers.connections import kafka_at, redis_at
+from tests.brokers.helpers import TIMEOUT_S
+from tests.brokers.redis_servers import HERE, own_redis, url_of
 from tests.brokers.secured_kafka import (
     ALL_OPERATIONS,
     ALLOW,
@@ -35,8 +37,6 @@ from tests.brokers.secured_kafka import (
     open_secured_kafka,
     revoke_acl,
 )
-from tests.brokers.servers import HERE, own_redis, url_of
-from tests.brokers.staging import TIMEOUT_S
 from tests.workers.broker_queue import BrokerQueue
 from tests.workers.couriers import LOOPBACK, message, no_secret
 from tests.workers.http_service import Received, Service, serving, until

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from aiohttp import web
 
-from tests.clocks import off
 from tests.helpers.headers import read_own_envelope
+from tests.shifted_clock import shifted_clock
 from tests.workers.broker_queue import BrokerQueue
 from tests.workers.couriers import message
 from tests.workers.http_service import Received, serving, until
@@ -34,7 +34,7 @@ async def test_a_skewed_clock_shortens_no_backoff_and_loses_no_message(
 
     async with serving(answer) as service:
         assignment = queue.assignment(service.url, policy=POLICY, delivery={"inlineLimit": "100ms"})
-        pod = Pod(tmp_path / "pod", assignment, **off(minutes))
+        pod = Pod(tmp_path / "pod", assignment, **shifted_clock(minutes))
         await pod.start()
         try:
             await queue.send(*(message(f"{number}", f"k{number}") for number in range(10)), message("bad", "k"))

@@ -16,7 +16,7 @@ from deadletter.workers.courier.key_ordering import KeyOrderedQueue
 from deadletter.workers.delivery import outcome
 from deadletter.workers.delivery.http import delivery
 from deadletter.workers.delivery.http.outcomes import parse_retry_after
-from tests.pems import FUTURE, PAST, Authority
+from tests.certificate_authority import FUTURE, PAST, CertificateAuthority
 from tests.workers.couriers import QUICK, MemoryQueue, courier_assignment, message
 from tests.workers.http_service import Received, serving, until
 from tests.workers.raw_servers import OK, refusing_server, saying, server, server_tls
@@ -78,7 +78,7 @@ async def test_a_host_name_without_an_address_pauses():
 
 @pytest.mark.parametrize("wrong", [PAST, FUTURE])
 async def test_an_invalid_server_certificate_pauses_until_it_is_renewed(tmp_path: Path, wrong: tuple[float, float]):
-    authority = Authority.made(tmp_path)
+    authority = CertificateAuthority.create(tmp_path)
     tls = server_tls(authority.sign("service", wrong))
     queue = MemoryQueue()
     queue.send(message())
@@ -99,7 +99,7 @@ async def test_an_invalid_server_certificate_pauses_until_it_is_renewed(tmp_path
 
 async def test_an_expired_client_certificate_pauses_until_its_secret_is_renewed(tmp_path: Path, monkeypatch):
     monkeypatch.setattr(delivery, "SECRET_REFRESH_INTERVAL_S", 0.1)
-    authority = Authority.made(tmp_path)
+    authority = CertificateAuthority.create(tmp_path)
     mine = authority.sign("mine", PAST)
     service = authority.sign("service")
     (service / "ca.crt").write_bytes(authority.certificate.read_bytes())

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from deadletter.api.replays import Rate
+from deadletter.api.replay_spec import Rate
 from deadletter.brokers.memory import MemoryBroker
 from deadletter.brokers.memory.partition_writer import MemoryPartitionWriter
 from deadletter.core.headers import read_headers

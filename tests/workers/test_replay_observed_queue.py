@@ -17,7 +17,7 @@ from deadletter.clock import now_ms
 from deadletter.core.boxes import BoxStats
 from deadletter.net.secrets import mounted_secrets
 from deadletter.workers import backoff, exit_status
-from tests.brokers.opening import fresh_name
+from tests.brokers.connections import fresh_name
 from tests.brokers.secured_kafka import PASSWORD, SecuredKafka, open_secured_kafka
 from tests.workers.replay_pods import LOCAL_NETWORKS, TIMEOUT_S, ReplayPod
 from tests.workers.replay_scene import Scene, letter

@@ -8,8 +8,8 @@ import pytest
 from redis.asyncio import Redis
 
 from deadletter.brokers.connect import open_broker
-from tests.brokers.opening import LOOPBACK, no_secrets, redis_at
-from tests.brokers.staging import publish_all, numbered_messages
+from tests.brokers.connections import LOOPBACK, no_secrets, redis_at
+from tests.brokers.helpers import numbered_messages, publish_all
 from tests.workers.couriers import courier_assignment, running
 from tests.workers.http_service import serving, status
 from tests.workers.replay_scene import Scene

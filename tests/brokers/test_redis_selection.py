@@ -13,8 +13,8 @@ from deadletter.brokers.redis.ledger import PackedSelection, pack_offsets
 from deadletter.brokers.types import CommitBatch
 from deadletter.core.letters import Place
 from deadletter.core.replay_progress import PartitionProgress, Span
-from tests.brokers.opening import fresh_name
-from tests.brokers.staging import make_boxes
+from tests.brokers.connections import fresh_name
+from tests.brokers.helpers import make_boxes
 
 BROKER = "redis"
 COUNT, STEP, MOST_BYTES = 100_000, 10_000, 64

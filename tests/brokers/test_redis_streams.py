@@ -12,16 +12,16 @@ from deadletter.brokers.types import Buried, CommitBatch, Publication
 from deadletter.core.boxes import BoxSpec
 from deadletter.core.letters import Message, Place
 from deadletter.core.replay_progress import SettledAs
-from tests.brokers.opening import fresh_name
-from tests.brokers.staging import (
+from tests.brokers.connections import fresh_name
+from tests.brokers.helpers import (
     claim_some,
-    content,
-    contents,
-    lay,
     make_boxes,
-    numbered,
-    republish,
-    tally_of,
+    numbered_messages,
+    payload,
+    progress_of,
+    publications_to,
+    publish_all,
+    read_all,
     values,
 )
 
@@ -47,13 +47,13 @@ async def test_a_key_of_another_kind_is_a_conflict(broker: Broker, client: Redis
 async def test_a_dropped_queue_leaves_no_key(broker: Broker, client: Redis) -> None:
     source = fresh_name("drop")
     boxes = await make_boxes(broker, source)
-    await lay(broker, boxes.dead, numbered(4))
-    letters = await contents(broker, boxes.dead)
+    await publish_all(broker, boxes.dead, numbered_messages(4))
+    letters = await read_all(broker, boxes.dead)
     offsets = [one.place.offset for one in letters]
     async with broker.partition_writer(boxes.dead, boxes.ledger, 0, "uid-1") as mover:
         parks = [Publication(boxes.retry, one.message, one.place, due_at=0) for one in letters[:1]]
         settled = {SettledAs.Replayed: offsets[:1], SettledAs.Archived: offsets[1:2]}
-        await mover.commit(CommitBatch(tally_of(letters), parks, settled, selected=offsets))
+        await mover.commit(CommitBatch(progress_of(letters), parks, settled, selected=offsets))
     await broker.delete([boxes.source, boxes.dead, boxes.retry, boxes.ledger, boxes.target])
     assert [key async for key in client.scan_iter(f"*{source}*")] == []
 
@@ -61,7 +61,7 @@ async def test_a_dropped_queue_leaves_no_key(broker: Broker, client: Redis) -> N
 async def test_names_without_and_with_a_hash_tag_keep_their_keys_together(broker: Broker, client: Redis) -> None:
     for name in (fresh_name("plain"), f"{{{fresh_name('tagged')}}}.billing.dlq"):
         boxes = await make_boxes(broker, name)
-        await lay(broker, boxes.dead, numbered(1))
+        await publish_all(broker, boxes.dead, numbered_messages(1))
         slots = {
             key_slot(key)
             async for key in client.scan_iter(f"*{name.strip('{').split('}')[0]}*dlq*")
@@ -73,14 +73,14 @@ async def test_names_without_and_with_a_hash_tag_keep_their_keys_together(broker
 async def test_ten_megabytes_come_back_byte_for_byte(broker: Broker) -> None:
     boxes = await make_boxes(broker, fresh_name("large"))
     big = Message(b"\xff", bytes(range(256)) * (40 << 10), (("h", b"\xfe"),))
-    await lay(broker, boxes.source, [big])
-    async with broker.subscribe(boxes.desk()) as desk:
+    await publish_all(broker, boxes.source, [big])
+    async with broker.subscribe(boxes.subscription()) as desk:
         (claim,) = await claim_some(desk, 1)
         await desk.settle(claim, Buried(boxes.dead, claim.message))
-    letters = await contents(broker, boxes.dead)
+    letters = await read_all(broker, boxes.dead)
     async with broker.partition_writer(boxes.dead, boxes.ledger, 0, "uid-1") as mover:
         settled = {SettledAs.Replayed: [letters[0].place.offset]}
-        await mover.commit(CommitBatch(tally_of(letters), republish(boxes.target, letters), settled))
-    (found,) = await contents(broker, boxes.target)
-    assert content(letters[0].message) == content(found.message) == content(big)
+        await mover.commit(CommitBatch(progress_of(letters), publications_to(boxes.target, letters), settled))
+    (found,) = await read_all(broker, boxes.target)
+    assert payload(letters[0].message) == payload(found.message) == payload(big)
     await broker.delete([boxes.target])

@@ -11,26 +11,26 @@ from deadletter.brokers.types import Buried, CommitBatch, MonitoredBox, Parked
 from deadletter.core.boxes import BoxSpec
 from deadletter.core.heartbeats import WorkerStatus
 from deadletter.core.replay_progress import SettledAs
-from tests.brokers.deskcontract import DeskContract
-from tests.brokers.groupcontract import GroupContract
-from tests.brokers.staging import (
+from tests.brokers.group_offsets_contract import GroupOffsetsContract
+from tests.brokers.helpers import (
     POISON,
     Boxes,
-    Fresh,
+    MakeName,
     claim_some,
-    content,
-    contents,
-    lay,
     make_boxes,
     now,
-    numbered,
-    republish,
-    tally_of,
+    numbered_messages,
+    payload,
+    progress_of,
+    publications_to,
+    publish_all,
+    read_all,
     values,
 )
+from tests.brokers.subscription_contract import SubscriptionContract
 
 
-class BrokerContract(DeskContract, GroupContract):
+class BrokerContract(SubscriptionContract, GroupOffsetsContract):
     """Subclass it with a fixture `broker`."""
 
     async def test_the_server_says_who_it_is(self, broker: Broker) -> None:
@@ -39,12 +39,12 @@ class BrokerContract(DeskContract, GroupContract):
         assert server.id
         assert server.brokers >= 1
 
-    async def test_a_box_is_made_once(self, broker: Broker, fresh: Fresh) -> None:
+    async def test_a_box_is_made_once(self, broker: Broker, fresh: MakeName) -> None:
         spec = BoxSpec(fresh("box"), 1)
         assert await broker.ensure(spec) == await broker.ensure(spec)
         assert set(await broker.describe([spec.name, fresh("nowhere")])) == {spec.name}
 
-    async def test_a_box_keeps_its_id_and_a_new_one_of_its_name_has_another(self, broker: Broker, fresh: Fresh) -> None:
+    async def test_a_box_keeps_its_id_and_a_new_one_of_its_name_has_another(self, broker: Broker, fresh: MakeName) -> None:
         for spec in (BoxSpec(fresh("box"), 1), BoxSpec(fresh("box"), 1, is_retry_box=True)):
             first = (await broker.ensure(spec)).id
             assert first
@@ -53,7 +53,7 @@ class BrokerContract(DeskContract, GroupContract):
             assert (await broker.ensure(spec)).id not in ("", first)
 
     async def test_a_box_that_must_be_new_is_refused_and_left_alone_if_it_exists(
-        self, broker: Broker, fresh: Fresh
+        self, broker: Broker, fresh: MakeName
     ) -> None:
         for parking in (False, True):
             name = fresh("box")
@@ -62,74 +62,74 @@ class BrokerContract(DeskContract, GroupContract):
                 await broker.ensure(BoxSpec(name, 1, retention_ms=60_000, is_retry_box=parking, must_be_new=True))
             assert (await broker.describe([name]))[name] == made
 
-    async def test_an_adopted_box_is_never_made(self, broker: Broker, fresh: Fresh) -> None:
+    async def test_an_adopted_box_is_never_made(self, broker: Broker, fresh: MakeName) -> None:
         spec = BoxSpec(fresh("box"), adopt=True)
         with pytest.raises(BoxMissing):
             await broker.ensure(spec)
         assert not await broker.describe([spec.name])
 
-    async def test_a_dropped_box_is_gone_and_dropping_again_is_fine(self, broker: Broker, fresh: Fresh) -> None:
+    async def test_a_dropped_box_is_gone_and_dropping_again_is_fine(self, broker: Broker, fresh: MakeName) -> None:
         name = fresh("box")
         await broker.ensure(BoxSpec(name, 1))
         await broker.delete([name])
         await broker.delete([name, fresh("nowhere")])
         assert not await broker.describe([name])
 
-    async def test_a_missing_box_has_no_window(self, broker: Broker, fresh: Fresh) -> None:
+    async def test_a_missing_box_has_no_window(self, broker: Broker, fresh: MakeName) -> None:
         with pytest.raises(BoxMissing):
             await broker.window(fresh("nowhere"))
 
-    async def test_poison_comes_back_byte_for_byte(self, broker: Broker, fresh: Fresh) -> None:
+    async def test_poison_comes_back_byte_for_byte(self, broker: Broker, fresh: MakeName) -> None:
         name = fresh("box")
         await broker.ensure(BoxSpec(name, 1))
-        await lay(broker, name, list(POISON))
-        assert [content(one.message) for one in await contents(broker, name)] == list(map(content, POISON))
+        await publish_all(broker, name, list(POISON))
+        assert [payload(one.message) for one in await read_all(broker, name)] == list(map(payload, POISON))
 
-    async def test_poison_is_parked_buried_and_replayed_byte_for_byte(self, broker: Broker, fresh: Fresh) -> None:
+    async def test_poison_is_parked_buried_and_replayed_byte_for_byte(self, broker: Broker, fresh: MakeName) -> None:
         boxes = await make_boxes(broker, fresh("q"))
-        await lay(broker, boxes.source, list(POISON))
-        async with broker.subscribe(boxes.desk()) as desk:
+        await publish_all(broker, boxes.source, list(POISON))
+        async with broker.subscribe(boxes.subscription()) as desk:
             for claim in await claim_some(desk, len(POISON)):
                 await desk.settle(claim, Parked(claim.message, now()))
             for claim in await claim_some(desk, len(POISON)):
                 await desk.settle(claim, Buried(boxes.dead, claim.message))
-        letters = await contents(broker, boxes.dead)
-        assert {content(one.message) for one in letters} == set(map(content, POISON))
+        letters = await read_all(broker, boxes.dead)
+        assert {payload(one.message) for one in letters} == set(map(payload, POISON))
         assert len(letters) == len(POISON)
         async with broker.partition_writer(boxes.dead, boxes.ledger, 0, "uid-1") as mover:
             settled = {SettledAs.Replayed: [one.place.offset for one in letters]}
-            await mover.commit(CommitBatch(tally_of(letters), republish(boxes.target, letters), settled))
-        found = [content(one.message) for one in await contents(broker, boxes.target)]
-        assert found == [content(one.message) for one in letters]
+            await mover.commit(CommitBatch(progress_of(letters), publications_to(boxes.target, letters), settled))
+        found = [payload(one.message) for one in await read_all(broker, boxes.target)]
+        assert found == [payload(one.message) for one in letters]
 
-    async def test_reading_consumes_nothing_and_keeps_order(self, broker: Broker, fresh: Fresh) -> None:
+    async def test_reading_consumes_nothing_and_keeps_order(self, broker: Broker, fresh: MakeName) -> None:
         name = fresh("box")
         await broker.ensure(BoxSpec(name, 1))
-        await lay(broker, name, numbered(50))
-        first, second = await contents(broker, name), await contents(broker, name)
-        assert [one.message.value for one in first] == [m.value for m in numbered(50)]
+        await publish_all(broker, name, numbered_messages(50))
+        first, second = await read_all(broker, name), await read_all(broker, name)
+        assert [one.message.value for one in first] == [m.value for m in numbered_messages(50)]
         assert [one.place for one in first] == [one.place for one in second]
 
-    async def test_a_frozen_window_does_not_grow(self, broker: Broker, fresh: Fresh) -> None:
+    async def test_a_frozen_window_does_not_grow(self, broker: Broker, fresh: MakeName) -> None:
         name = fresh("box")
         await broker.ensure(BoxSpec(name, 1))
-        await lay(broker, name, numbered(5))
+        await publish_all(broker, name, numbered_messages(5))
         window = await broker.window(name)
-        await lay(broker, name, numbered(5, 5))
+        await publish_all(broker, name, numbered_messages(5, 5))
         found = [one async for batch in broker.read(name, window) for one in batch]
-        assert [one.message.value for one in found] == [m.value for m in numbered(5)]
+        assert [one.message.value for one in found] == [m.value for m in numbered_messages(5)]
 
-    async def test_a_moved_letter_arrives_once_and_is_settled(self, broker: Broker, fresh: Fresh) -> None:
+    async def test_a_moved_letter_arrives_once_and_is_settled(self, broker: Broker, fresh: MakeName) -> None:
         boxes = await make_boxes(broker, fresh("q"))
-        await lay(broker, boxes.dead, numbered(10))
-        letters = await contents(broker, boxes.dead)
+        await publish_all(broker, boxes.dead, numbered_messages(10))
+        letters = await read_all(broker, boxes.dead)
         chosen = letters[::2]
         offsets = [one.place.offset for one in chosen]
         async with broker.partition_writer(boxes.dead, boxes.ledger, 0, "uid-1") as mover:
             assert mover.progress is None
             assert all(mover.is_open(one.place.offset) for one in letters)
-            tally = tally_of(letters, scanned=10, matched=5, replayed=5)
-            await mover.commit(CommitBatch(tally, republish(boxes.target, chosen), {SettledAs.Replayed: offsets}))
+            tally = progress_of(letters, scanned=10, matched=5, replayed=5)
+            await mover.commit(CommitBatch(tally, publications_to(boxes.target, chosen), {SettledAs.Replayed: offsets}))
         assert await values(broker, boxes.target) == [one.message.value for one in chosen]
         async with broker.partition_writer(boxes.dead, boxes.ledger, 0, "uid-1") as again:
             assert again.progress == tally
@@ -139,30 +139,30 @@ class BrokerContract(DeskContract, GroupContract):
     async def check_settled(self, broker: Broker, boxes: Boxes, offsets: list[int]) -> None:
         """In the ledger, or gone from the box."""
         settled = (await broker.settled_offsets(boxes.dead, boxes.ledger)).get(0, set[int]())
-        there = {one.place.offset for one in await contents(broker, boxes.dead)}
+        there = {one.place.offset for one in await read_all(broker, boxes.dead)}
         assert all(offset in settled or offset not in there for offset in offsets)
 
-    async def test_a_second_mover_fences_the_first(self, broker: Broker, fresh: Fresh) -> None:
+    async def test_a_second_mover_fences_the_first(self, broker: Broker, fresh: MakeName) -> None:
         boxes = await make_boxes(broker, fresh("q"))
-        await lay(broker, boxes.dead, numbered(2))
-        letters = await contents(broker, boxes.dead)
+        await publish_all(broker, boxes.dead, numbered_messages(2))
+        letters = await read_all(broker, boxes.dead)
         step = CommitBatch(
-            tally_of(letters), republish(boxes.target, letters), {SettledAs.Replayed: [x.place.offset for x in letters]}
+            progress_of(letters), publications_to(boxes.target, letters), {SettledAs.Replayed: [x.place.offset for x in letters]}
         )
         movers = (broker.partition_writer(boxes.dead, boxes.ledger, 0, "uid-1") for _ in range(2))
         async with next(movers) as first, next(movers) as second:
             with pytest.raises(Fenced):
                 await first.commit(step)
             await second.commit(step)
-        assert await values(broker, boxes.target) == [m.value for m in numbered(2)]
+        assert await values(broker, boxes.target) == [m.value for m in numbered_messages(2)]
 
-    async def test_a_missing_target_settles_nothing(self, broker: Broker, fresh: Fresh) -> None:
+    async def test_a_missing_target_settles_nothing(self, broker: Broker, fresh: MakeName) -> None:
         boxes = await make_boxes(broker, fresh("q"))
-        await lay(broker, boxes.dead, numbered(1))
-        letters = await contents(broker, boxes.dead)
+        await publish_all(broker, boxes.dead, numbered_messages(1))
+        letters = await read_all(broker, boxes.dead)
         nowhere = fresh("nowhere")
         step = CommitBatch(
-            tally_of(letters), republish(nowhere, letters), {SettledAs.Replayed: [letters[0].place.offset]}
+            progress_of(letters), publications_to(nowhere, letters), {SettledAs.Replayed: [letters[0].place.offset]}
         )
         async with broker.partition_writer(boxes.dead, boxes.ledger, 0, "uid-1") as mover:
             with pytest.raises(BoxMissing, match=nowhere):
@@ -171,18 +171,18 @@ class BrokerContract(DeskContract, GroupContract):
             assert again.progress is None
             assert again.is_open(letters[0].place.offset)
 
-    async def test_a_selection_is_kept_until_it_is_forgotten(self, broker: Broker, fresh: Fresh) -> None:
+    async def test_a_selection_is_kept_until_it_is_forgotten(self, broker: Broker, fresh: MakeName) -> None:
         boxes = await make_boxes(broker, fresh("q"))
-        await lay(broker, boxes.dead, numbered(6))
-        letters = await contents(broker, boxes.dead)
+        await publish_all(broker, boxes.dead, numbered_messages(6))
+        letters = await read_all(broker, boxes.dead)
         chosen = [one.place.offset for one in letters[1:4]]
         async with broker.partition_writer(boxes.dead, boxes.ledger, 0, "dry") as mover:
-            await mover.commit(CommitBatch(tally_of(letters), selected=chosen[:1]))
-            await mover.commit(CommitBatch(tally_of(letters), selected=chosen[1:]))
+            await mover.commit(CommitBatch(progress_of(letters), selected=chosen[:1]))
+            await mover.commit(CommitBatch(progress_of(letters), selected=chosen[1:]))
         assert sorted((await broker.selected_offsets(boxes.ledger, "dry"))[0]) == chosen
         counted = await broker.replay_progress(boxes.ledger)
         assert {uid: [tally.next for tally in found] for uid, found in counted.items()} == {
-            "dry": [tally_of(letters).next]
+            "dry": [progress_of(letters).next]
         }
         await broker.delete_replay_records(boxes.ledger, "dry")
         assert await broker.replay_progress(boxes.ledger) == {}
@@ -191,12 +191,12 @@ class BrokerContract(DeskContract, GroupContract):
         async with broker.partition_writer(boxes.dead, boxes.ledger, 0, "dry") as mover:
             assert mover.progress is None
 
-    async def test_an_archived_letter_can_be_restored_once(self, broker: Broker, fresh: Fresh) -> None:
+    async def test_an_archived_letter_can_be_restored_once(self, broker: Broker, fresh: MakeName) -> None:
         boxes = await make_boxes(broker, fresh("q"))
-        await lay(broker, boxes.dead, numbered(2))
-        letters = await contents(broker, boxes.dead)
+        await publish_all(broker, boxes.dead, numbered_messages(2))
+        letters = await read_all(broker, boxes.dead)
         async with broker.partition_writer(boxes.dead, boxes.ledger, 0, "uid-1") as mover:
-            await mover.commit(CommitBatch(tally_of(letters), settled={SettledAs.Archived: [letters[0].place.offset]}))
+            await mover.commit(CommitBatch(progress_of(letters), settled={SettledAs.Archived: [letters[0].place.offset]}))
             assert not mover.is_open(letters[0].place.offset)
         shelf = [one async for b in broker.read(boxes.dead, await broker.window(boxes.dead, True), True) for one in b]
         async with broker.partition_writer(boxes.dead, boxes.ledger, 0, "uid-2", archived=True) as mover:
@@ -204,43 +204,43 @@ class BrokerContract(DeskContract, GroupContract):
             assert [one.message.value for one in archived] == [b"v0"]
             offsets = [one.place.offset for one in archived]
             await mover.commit(
-                CommitBatch(tally_of(archived), republish(boxes.target, archived), {SettledAs.Replayed: offsets})
+                CommitBatch(progress_of(archived), publications_to(boxes.target, archived), {SettledAs.Replayed: offsets})
             )
         async with broker.partition_writer(boxes.dead, boxes.ledger, 0, "uid-3", archived=True) as mover:
             assert not any(mover.is_open(one.place.offset) for one in shelf)
         assert await values(broker, boxes.target) == [b"v0"]
 
     async def test_the_word_of_a_worker_without_a_desk_is_read_until_it_is_taken_back(
-        self, broker: Broker, fresh: Fresh
+        self, broker: Broker, fresh: MakeName
     ) -> None:
         boxes = await make_boxes(broker, fresh("q"))
         registers = broker.monitor()
         word = WorkerStatus("redrive-0", paused="ErrorBudgetSpent", message="too many", at=now())
         try:
             await broker.report_status(boxes.dead, boxes.ledger, "redrive-0", word)
-            assert (await self.reading(registers, boxes)).couriers == (word,)
+            assert (await self.stats(registers, boxes)).couriers == (word,)
             await broker.report_status(boxes.dead, boxes.ledger, "redrive-0", None)
-            assert (await self.reading(registers, boxes)).couriers == ()
+            assert (await self.stats(registers, boxes)).couriers == ()
         finally:
             await registers.close()
 
-    async def test_a_sweep_counts_what_is_open(self, broker: Broker, fresh: Fresh) -> None:
+    async def test_a_sweep_counts_what_is_open(self, broker: Broker, fresh: MakeName) -> None:
         boxes = await make_boxes(broker, fresh("q"))
         registers = broker.monitor()
         try:
-            assert (await self.reading(registers, boxes)).depth == 0
-            await lay(broker, boxes.dead, numbered(7))
-            reading = await self.reading(registers, boxes, depth=7)
+            assert (await self.stats(registers, boxes)).depth == 0
+            await publish_all(broker, boxes.dead, numbered_messages(7))
+            reading = await self.stats(registers, boxes, depth=7)
             assert reading.oldest is not None
-            letters = await contents(broker, boxes.dead)
+            letters = await read_all(broker, boxes.dead)
             offsets = [one.place.offset for one in letters[:3]]
             async with broker.partition_writer(boxes.dead, boxes.ledger, 0, "uid-1") as mover:
-                await mover.commit(CommitBatch(tally_of(letters, discarded=3), settled={SettledAs.Discarded: offsets}))
-            reading = await self.reading(registers, boxes, depth=4)
+                await mover.commit(CommitBatch(progress_of(letters, discarded=3), settled={SettledAs.Discarded: offsets}))
+            reading = await self.stats(registers, boxes, depth=4)
             assert sum(group.letters for group in reading.groups) == 4
             assert [tally.discarded for tally in reading.progress["uid-1"]] == [3]
             missing = MonitoredBox(fresh("nowhere"), fresh("nowhere"))
-            found = await registers.sweep([missing, boxes.watched], now())
+            found = await registers.sweep([missing, boxes.monitored], now())
             assert isinstance(found[missing.dead], BrokerError)
             assert not isinstance(found[boxes.dead], BrokerError)
         finally:

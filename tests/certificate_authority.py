@@ -21,14 +21,14 @@ commonName = supplied
 PAST, PRESENT, FUTURE = (-2, -1), (-1, 30), (1, 30)  # from when to when, in days from now
 
 
-class Authority:
+class CertificateAuthority:
     """`ca.crt` in a folder, and beside it a folder for each that it has signed."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
     @classmethod
-    def made(cls, folder: Path) -> "Authority":
+    def create(cls, folder: Path) -> "CertificateAuthority":
         """A new one."""
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "ca.cnf").write_text(CONFIG)

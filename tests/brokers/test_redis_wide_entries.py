@@ -11,18 +11,18 @@ from deadletter.brokers.errors import BoxRefused
 from deadletter.brokers.redis import keys
 from deadletter.brokers.types import Buried, Claim, CommitBatch, Delivered, Parked, StoredMessage
 from deadletter.core.replay_progress import SettledAs
-from tests.brokers.opening import LOOPBACK, fresh_name, no_secrets, redis_at
-from tests.brokers.staging import (
+from tests.brokers.connections import LOOPBACK, fresh_name, no_secrets, redis_at
+from tests.brokers.helpers import (
     Boxes,
     claim_some,
-    contents,
-    lay,
     make_boxes,
     now,
-    numbered,
-    republish,
+    numbered_messages,
+    progress_of,
+    publications_to,
+    publish_all,
+    read_all,
     settle_all,
-    tally_of,
     values,
 )
 
@@ -58,7 +58,7 @@ def pairs(fields: Fields) -> list[tuple[bytes, bytes]]:
 
 
 async def bury_all(broker: Broker, boxes: Boxes, count: int) -> None:
-    async with broker.subscribe(boxes.desk()) as desk:
+    async with broker.subscribe(boxes.subscription()) as desk:
         claims = await claim_some(desk, count)
         await asyncio.gather(*(desk.settle(claim, Buried(boxes.dead, claim.message)) for claim in claims))
 
@@ -69,8 +69,8 @@ async def settle(
     async with broker.partition_writer(
         boxes.dead, boxes.ledger, 0, f"uid-{to}-{why}-{archived}", archived=archived
     ) as mover:
-        publications = republish(to, letters) if to else []
-        await mover.commit(CommitBatch(tally_of(letters), publications, {why: [one.place.offset for one in letters]}))
+        publications = publications_to(to, letters) if to else []
+        await mover.commit(CommitBatch(progress_of(letters), publications, {why: [one.place.offset for one in letters]}))
 
 
 @SHAPES
@@ -78,16 +78,16 @@ async def test_a_wide_entry_is_buried_and_its_neighbours_are_buried_once(
     broker: Broker, client: Redis, fields: Fields
 ) -> None:
     boxes = await make_boxes(broker, fresh_name("{wide}"))
-    await lay(broker, boxes.source, numbered(5))
+    await publish_all(broker, boxes.source, numbered_messages(5))
     await add(client, boxes.source, fields)
-    await lay(broker, boxes.source, numbered(3, 5))
+    await publish_all(broker, boxes.source, numbered_messages(3, 5))
     await bury_all(broker, boxes, 9)
-    found = [one.message.value for one in await contents(broker, boxes.dead)]
+    found = [one.message.value for one in await read_all(broker, boxes.dead)]
     assert sorted(value for value in found if value in {b"v%d" % n for n in range(8)}) == [b"v%d" % n for n in range(8)]
     assert len(found) == 9
     assert pairs((await entries(client, boxes.dead))[5]) == pairs(fields)
-    await lay(broker, boxes.source, numbered(1, 8))
-    async with broker.subscribe(boxes.desk()) as desk:
+    await publish_all(broker, boxes.source, numbered_messages(1, 8))
+    async with broker.subscribe(boxes.subscription()) as desk:
         (later,) = await claim_some(desk, 1)
         assert later.message.value == b"v8"
         await desk.settle(later, Delivered())
@@ -100,13 +100,13 @@ async def test_a_wide_entry_is_parked_buried_archived_and_restored_with_its_fiel
 ) -> None:
     boxes = await make_boxes(broker, fresh_name("{wide}"))
     await add(client, boxes.source, fields)
-    async with broker.subscribe(boxes.desk()) as desk:
+    async with broker.subscribe(boxes.subscription()) as desk:
         (claim,) = await claim_some(desk, 1)
         await desk.settle(claim, Parked(claim.message, now()))
         (due,) = await claim_some(desk, 1)
         await desk.settle(due, Buried(boxes.dead, claim.message))
-    await settle(broker, boxes, SettledAs.Archived, await contents(broker, boxes.dead), "")
-    assert await contents(broker, boxes.dead) == []
+    await settle(broker, boxes, SettledAs.Archived, await read_all(broker, boxes.dead), "")
+    assert await read_all(broker, boxes.dead) == []
     shelf = [one async for b in broker.read(boxes.dead, await broker.window(boxes.dead, True), True) for one in b]
     await settle(broker, boxes, SettledAs.Replayed, shelf, boxes.target, archived=True)
     (found,) = await entries(client, boxes.target)
@@ -118,11 +118,11 @@ async def test_a_wide_letter_of_an_application_is_replayed_with_its_fields(
     broker: Broker, client: Redis, fields: Fields
 ) -> None:
     boxes = await make_boxes(broker, fresh_name("{wide}"))
-    await lay(broker, boxes.dead, numbered(2))
+    await publish_all(broker, boxes.dead, numbered_messages(2))
     await add(client, boxes.dead, fields)
-    letters = await contents(broker, boxes.dead)
+    letters = await read_all(broker, boxes.dead)
     await settle(broker, boxes, SettledAs.Replayed, letters, boxes.target)
-    assert len(await contents(broker, boxes.target)) == 3
+    assert len(await read_all(broker, boxes.target)) == 3
     assert pairs((await entries(client, boxes.target))[2]) == pairs(fields)
 
 
@@ -140,11 +140,11 @@ async def test_an_entry_beyond_the_bound_is_packed_without_losing_a_byte(
 ) -> None:
     boxes = await make_boxes(broker, fresh_name("{wider}"))
     await add(client, boxes.source, wide(60_000, *first))
-    (sent,) = await contents(broker, boxes.source)
+    (sent,) = await read_all(broker, boxes.source)
     await bury_all(broker, boxes, 1)
-    letters = await contents(broker, boxes.dead)
+    letters = await read_all(broker, boxes.dead)
     await settle(broker, boxes, SettledAs.Replayed, letters, boxes.target)
-    (found,) = await contents(broker, boxes.target)
+    (found,) = await read_all(broker, boxes.target)
     assert (found.message.value, found.message.headers) == (sent.message.value, sent.message.headers)
     assert (await entries(client, boxes.target))[0][0] == b"dlq-headers"
 
@@ -157,7 +157,7 @@ async def test_fields_without_a_byte_do_not_make_a_request_that_redis_cannot_rea
     for _ in range(30):
         await add(client, boxes.source, [b""] * 50_000)
     claims: list[Claim] = []
-    async with broker.subscribe(boxes.desk()) as desk:
+    async with broker.subscribe(boxes.subscription()) as desk:
         claims = await claim_some(desk, 30)
         await asyncio.gather(*(desk.settle(claim, Buried(boxes.dead, claim.message)) for claim in claims))
     assert await entries(client, boxes.dead) == [[b""] * 50_000] * 30
@@ -167,8 +167,8 @@ async def test_a_script_that_fails_half_way_leaves_no_letter_without_its_mark(re
     """The stream has room for one more entry: the second XADD of the script fails, at each attempt."""
     async with open_broker(redis_at(redis), no_secrets, LOOPBACK) as broker:
         boxes = await make_boxes(broker, fresh_name("{half}"))
-        await lay(broker, boxes.dead, numbered(2))
-        letters = await contents(broker, boxes.dead)
+        await publish_all(broker, boxes.dead, numbered_messages(2))
+        letters = await read_all(broker, boxes.dead)
         await client.execute_command("XSETID", boxes.target, LAST_ID)
         for _ in range(2):
             with pytest.raises(BoxRefused):
@@ -187,14 +187,14 @@ async def settle_later(broker: Broker, client: Redis, boxes: Boxes, letters: lis
     await client.execute_command("XGROUP", "CREATE", boxes.target, "maker", "$", "MKSTREAM")
     await settle(broker, boxes, SettledAs.Replayed, letters, boxes.target)
     assert await values(broker, boxes.target) == [b"v1"]
-    assert await contents(broker, boxes.dead) == []
+    assert await read_all(broker, boxes.dead) == []
 
 
 async def test_a_desk_that_fails_half_way_buries_each_letter_once(broker: Broker, client: Redis) -> None:
     boxes = await make_boxes(broker, fresh_name("{half}"))
-    await lay(broker, boxes.source, numbered(3))
+    await publish_all(broker, boxes.source, numbered_messages(3))
     await client.execute_command("XSETID", boxes.dead, LAST_ID)
-    async with broker.subscribe(boxes.desk()) as desk:
+    async with broker.subscribe(boxes.subscription()) as desk:
         claims = await claim_some(desk, 3)
         told = await asyncio.gather(
             *(desk.settle(claim, Buried(boxes.dead, claim.message)) for claim in claims), return_exceptions=True

@@ -11,33 +11,42 @@ from deadletter.brokers.group_offsets import StartPosition
 from deadletter.brokers.types import Delivered, ResumedGroup
 from deadletter.core.boxes import BoxSpec
 from deadletter.core.letters import Message
-from tests.brokers.groups import delete_group
-from tests.brokers.staging import Boxes, Fresh, claim_some, lay, make_boxes, now, numbered, settle_all
+from tests.brokers.group_deletion import delete_group
+from tests.brokers.helpers import (
+    Boxes,
+    MakeName,
+    claim_some,
+    make_boxes,
+    now,
+    numbered_messages,
+    publish_all,
+    settle_all,
+)
 
 
 async def add(broker: Broker, box: str, count: int, first: int) -> None:
     """Messages of now; Redis stamps them itself."""
-    await lay(broker, box, [Message(one.key, one.value, one.headers, now()) for one in numbered(count, first)])
+    await publish_all(broker, box, [Message(one.key, one.value, one.headers, now()) for one in numbered_messages(count, first)])
 
 
 async def claimed(broker: Broker, boxes: Boxes, count: int) -> list[bytes | None]:
     """What a courier of the started group gets."""
-    async with broker.subscribe(boxes.desk(from_earliest=False, has_started=True)) as desk:
+    async with broker.subscribe(boxes.subscription(from_earliest=False, has_started=True)) as desk:
         claims = await claim_some(desk, count)
         await settle_all(desk, claims)
         assert await desk.claim(1) == []
     return [claim.message.value for claim in claims]
 
 
-class GroupContract:
+class GroupOffsetsContract:
     """The part of the contract that is about a group's offsets."""
 
     @pytest.fixture
-    async def lost(self, broker: Broker, fresh: Fresh) -> tuple[Boxes, int]:
+    async def lost(self, broker: Broker, fresh: MakeName) -> tuple[Boxes, int]:
         """v0 to v2 were delivered, v3 and v4 wait, v5 came later; the offsets are gone. Also: the time before v5."""
         boxes = await make_boxes(broker, fresh("q"))
         await add(broker, boxes.source, 3, 0)
-        async with broker.subscribe(boxes.desk()) as desk:
+        async with broker.subscribe(boxes.subscription()) as desk:
             await settle_all(desk, await claim_some(desk, 3))
         await add(broker, boxes.source, 2, 3)
         await asyncio.sleep(0.02)  # so that the next message has a later time
@@ -54,7 +63,7 @@ class GroupContract:
         boxes, _ = lost
         for _ in range(2):
             with pytest.raises(GroupOffsetsLost, match=boxes.group):
-                async with broker.subscribe(boxes.desk(from_earliest=from_earliest, has_started=True)):
+                async with broker.subscribe(boxes.subscription(from_earliest=from_earliest, has_started=True)):
                     pass
             assert await broker.is_group_lost(boxes.source, boxes.group)
 
@@ -81,43 +90,43 @@ class GroupContract:
         boxes, _ = lost
         await broker.resume_group(boxes.source, boxes.group, now() + 3_600_000)
         assert not await broker.is_group_lost(boxes.source, boxes.group)
-        async with broker.subscribe(boxes.desk(has_started=True)) as desk:
+        async with broker.subscribe(boxes.subscription(has_started=True)) as desk:
             assert await desk.claim(1) == []
 
-    async def test_a_source_without_messages_needs_no_decision(self, broker: Broker, fresh: Fresh) -> None:
+    async def test_a_source_without_messages_needs_no_decision(self, broker: Broker, fresh: MakeName) -> None:
         boxes = await make_boxes(broker, fresh("q"))
-        async with broker.subscribe(boxes.desk()) as desk:
+        async with broker.subscribe(boxes.subscription()) as desk:
             assert await desk.claim(1) == []
         await delete_group(broker, boxes.source, boxes.group)
         assert not await broker.is_group_lost(boxes.source, boxes.group)
         assert await broker.resume_group(boxes.source, boxes.group, "Latest") is None
-        async with broker.subscribe(boxes.desk(from_earliest=False, has_started=True)) as desk:
+        async with broker.subscribe(boxes.subscription(from_earliest=False, has_started=True)) as desk:
             await add(broker, boxes.source, 1, 0)
             assert [claim.message.value for claim in await claim_some(desk, 1)] == [b"v0"]
 
-    async def test_a_partition_without_an_offset_is_a_new_one(self, broker: Broker, fresh: Fresh) -> None:
+    async def test_a_partition_without_an_offset_is_a_new_one(self, broker: Broker, fresh: MakeName) -> None:
         boxes = await make_boxes(broker, fresh("q"))
         await add(broker, boxes.source, 1, 0)
-        async with broker.subscribe(boxes.desk()) as desk:
+        async with broker.subscribe(boxes.subscription()) as desk:
             await settle_all(desk, await claim_some(desk, 1))
         state = await broker.ensure(BoxSpec(boxes.source, 2))
         if state.partitions == 1:
             return  # a stream has no others
-        await lay(broker, boxes.source, numbered(2, 5), 1)
-        async with broker.subscribe(boxes.desk(from_earliest=False, has_started=True)) as desk:
+        await publish_all(broker, boxes.source, numbered_messages(2, 5), 1)
+        async with broker.subscribe(boxes.subscription(from_earliest=False, has_started=True)) as desk:
             claims = await claim_some(desk, 2)
             assert [claim.message.value for claim in claims] == [b"v5", b"v6"]
             await desk.settle(claims[0], Delivered())
 
     @pytest.mark.parametrize(("from_earliest", "values"), [(True, [0, 1, 2, 3, 4]), (False, [4])])
     async def test_a_new_source_starts_although_its_group_has_members_of_another_source(
-        self, broker: Broker, fresh: Fresh, from_earliest: bool, values: list[int]
+        self, broker: Broker, fresh: MakeName, from_earliest: bool, values: list[int]
     ) -> None:
         other = await make_boxes(broker, fresh("q"), partitions=2)
         boxes = replace(await make_boxes(broker, fresh("q"), partitions=2), group=other.group)
-        await lay(broker, boxes.source, numbered(4), None)
-        async with broker.subscribe(other.desk("pod-a")) as at_work:
-            async with broker.subscribe(boxes.desk("pod-b", from_earliest)) as desk:
+        await publish_all(broker, boxes.source, numbered_messages(4), None)
+        async with broker.subscribe(other.subscription("pod-a")) as at_work:
+            async with broker.subscribe(boxes.subscription("pod-b", from_earliest)) as desk:
                 await add(broker, boxes.source, 1, 4)
                 claims = await claim_some(desk, len(values))
                 assert sorted(claim.message.value or b"" for claim in claims) == [b"v%d" % n for n in values]

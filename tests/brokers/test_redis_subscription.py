@@ -18,14 +18,14 @@ from deadletter.brokers.redis.publish import publish
 from deadletter.brokers.types import Buried, Claim, Delivered, Parked
 from deadletter.core.boxes import BoxStats
 from deadletter.core.letters import Message
-from tests.brokers.opening import LOOPBACK, fresh_name, no_secrets, redis_at
-from tests.brokers.staging import (
-    PATIENCE,
+from tests.brokers.connections import LOOPBACK, fresh_name, no_secrets, redis_at
+from tests.brokers.helpers import (
+    TIMEOUT_S,
     Boxes,
     claim_some,
-    lay,
     make_boxes,
-    numbered,
+    numbered_messages,
+    publish_all,
     settle_all,
     values,
 )
@@ -35,8 +35,8 @@ BROKER = "redis"
 
 async def test_an_abandoned_message_is_taken_over_and_the_sleeper_is_fenced(broker: Broker, client: Redis) -> None:
     boxes = await make_boxes(broker, fresh_name("lease"))
-    await lay(broker, boxes.source, numbered(2))
-    async with broker.subscribe(boxes.desk("pod-0")) as sleeper:
+    await publish_all(broker, boxes.source, numbered_messages(2))
+    async with broker.subscribe(boxes.subscription("pod-0")) as sleeper:
         first, second = await claim_some(sleeper, 2)
         await sleeper.settle(second, Parked(second.message, 0))
         (parked,) = await claim_some(sleeper, 1)
@@ -44,7 +44,7 @@ async def test_an_abandoned_message_is_taken_over_and_the_sleeper_is_fenced(brok
         sleeper._background.cancel()  # type: ignore[attr-defined]  # it sleeps: its leases are not prolonged
         await client.xclaim(boxes.source, boxes.group, "pod-0", 0, [first.place.id], idle=leases.LEASE_MS + 1, justid=True)
         await client.zadd(f"{{{boxes.retry}}}.due", {parked.place.id: 0})  # its lease ran out
-        async with broker.subscribe(boxes.desk("pod-1")) as heir:
+        async with broker.subscribe(boxes.subscription("pod-1")) as heir:
             taken = await claim_some(heir, 2)
             assert {claim.message.value for claim in taken} == {b"v0", b"v1"}
             for claim in (first, parked):
@@ -58,43 +58,43 @@ async def test_an_abandoned_message_is_taken_over_and_the_sleeper_is_fenced(brok
 
 async def test_what_a_killed_courier_held_comes_back_to_its_name_at_once(redis: str, broker: Broker) -> None:
     boxes = await make_boxes(broker, fresh_name("again"))
-    await lay(broker, boxes.source, numbered(3))
+    await publish_all(broker, boxes.source, numbered_messages(3))
     async with open_broker(redis_at(redis), no_secrets, LOOPBACK) as killed:
-        desk = killed.subscribe(boxes.desk())
+        desk = killed.subscribe(boxes.subscription())
         opened = await desk.__aenter__()
         claims = await claim_some(opened, 3)
         await opened.settle(claims[0], Parked(claims[0].message, 0))
         assert len(await claim_some(opened, 1)) == 1
-        async with broker.subscribe(boxes.desk()) as again:
+        async with broker.subscribe(boxes.subscription()) as again:
             found = await claim_some(again, 3)
             assert {claim.message.value for claim in found} == {b"v0", b"v1", b"v2"}
             for claim in found:
                 await again.settle(claim, Delivered())
         await desk.__aexit__(None, None, None)
-    async with broker.subscribe(boxes.desk()) as again:
+    async with broker.subscribe(boxes.subscription()) as again:
         assert await again.claim(1) == []
 
 
 async def test_a_source_deleted_under_the_desk_is_read_again_when_it_comes_back(broker: Broker, client: Redis) -> None:
     boxes = await make_boxes(broker, fresh_name("gone"))
-    async with broker.subscribe(boxes.desk()) as desk:
+    async with broker.subscribe(boxes.subscription()) as desk:
         await client.delete(boxes.source)
-        deadline = time.monotonic() + PATIENCE
+        deadline = time.monotonic() + TIMEOUT_S
         while not await client.exists(boxes.source):
             assert time.monotonic() < deadline
             assert await desk.claim(1) == []
-        await lay(broker, boxes.source, numbered(1))
+        await publish_all(broker, boxes.source, numbered_messages(1))
         (claim,) = await claim_some(desk, 1)
         await desk.settle(claim, Delivered())
 
 
 async def test_a_group_destroyed_under_the_desk_stops_it(broker: Broker, client: Redis) -> None:
     boxes = await make_boxes(broker, fresh_name("destroyed"))
-    await lay(broker, boxes.source, numbered(2))
-    async with broker.subscribe(boxes.desk()) as desk:
+    await publish_all(broker, boxes.source, numbered_messages(2))
+    async with broker.subscribe(boxes.subscription()) as desk:
         for claim in await claim_some(desk, 2):
             await desk.settle(claim, Delivered())
-        await lay(broker, boxes.source, numbered(1, 2))
+        await publish_all(broker, boxes.source, numbered_messages(1, 2))
         await client.xgroup_destroy(boxes.source, boxes.group)
         for _ in range(2):
             with pytest.raises(GroupOffsetsLost):
@@ -105,9 +105,9 @@ async def test_a_group_destroyed_under_the_desk_stops_it(broker: Broker, client:
 
 async def test_a_source_made_anew_under_the_desk_is_read_from_its_beginning(broker: Broker, client: Redis) -> None:
     boxes = await make_boxes(broker, fresh_name("anew"))
-    await lay(broker, boxes.source, numbered(2))
-    async with broker.subscribe(boxes.desk(from_earliest=False)) as desk:
-        await lay(broker, boxes.source, numbered(1, 2))
+    await publish_all(broker, boxes.source, numbered_messages(2))
+    async with broker.subscribe(boxes.subscription(from_earliest=False)) as desk:
+        await publish_all(broker, boxes.source, numbered_messages(1, 2))
         await settle_all(desk, await claim_some(desk, 1))
         async with client.pipeline() as together:
             together.delete(boxes.source)
@@ -119,24 +119,24 @@ async def test_a_source_made_anew_under_the_desk_is_read_from_its_beginning(brok
 
 async def test_a_cancelled_wait_ends(broker: Broker) -> None:
     boxes = await make_boxes(broker, fresh_name("cancel"))
-    async with broker.subscribe(boxes.desk()) as desk:
+    async with broker.subscribe(boxes.subscription()) as desk:
         for pause in (0.0, 0.01, 0.2):
             waiting = asyncio.create_task(desk.claim(1))
             await asyncio.sleep(pause)
             waiting.cancel()
-            await asyncio.wait({waiting}, timeout=PATIENCE)
+            await asyncio.wait({waiting}, timeout=TIMEOUT_S)
             assert waiting.cancelled()
-        await lay(broker, boxes.source, numbered(1))
+        await publish_all(broker, boxes.source, numbered_messages(1))
         (claim,) = await claim_some(desk, 1)
         await desk.settle(claim, Delivered())
 
 
 async def test_large_messages_are_read_a_few_at_a_time(broker: Broker) -> None:
     boxes = await make_boxes(broker, fresh_name("{large}"))
-    await lay(broker, boxes.source, [Message(None, bytes(2 << 20)) for _ in range(30)])
-    async with broker.subscribe(boxes.desk()) as desk:
+    await publish_all(broker, boxes.source, [Message(None, bytes(2 << 20)) for _ in range(30)])
+    async with broker.subscribe(boxes.subscription()) as desk:
         claims, waiting = list[Claim](), list[int]()
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(TIMEOUT_S):
             while len(claims) < 30:
                 claims += await desk.claim(128, 4 << 20)
                 waiting.append(sum(claim.message.size for claim in desk._backlog))  # type: ignore[attr-defined]
@@ -157,8 +157,8 @@ async def test_a_letter_in_its_box_is_settled_although_nobody_waits_for_it_any_m
 
     monkeypatch.setattr(committer, "publish", publish_slowly)
     boxes = await make_boxes(broker, fresh_name("{leaving}"))
-    await lay(broker, boxes.source, numbered(1))
-    async with broker.subscribe(boxes.desk()) as desk:
+    await publish_all(broker, boxes.source, numbered_messages(1))
+    async with broker.subscribe(boxes.subscription()) as desk:
         (claim,) = await claim_some(desk, 1)
         settling = asyncio.ensure_future(desk.settle(claim, Buried(boxes.dead, claim.message)))
         await published.wait()
@@ -173,8 +173,8 @@ async def test_parked_letters_that_others_deleted_are_counted_and_nothing_waits_
     broker: Broker, client: Redis
 ) -> None:
     boxes, registers = await make_boxes(broker, fresh_name("gone")), broker.monitor()
-    await lay(broker, boxes.source, numbered(3))
-    async with broker.subscribe(boxes.desk()) as desk:
+    await publish_all(broker, boxes.source, numbered_messages(3))
+    async with broker.subscribe(boxes.subscription()) as desk:
         first, second, third = await claim_some(desk, 3)
         for claim in (first, second, third):
             await desk.settle(claim, Parked(claim.message, int(time.time() * 1000) + 2_000))
@@ -194,6 +194,6 @@ async def test_parked_letters_that_others_deleted_are_counted_and_nothing_waits_
 
 
 async def lost(registers: BoxMonitor, boxes: Boxes) -> int:
-    found = (await registers.sweep([boxes.watched], int(time.time() * 1000)))[boxes.dead]
+    found = (await registers.sweep([boxes.monitored], int(time.time() * 1000)))[boxes.dead]
     assert isinstance(found, BoxStats), found
     return found.lost

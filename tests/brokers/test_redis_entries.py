@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from deadletter.brokers.redis.entries import BODY_FIELD_HEADER, to_fields, from_fields, pack_letter, unpack_letter
+from deadletter.brokers.redis.entries import BODY_FIELD_HEADER, from_fields, pack_letter, to_fields, unpack_letter
 from deadletter.core.headers import add_headers
 from deadletter.core.letters import Envelope, Message, Origin
 from tests.helpers.headers import read_own_envelope

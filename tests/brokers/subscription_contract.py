@@ -12,36 +12,36 @@ from deadletter.brokers.types import Buried, Claim, CommitBatch, Delivered, Disc
 from deadletter.core.heartbeats import WorkerStatus
 from deadletter.core.letters import Message
 from deadletter.core.replay_progress import SettledAs
-from tests.brokers.staging import (
-    PATIENCE,
+from tests.brokers.helpers import (
+    TIMEOUT_S,
     Boxes,
-    Fresh,
+    MakeName,
     claim_some,
-    contents,
-    lay,
     make_boxes,
     now,
-    numbered,
+    numbered_messages,
+    progress_of,
+    publish_all,
+    read_all,
     settle_all,
-    tally_of,
     values,
 )
 
 LARGE = 300_000
 
 
-class DeskContract:
+class SubscriptionContract:
     """The half of the contract that is about desks."""
 
     @pytest.fixture
-    def fresh(self) -> Fresh:
+    def fresh(self) -> MakeName:
         return lambda name: f"{name}-{uuid.uuid4().hex[:12]}"
 
-    async def reading(self, registers, boxes: Boxes, depth: int = 0):
+    async def stats(self, registers, boxes: Boxes, depth: int = 0):
         """The reading once it has caught up with what is there."""
-        deadline = time.monotonic() + PATIENCE
+        deadline = time.monotonic() + TIMEOUT_S
         while True:
-            found = (await registers.sweep([boxes.watched], now()))[boxes.dead]
+            found = (await registers.sweep([boxes.monitored], now()))[boxes.dead]
             if isinstance(found, BrokerError) and not isinstance(found, BrokerUnreachable):
                 raise found  # but a partition just made may have no leader yet: the next sweep tells
             if not isinstance(found, BrokerError) and found.caught_up and found.depth == depth:
@@ -49,48 +49,48 @@ class DeskContract:
             assert time.monotonic() < deadline, f"{found!r}, wanted depth {depth}"
             await asyncio.sleep(0.1)
 
-    async def test_what_was_delivered_is_not_claimed_again(self, broker: Broker, fresh: Fresh) -> None:
+    async def test_what_was_delivered_is_not_claimed_again(self, broker: Broker, fresh: MakeName) -> None:
         boxes = await make_boxes(broker, fresh("q"))
-        await lay(broker, boxes.source, numbered(10))
-        async with broker.subscribe(boxes.desk()) as desk:
+        await publish_all(broker, boxes.source, numbered_messages(10))
+        async with broker.subscribe(boxes.subscription()) as desk:
             claims = await claim_some(desk, 10)
-            assert [claim.message.value for claim in claims] == [m.value for m in numbered(10)]
+            assert [claim.message.value for claim in claims] == [m.value for m in numbered_messages(10)]
             assert all(desk.holds(claim) for claim in claims)
             # Out of order, and two stay in our hands.
             await settle_all(desk, [claims[n] for n in (9, 3, 1, 0, 5, 6, 8, 4)])
-        await lay(broker, boxes.source, numbered(1, 10))
-        async with broker.subscribe(boxes.desk()) as desk:
+        await publish_all(broker, boxes.source, numbered_messages(1, 10))
+        async with broker.subscribe(boxes.subscription()) as desk:
             again = await claim_some(desk, 3)
             assert sorted(claim.message.value or b"" for claim in again) == [b"v10", b"v2", b"v7"]
             await settle_all(desk, again)
-        async with broker.subscribe(boxes.desk()) as desk:
+        async with broker.subscribe(boxes.subscription()) as desk:
             assert await desk.claim(5) == []
 
-    async def test_a_new_group_starts_at_the_end_when_asked(self, broker: Broker, fresh: Fresh) -> None:
+    async def test_a_new_group_starts_at_the_end_when_asked(self, broker: Broker, fresh: MakeName) -> None:
         boxes = await make_boxes(broker, fresh("q"))
-        await lay(broker, boxes.source, numbered(3))
-        async with broker.subscribe(boxes.desk(from_earliest=False)) as desk:
+        await publish_all(broker, boxes.source, numbered_messages(3))
+        async with broker.subscribe(boxes.subscription(from_earliest=False)) as desk:
             assert await desk.claim(1) == []
-        await lay(broker, boxes.source, numbered(1, 3))
-        async with broker.subscribe(boxes.desk(from_earliest=False)) as desk:
+        await publish_all(broker, boxes.source, numbered_messages(1, 3))
+        async with broker.subscribe(boxes.subscription(from_earliest=False)) as desk:
             assert [claim.message.value for claim in await claim_some(desk, 1)] == [b"v3"]
 
-    async def test_noted_attempts_survive_a_restart(self, broker: Broker, fresh: Fresh) -> None:
+    async def test_noted_attempts_survive_a_restart(self, broker: Broker, fresh: MakeName) -> None:
         boxes = await make_boxes(broker, fresh("q"))
-        await lay(broker, boxes.source, numbered(2))
-        async with broker.subscribe(boxes.desk()) as desk:
+        await publish_all(broker, boxes.source, numbered_messages(2))
+        async with broker.subscribe(boxes.subscription()) as desk:
             first, second = await claim_some(desk, 2)
             desk.record_attempt(first, 3, 1_700_000_000_123)
             await desk.settle(second, Delivered())
-        async with broker.subscribe(boxes.desk()) as desk:
+        async with broker.subscribe(boxes.subscription()) as desk:
             (again,) = await claim_some(desk, 1)
             assert again.message.value == b"v0"
             assert (again.attempts, again.first_failed_at) == (3, 1_700_000_000_123)
 
-    async def test_a_buried_letter_lies_in_the_dead_box_once(self, broker: Broker, fresh: Fresh) -> None:
+    async def test_a_buried_letter_lies_in_the_dead_box_once(self, broker: Broker, fresh: MakeName) -> None:
         boxes = await make_boxes(broker, fresh("q"))
-        await lay(broker, boxes.source, numbered(3))
-        async with broker.subscribe(boxes.desk()) as desk:
+        await publish_all(broker, boxes.source, numbered_messages(3))
+        async with broker.subscribe(boxes.subscription()) as desk:
             claims = await claim_some(desk, 3)
             letter = Message(claims[1].message.key, claims[1].message.value, (("why", b"broken"),))
             await asyncio.gather(
@@ -98,15 +98,15 @@ class DeskContract:
                 desk.settle(claims[1], Buried(boxes.dead, letter)),
                 desk.settle(claims[2], Discarded()),
             )
-        (found,) = await contents(broker, boxes.dead)
+        (found,) = await read_all(broker, boxes.dead)
         assert (found.message.key, found.message.value, found.message.headers) == (b"k1", b"v1", letter.headers)
-        async with broker.subscribe(boxes.desk()) as desk:
+        async with broker.subscribe(boxes.subscription()) as desk:
             assert await desk.claim(1) == []
 
-    async def test_a_letter_that_cannot_be_buried_stays_ours(self, broker: Broker, fresh: Fresh) -> None:
+    async def test_a_letter_that_cannot_be_buried_stays_ours(self, broker: Broker, fresh: MakeName) -> None:
         boxes = await make_boxes(broker, fresh("q"))
-        await lay(broker, boxes.source, numbered(2))
-        async with broker.subscribe(boxes.desk()) as desk:
+        await publish_all(broker, boxes.source, numbered_messages(2))
+        async with broker.subscribe(boxes.subscription()) as desk:
             first, second = await claim_some(desk, 2)
             with pytest.raises(BoxMissing):
                 await desk.settle(first, Buried(fresh("nowhere"), first.message))
@@ -114,13 +114,13 @@ class DeskContract:
             await desk.settle(second, Delivered())
             await desk.settle(first, Buried(boxes.dead, first.message))
         assert await values(broker, boxes.dead) == [b"v0"]
-        async with broker.subscribe(boxes.desk()) as desk:
+        async with broker.subscribe(boxes.subscription()) as desk:
             assert await desk.claim(1) == []
 
-    async def test_a_parked_letter_comes_back_when_due(self, broker: Broker, fresh: Fresh) -> None:
+    async def test_a_parked_letter_comes_back_when_due(self, broker: Broker, fresh: MakeName) -> None:
         boxes = await make_boxes(broker, fresh("q"))
-        await lay(broker, boxes.source, numbered(2))
-        async with broker.subscribe(boxes.desk()) as desk:
+        await publish_all(broker, boxes.source, numbered_messages(2))
+        async with broker.subscribe(boxes.subscription()) as desk:
             first, second = await claim_some(desk, 2)
             desk.record_attempt(first, 2, 1_700_000_000_000)
             await desk.settle(first, Parked(first.message, now() + 300))
@@ -139,13 +139,13 @@ class DeskContract:
             assert await desk.claim(1) == []
         assert await values(broker, boxes.dead) == [b"v0"]
 
-    async def test_due_letters_leave_room_for_messages_of_the_source(self, broker: Broker, fresh: Fresh) -> None:
+    async def test_due_letters_leave_room_for_messages_of_the_source(self, broker: Broker, fresh: MakeName) -> None:
         boxes = await make_boxes(broker, fresh("q"))
-        await lay(broker, boxes.source, numbered(6))
-        async with broker.subscribe(boxes.desk()) as desk:
+        await publish_all(broker, boxes.source, numbered_messages(6))
+        async with broker.subscribe(boxes.subscription()) as desk:
             for claim in await claim_some(desk, 6):
                 await desk.settle(claim, Parked(claim.message, now()))
-            await lay(broker, boxes.source, [Message(b"new", f"new-{n}".encode()) for n in range(6)])
+            await publish_all(broker, boxes.source, [Message(b"new", f"new-{n}".encode()) for n in range(6)])
             claims: list[Claim] = []
             async with asyncio.timeout(60):
                 while len(claims) < 12:
@@ -155,25 +155,25 @@ class DeskContract:
             assert sum(claim.parked for claim in claims) == 6
             await settle_all(desk, claims)
 
-    async def test_a_parked_letter_survives_a_restart(self, broker: Broker, fresh: Fresh) -> None:
+    async def test_a_parked_letter_survives_a_restart(self, broker: Broker, fresh: MakeName) -> None:
         boxes = await make_boxes(broker, fresh("q"))
-        await lay(broker, boxes.source, numbered(2))
-        async with broker.subscribe(boxes.desk()) as desk:
+        await publish_all(broker, boxes.source, numbered_messages(2))
+        async with broker.subscribe(boxes.subscription()) as desk:
             for claim in await claim_some(desk, 2):
                 await desk.settle(claim, Parked(claim.message, now()))
             (due,) = await claim_some(desk, 1)
             await desk.settle(due, Delivered())
-        async with broker.subscribe(boxes.desk()) as desk:
+        async with broker.subscribe(boxes.subscription()) as desk:
             (left,) = await claim_some(desk, 1)
             assert {due.message.value, left.message.value} == {b"v0", b"v1"}
             await desk.settle(left, Delivered())
-        async with broker.subscribe(boxes.desk()) as desk:
+        async with broker.subscribe(boxes.subscription()) as desk:
             assert await desk.claim(1) == []
 
-    async def test_no_more_bytes_are_claimed_than_asked_for(self, broker: Broker, fresh: Fresh) -> None:
+    async def test_no_more_bytes_are_claimed_than_asked_for(self, broker: Broker, fresh: MakeName) -> None:
         boxes = await make_boxes(broker, fresh("q"))
-        await lay(broker, boxes.source, [Message(b"k", bytes(LARGE)) for _ in range(12)])
-        async with broker.subscribe(boxes.desk()) as desk:
+        await publish_all(broker, boxes.source, [Message(b"k", bytes(LARGE)) for _ in range(12)])
+        async with broker.subscribe(boxes.subscription()) as desk:
             claims = await self.claimed_by_bytes(desk, 12)
             due, early = now() + 2_000, list[Claim]()
             await asyncio.gather(*(desk.settle(claim, Parked(claim.message, due)) for claim in claims))
@@ -183,34 +183,34 @@ class DeskContract:
 
     async def claimed_by_bytes(self, desk: Subscription, count: int) -> list[Claim]:
         claims: list[Claim] = []
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(TIMEOUT_S):
             while len(claims) < count:
                 some = await desk.claim(count, 2 * LARGE)
                 assert len(some) <= 3  # the last one may reach over
                 claims += some
         return claims
 
-    async def test_a_letter_replayed_into_the_retry_box_is_claimed(self, broker: Broker, fresh: Fresh) -> None:
+    async def test_a_letter_replayed_into_the_retry_box_is_claimed(self, broker: Broker, fresh: MakeName) -> None:
         boxes = await make_boxes(broker, fresh("q"))
-        await lay(broker, boxes.dead, numbered(1))
-        letters = await contents(broker, boxes.dead)
+        await publish_all(broker, boxes.dead, numbered_messages(1))
+        letters = await read_all(broker, boxes.dead)
         async with broker.partition_writer(boxes.dead, boxes.ledger, 0, "uid-1") as mover:
             publication = Publication(boxes.retry, letters[0].message, letters[0].place, due_at=now())
             await mover.commit(
-                CommitBatch(tally_of(letters), [publication], {SettledAs.Replayed: [letters[0].place.offset]})
+                CommitBatch(progress_of(letters), [publication], {SettledAs.Replayed: [letters[0].place.offset]})
             )
-        async with broker.subscribe(boxes.desk()) as desk:
+        async with broker.subscribe(boxes.subscription()) as desk:
             (claim,) = await claim_some(desk, 1)
             assert (claim.message.value, claim.parked, claim.attempts) == (b"v0", True, 0)
             await desk.settle(claim, Delivered())
 
-    async def test_a_couriers_word_reaches_the_sweep(self, broker: Broker, fresh: Fresh) -> None:
+    async def test_a_couriers_word_reaches_the_sweep(self, broker: Broker, fresh: MakeName) -> None:
         boxes = await make_boxes(broker, fresh("q"))
         registers = broker.monitor()
         word = WorkerStatus("pod-0", circuit="Open", paused="CircuitOpen", message="5 in a row", parked=2, at=now())
         try:
-            async with broker.subscribe(boxes.desk()) as desk:
+            async with broker.subscribe(boxes.subscription()) as desk:
                 await desk.report_status(word)
-                assert (await self.reading(registers, boxes)).couriers == (word,)
+                assert (await self.stats(registers, boxes)).couriers == (word,)
         finally:
             await registers.close()

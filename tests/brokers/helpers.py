@@ -13,8 +13,8 @@ from deadletter.core.boxes import BoxSpec
 from deadletter.core.letters import Message, Place
 from deadletter.core.replay_progress import PartitionProgress, Span
 
-PATIENCE = 120.0
-Fresh = Callable[[str], str]
+TIMEOUT_S = 120.0
+MakeName = Callable[[str], str]
 POISON = (
     Message(None, None, (("only", b"headers"),)),
     Message(b"", b"", ()),
@@ -40,45 +40,45 @@ class Boxes:
     target: str
     group: str
 
-    def desk(self, consumer: str = "pod-0", from_earliest: bool = True, has_started: bool = False) -> SubscriptionSpec:
+    def subscription(self, consumer: str = "pod-0", from_earliest: bool = True, has_started: bool = False) -> SubscriptionSpec:
         return SubscriptionSpec(
             self.source, self.group, self.dead, self.retry, self.ledger, consumer, from_earliest, has_started
         )
 
     @property
-    def watched(self) -> MonitoredBox:
+    def monitored(self) -> MonitoredBox:
         return MonitoredBox(self.dead, self.ledger, self.retry)
 
 
-def named(source: str) -> Boxes:
+def box_names(source: str) -> Boxes:
     dead = f"{source}.dlq"
     return Boxes(source, dead, f"{dead}.retry", f"{dead}.ledger", f"{source}.target", f"{source}.group")
 
 
 async def make_boxes(broker: Broker, source: str, partitions: int = 1) -> Boxes:
     """Make the boxes of a queue, on three brokers with three replicas."""
-    boxes, replicas = named(source), min((await broker.server_info()).brokers, 3)
+    boxes, replicas = box_names(source), min((await broker.server_info()).brokers, 3)
     for name in (boxes.source, boxes.dead, boxes.target):
         await broker.ensure(BoxSpec(name, partitions, replicas))
     await broker.ensure(BoxSpec(boxes.retry, partitions, replicas, retention_ms=-1, is_retry_box=True))
     return boxes
 
 
-def numbered(count: int, start: int = 0) -> list[Message]:
+def numbered_messages(count: int, start: int = 0) -> list[Message]:
     return [Message(f"k{n}".encode(), f"v{n}".encode(), (("n", str(n).encode()),)) for n in range(start, start + count)]
 
 
-async def lay(broker: Broker, box: str, messages: list[Message], partition: int | None = 0) -> None:
+async def publish_all(broker: Broker, box: str, messages: list[Message], partition: int | None = 0) -> None:
     outside = uuid.uuid4().hex
     await broker.publish([Publication(box, m, Place(outside, 0, n), partition) for n, m in enumerate(messages)])
 
 
-def content(message: Message) -> tuple[bytes | None, bytes | None, tuple[tuple[str, bytes | None], ...]]:
+def payload(message: Message) -> tuple[bytes | None, bytes | None, tuple[tuple[str, bytes | None], ...]]:
     """All that must come back byte for byte."""
     return message.key, message.value, tuple(message.headers)
 
 
-async def contents(broker: Broker, box: str) -> list[StoredMessage]:
+async def read_all(broker: Broker, box: str) -> list[StoredMessage]:
     found: list[StoredMessage] = []
     async for batch in broker.read(box, await broker.window(box)):
         found += batch
@@ -86,19 +86,19 @@ async def contents(broker: Broker, box: str) -> list[StoredMessage]:
 
 
 async def values(broker: Broker, box: str) -> list[bytes | None]:
-    return [one.message.value for one in await contents(broker, box)]
+    return [one.message.value for one in await read_all(broker, box)]
 
 
-def tally_of(letters: list[StoredMessage], **counts: int) -> PartitionProgress:
+def progress_of(letters: list[StoredMessage], **counts: int) -> PartitionProgress:
     end = letters[-1].place.offset + 1
     return PartitionProgress(Span(0, letters[0].place.offset, end), now(), end, **counts)
 
 
-def republish(target: str, letters: list[StoredMessage]) -> list[Publication]:
+def publications_to(target: str, letters: list[StoredMessage]) -> list[Publication]:
     return [Publication(target, one.message, one.place) for one in letters]
 
 
-async def claim_some(desk: Subscription, count: int, patience: float = PATIENCE) -> list[Claim]:
+async def claim_some(desk: Subscription, count: int, patience: float = TIMEOUT_S) -> list[Claim]:
     """At least `count` claims, however long the group takes to form."""
     claims: list[Claim] = []
     deadline = time.monotonic() + patience

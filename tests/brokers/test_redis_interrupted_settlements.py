@@ -13,8 +13,8 @@ from deadletter.brokers.errors import BrokerUnreachable
 from deadletter.brokers.redis import leases
 from deadletter.brokers.redis.keys import due, identity
 from deadletter.brokers.types import Buried, Claim, Delivered, Discarded, Parked, Settlement
-from tests.brokers.opening import LOOPBACK, fresh_name, no_secrets, redis_at
-from tests.brokers.staging import Boxes, claim_some, lay, make_boxes, now, numbered, values
+from tests.brokers.connections import LOOPBACK, fresh_name, no_secrets, redis_at
+from tests.brokers.helpers import Boxes, claim_some, make_boxes, now, numbered_messages, publish_all, values
 
 BROKER = "redis"
 Verdict = Callable[[Boxes, Claim], Settlement]
@@ -33,7 +33,7 @@ COUNT = 8
 async def dying(redis: str, boxes: Boxes) -> AsyncIterator[Subscription]:
     """A desk whose process ends before any claim is settled."""
     async with open_broker(redis_at(redis), no_secrets, LOOPBACK) as broker:
-        opened = broker.subscribe(boxes.desk("pod-0"))  # never left: nothing is given back
+        opened = broker.subscribe(boxes.subscription("pod-0"))  # never left: nothing is given back
         desk = await opened.__aenter__()
 
         async def end(_: Sequence[object]) -> list[int]:
@@ -53,7 +53,7 @@ async def settle_in_vain(desk: Subscription, boxes: Boxes, claims: list[Claim], 
 async def go_on(broker: Broker, boxes: Boxes, pod: str, verdict: str) -> list[bytes | None]:
     """What the next courier was given, and settled in its own way."""
     given: list[Claim] = []
-    async with broker.subscribe(boxes.desk(pod)) as desk:
+    async with broker.subscribe(boxes.subscription(pod)) as desk:
         while some := await desk.claim(COUNT):
             given += some
             await asyncio.gather(*(desk.settle(claim, VERDICTS[verdict](boxes, claim)) for claim in some))
@@ -75,7 +75,7 @@ async def test_what_was_published_of_a_message_before_a_kill_is_all_that_becomes
     redis: str, broker: Broker, client: Redis, first: str, second: str
 ) -> None:
     boxes = await make_boxes(broker, fresh_name("{verdict}"))
-    await lay(broker, boxes.source, numbered(COUNT))
+    await publish_all(broker, boxes.source, numbered_messages(COUNT))
     async with dying(redis, boxes) as desk:
         *judged, _ = await claim_some(desk, COUNT)
         await settle_in_vain(desk, boxes, judged, first)
@@ -91,7 +91,7 @@ async def test_a_message_taken_over_is_not_delivered_when_its_letter_lies_in_a_b
     redis: str, broker: Broker, client: Redis
 ) -> None:
     boxes = await make_boxes(broker, fresh_name("{over}"))
-    await lay(broker, boxes.source, numbered(COUNT))
+    await publish_all(broker, boxes.source, numbered_messages(COUNT))
     async with dying(redis, boxes) as desk:
         claims = await claim_some(desk, COUNT)
         desk.record_attempt(claims[0], 2, now())
@@ -111,8 +111,8 @@ async def test_what_was_published_of_a_waiting_letter_before_a_kill_is_all_that_
     redis: str, broker: Broker, client: Redis, first: str, second: str
 ) -> None:
     boxes = await make_boxes(broker, fresh_name("{verdict}"))
-    await lay(broker, boxes.source, numbered(COUNT))
-    async with broker.subscribe(boxes.desk("pod-0")) as desk:
+    await publish_all(broker, boxes.source, numbered_messages(COUNT))
+    async with broker.subscribe(boxes.subscription("pod-0")) as desk:
         claims = await claim_some(desk, COUNT)
         await asyncio.gather(*(desk.settle(claim, Parked(claim.message, 0)) for claim in claims))
     async with dying(redis, boxes) as desk:
@@ -130,8 +130,8 @@ async def test_a_letter_whose_publication_was_not_heard_of_is_not_laid_back(
     redis: str, broker: Broker, client: Redis
 ) -> None:
     boxes = await make_boxes(broker, fresh_name("{unheard}"))
-    await lay(broker, boxes.source, numbered(1))
-    async with dying(redis, boxes) as dead_desk, broker.subscribe(boxes.desk("pod-0")) as desk:
+    await publish_all(broker, boxes.source, numbered_messages(1))
+    async with dying(redis, boxes) as dead_desk, broker.subscribe(boxes.subscription("pod-0")) as desk:
         (claim,) = await claim_some(desk, 1)
         await desk.settle(claim, Parked(claim.message, 0))
         (waiting,) = await claim_some(desk, 1)

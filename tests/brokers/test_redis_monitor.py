@@ -9,8 +9,8 @@ from deadletter.core.boxes import BoxStats
 from deadletter.core.headers import add_headers
 from deadletter.core.heartbeats import WorkerStatus
 from deadletter.core.letters import Category, Envelope, Failure, Message
-from tests.brokers.opening import fresh_name
-from tests.brokers.staging import Boxes, claim_some, contents, lay, make_boxes, now, numbered
+from tests.brokers.connections import fresh_name
+from tests.brokers.helpers import Boxes, claim_some, make_boxes, now, numbered_messages, publish_all, read_all
 
 BROKER = "redis"
 
@@ -21,7 +21,7 @@ def failed(kind: str, failed_at: int) -> Message:
 
 
 async def read(registers: BoxMonitor, boxes: Boxes) -> BoxStats:
-    found = (await registers.sweep([boxes.watched], now()))[boxes.dead]
+    found = (await registers.sweep([boxes.monitored], now()))[boxes.dead]
     assert not isinstance(found, BrokerError), found
     return found
 
@@ -29,15 +29,15 @@ async def read(registers: BoxMonitor, boxes: Boxes) -> BoxStats:
 async def test_groups_follow_what_is_added_and_deleted(broker: Broker, client: Redis) -> None:
     boxes = await make_boxes(broker, fresh_name("groups"))
     registers = broker.monitor()
-    await lay(broker, boxes.dead, [failed("Timeout", 1_000), failed("Reset", 2_000)])
+    await publish_all(broker, boxes.dead, [failed("Timeout", 1_000), failed("Reset", 2_000)])
     reading = await read(registers, boxes)
     assert (reading.depth, reading.oldest) == (2, 1_000)
-    await lay(broker, boxes.dead, [failed("Reset", 3_000)])
+    await publish_all(broker, boxes.dead, [failed("Reset", 3_000)])
     reading = await read(registers, boxes)
     assert [(group.error_type, group.letters) for group in reading.groups] == [("Reset", 2), ("Timeout", 1)]
     assert (reading.groups[0].first_seen, reading.groups[0].last_seen) == (2_000, 3_000)
     assert reading.groups[0].category == "Network"
-    first = (await contents(broker, boxes.dead))[0]
+    first = (await read_all(broker, boxes.dead))[0]
     await client.xdel(boxes.dead, first.place.id)
     reading = await read(registers, boxes)
     assert [(group.error_type, group.letters) for group in reading.groups] == [("Reset", 2)]
@@ -50,7 +50,7 @@ async def test_groups_follow_what_is_added_and_deleted(broker: Broker, client: R
 async def test_more_groups_than_are_kept_are_other(broker: Broker) -> None:
     boxes = await make_boxes(broker, fresh_name("many"))
     kinds = [f"Error{chr(65 + n // 26)}{chr(65 + n % 26)}" for n in range(130)]
-    await lay(broker, boxes.dead, [failed(kind, 1_000) for kind in kinds])
+    await publish_all(broker, boxes.dead, [failed(kind, 1_000) for kind in kinds])
     groups = (await read(broker.monitor(), boxes)).groups
     assert len(groups) == 101
     assert (groups[-1].fingerprint, groups[-1].letters) == ("other", 30)
@@ -59,8 +59,8 @@ async def test_more_groups_than_are_kept_are_other(broker: Broker) -> None:
 async def test_parked_letters_and_recent_words_are_told(broker: Broker) -> None:
     boxes = await make_boxes(broker, fresh_name("words"))
     registers = broker.monitor()
-    await lay(broker, boxes.source, numbered(2))
-    async with broker.subscribe(boxes.desk()) as desk:
+    await publish_all(broker, boxes.source, numbered_messages(2))
+    async with broker.subscribe(boxes.subscription()) as desk:
         first, second = await claim_some(desk, 2)
         await desk.settle(first, Parked(first.message, now() + 3_600_000))
         await desk.settle(second, Buried(boxes.dead, second.message))
@@ -75,7 +75,7 @@ async def test_parked_letters_and_recent_words_are_told(broker: Broker) -> None:
 async def test_many_boxes_are_swept_in_a_few_requests(broker: Broker, client: Redis) -> None:
     made = [await make_boxes(broker, fresh_name("sweep")) for _ in range(5)]
     registers = broker.monitor()
-    await registers.sweep([boxes.watched for boxes in made], now())
-    readings = await registers.sweep([boxes.watched for boxes in made], now())
+    await registers.sweep([boxes.monitored for boxes in made], now())
+    readings = await registers.sweep([boxes.monitored for boxes in made], now())
     assert {boxes.dead for boxes in made} == set(readings)
     assert all(isinstance(reading, BoxStats) for reading in readings.values())

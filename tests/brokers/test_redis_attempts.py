@@ -13,9 +13,9 @@ from deadletter.brokers.errors import BrokerUnreachable
 from deadletter.brokers.redis import keys, leases
 from deadletter.brokers.redis import subscription as desks
 from deadletter.brokers.types import Delivered
-from tests.brokers.opening import LOOPBACK, fresh_name, no_secrets, redis_at
-from tests.brokers.servers import HERE, own_redis, url_of
-from tests.brokers.staging import PATIENCE, claim_some, lay, make_boxes, numbered
+from tests.brokers.connections import LOOPBACK, fresh_name, no_secrets, redis_at
+from tests.brokers.helpers import TIMEOUT_S, claim_some, make_boxes, numbered_messages, publish_all
+from tests.brokers.redis_servers import HERE, own_redis, url_of
 
 BROKER = "redis"
 LONG_AGO = 3_600_000
@@ -26,8 +26,8 @@ async def test_a_note_that_could_not_be_written_is_kept_only_while_its_message_i
 ) -> None:
     boxes = await make_boxes(broker, fresh_name("notes"))
     key = keys.notes(boxes.source, boxes.group)
-    await lay(broker, boxes.source, numbered(2))
-    async with broker.subscribe(boxes.desk()) as desk:
+    await publish_all(broker, boxes.source, numbered_messages(2))
+    async with broker.subscribe(boxes.subscription()) as desk:
         done, left = await claim_some(desk, 2)
         desk._background.cancel()  # type: ignore[attr-defined]  # we write notes when it suits us
 
@@ -51,13 +51,13 @@ async def test_a_note_that_could_not_be_written_is_kept_only_while_its_message_i
 async def test_a_sleeper_writes_no_note_of_what_another_took_over(broker: Broker, client: Redis) -> None:
     boxes = await make_boxes(broker, fresh_name("notes"))
     key = keys.notes(boxes.source, boxes.group)
-    await lay(broker, boxes.source, numbered(1))
-    async with broker.subscribe(boxes.desk("pod-0")) as sleeper:
+    await publish_all(broker, boxes.source, numbered_messages(1))
+    async with broker.subscribe(boxes.subscription("pod-0")) as sleeper:
         (claim,) = await claim_some(sleeper, 1)
         sleeper._background.cancel()  # type: ignore[attr-defined]
         sleeper.record_attempt(claim, 1, 1_700_000_000_000)
         await client.xclaim(boxes.source, boxes.group, "pod-0", 0, [claim.place.id], idle=leases.LEASE_MS + 1, justid=True)
-        async with broker.subscribe(boxes.desk("pod-1")) as heir:
+        async with broker.subscribe(boxes.subscription("pod-1")) as heir:
             (taken,) = await claim_some(heir, 1)
             heir.record_attempt(taken, 5, 1_700_000_000_000)
             await heir._flush_attempts()  # type: ignore[attr-defined]
@@ -70,12 +70,12 @@ async def test_a_sleeper_writes_no_note_of_what_another_took_over(broker: Broker
 @pytest.mark.parametrize("heir", ["pod-0", "pod-1"])
 async def test_notes_of_a_trimmed_message_go_with_it(broker: Broker, client: Redis, heir: str) -> None:
     boxes = await make_boxes(broker, fresh_name("notes"))
-    await lay(broker, boxes.source, numbered(2))
-    async with broker.subscribe(boxes.desk("pod-0")) as desk:
+    await publish_all(broker, boxes.source, numbered_messages(2))
+    async with broker.subscribe(boxes.subscription("pod-0")) as desk:
         for claim in await claim_some(desk, 2):
             desk.record_attempt(claim, 1, 1_700_000_000_000)
     await client.xtrim(boxes.source, maxlen=1, approximate=False)
-    async with broker.subscribe(boxes.desk(heir)) as desk:
+    async with broker.subscribe(boxes.subscription(heir)) as desk:
         (left,) = await claim_some(desk, 1)
         assert (left.message.value, left.attempts) == (b"v1", 1)
         assert (await client.xpending(boxes.source, boxes.group))["pending"] == 1
@@ -93,13 +93,13 @@ async def test_a_lease_is_prolonged_although_notes_cannot_be_written(
             open_broker(redis_at(url_of(port)), no_secrets, LOOPBACK) as own,
         ):
             boxes = await make_boxes(own, "orders")
-            await lay(own, boxes.source, numbered(1))
-            async with own.subscribe(boxes.desk()) as desk:
+            await publish_all(own, boxes.source, numbered_messages(1))
+            async with own.subscribe(boxes.subscription()) as desk:
                 (claim,) = await claim_some(desk, 1)
                 await admin.config_set("maxmemory", "1")
                 desk.record_attempt(claim, 1, 1_700_000_000_000)
                 await admin.xclaim(boxes.source, boxes.group, "pod-0", 0, [claim.place.id], idle=LONG_AGO, justid=True)
-                async with asyncio.timeout(PATIENCE):
+                async with asyncio.timeout(TIMEOUT_S):
                     while await admin.xpending_range(boxes.source, boxes.group, "-", "+", 1, idle=LONG_AGO):
                         await asyncio.sleep(0.05)
                 await admin.config_set("maxmemory", "0")

@@ -9,7 +9,7 @@ from deadletter.brokers.contract import Broker
 from deadletter.brokers.kafka.broker import KafkaBroker
 from deadletter.brokers.memory import MemoryBroker
 from deadletter.brokers.redis.broker import RedisBroker
-from tests.brokers.staging import PATIENCE
+from tests.brokers.helpers import TIMEOUT_S
 
 SUBSCRIBED = 86
 MOVING = {14, 15, 16}  # the coordinator loads the group, is not there, or was moved to another broker
@@ -77,7 +77,7 @@ async def delete_offsets(broker: KafkaBroker, source: str, group: str) -> None:
     kafka = broker._kafka
     request = DeleteOffsetsRequest(group, source, await kafka.partition_count(source))
     codes = {SUBSCRIBED}
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(TIMEOUT_S):
         while codes & {SUBSCRIBED, *MOVING}:  # while the group forms anew, every topic counts as subscribed
             await asyncio.sleep(0.1)
             coordinator = await (await kafka.admin_client()).find_coordinator(group)
@@ -90,7 +90,7 @@ async def delete_group(broker: Broker, source: str, group: str) -> None:
     """Delete the group. On Kafka it must have no members."""
     if isinstance(broker, KafkaBroker):
         kafka, codes = broker._kafka, set(MOVING)
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(TIMEOUT_S):
             while codes & MOVING:
                 coordinator = await (await kafka.admin_client()).find_coordinator(group)
                 answer = await (await kafka.shared_client()).send(coordinator, DeleteGroupsRequest(group))

@@ -12,7 +12,7 @@ from deadletter.brokers.errors import BrokerError, Fenced
 from deadletter.brokers.types import CommitBatch, Publication, StoredMessage
 from deadletter.clock import now_ms
 from deadletter.core.replay_progress import PartitionProgress, SettledAs, Span
-from tests.brokers.opening import LOOPBACK, kafka_at, no_secrets, redis_at
+from tests.brokers.connections import LOOPBACK, kafka_at, no_secrets, redis_at
 
 FENCED = 3
 
@@ -22,7 +22,7 @@ async def main(kind: str, address: str, dead: str, ledger: str, target: str, siz
     async with open_broker(connection, no_secrets, LOOPBACK) as broker:
         while True:
             try:
-                return await move(broker, dead, ledger, target, size)
+                return await move_all(broker, dead, ledger, target, size)
             except Fenced as error:
                 print(f"fenced: {error}", file=sys.stderr)
                 return FENCED
@@ -33,7 +33,7 @@ async def main(kind: str, address: str, dead: str, ledger: str, target: str, siz
                 await asyncio.sleep(0.2)
 
 
-async def move(broker: Broker, dead: str, ledger: str, target: str, size: int) -> int:
+async def move_all(broker: Broker, dead: str, ledger: str, target: str, size: int) -> int:
     async with broker.partition_writer(dead, ledger, 0, "uid-1") as mover:
         span = (await broker.window(dead))[0]
         tally = mover.progress or PartitionProgress(span, now_ms(), span.start)

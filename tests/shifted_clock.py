@@ -5,7 +5,7 @@ from pathlib import Path
 from tests.bed import tools
 
 
-def off(minutes: int) -> dict[str, str]:
+def shifted_clock(minutes: int) -> dict[str, str]:
     """What such a process finds in its environment."""
     tools.need("faketime")
     (library,) = Path("/usr/lib").glob("*/faketime/libfaketime.so.1")

@@ -42,19 +42,19 @@ def _started(directory: Path, settings: tuple[str, ...], plain: bool) -> tuple[s
     raise AssertionError("Redis does not start")
 
 
-class BouncingRedis:
+class DurableRedis:
     """A Redis that writes down every command before it answers, and comes back with all of it at the same port."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
 
-    def __enter__(self) -> "BouncingRedis":
+    def __enter__(self) -> "DurableRedis":
         settings = ("--appendonly", "yes", "--appendfsync", "always")
         self._child, self.port = _started(self._directory, settings, plain=True)
         self._words = self._child.args
         return self
 
-    def bounce(self, hard: bool) -> None:
+    def restart(self, hard: bool) -> None:
         """End it and start it again."""
         (self._child.kill if hard else self._child.terminate)()
         self._child.wait()
@@ -66,16 +66,16 @@ class BouncingRedis:
         self._child.wait()
 
 
-class Wire:
+class CuttingProxy:
     """Carries bytes both ways. `lose(word)`: when a request holds it, the reply is swallowed and the wire cut."""
 
     def __init__(self) -> None:
         self._words: list[bytes] = []
-        self.lost = 0
+        self.lost_replies = 0
         self.silent = False
         self.port = 0
 
-    def lose(self, word: bytes) -> None:
+    def lose_reply_to(self, word: bytes) -> None:
         self._words.append(word)
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, server: str) -> None:
@@ -96,7 +96,7 @@ class Wire:
         for word in self._words:
             if word in piece:
                 self._words.remove(word)
-                self.lost += 1
+                self.lost_replies += 1
                 doomed.set()
                 break
         return True
@@ -114,9 +114,9 @@ class Wire:
 
 
 @asynccontextmanager
-async def wired(server: str) -> AsyncIterator[Wire]:
+async def cutting_proxy(server: str) -> AsyncIterator[CuttingProxy]:
     """A wire to the server at `host:port`."""
-    wire = Wire()
+    wire = CuttingProxy()
     listening = await asyncio.start_server(lambda r, w: wire.serve(r, w, server), HERE, 0)
     wire.port = listening.sockets[0].getsockname()[1]
     try:

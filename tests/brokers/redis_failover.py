@@ -8,12 +8,12 @@ from pathlib import Path
 from redis.asyncio import Redis
 from redis.exceptions import ConnectionError as LostConnection
 
-from tests.brokers.servers import HERE, own_redis, url_of
+from tests.brokers.redis_servers import HERE, own_redis, url_of
 
 PATIENCE_S = 60.0
 
 
-class Failover:
+class RedisFailover:
     """One address in front of two Redis servers; `target` is the port that new connections reach."""
 
     def __init__(self, master: int, replica: int) -> None:
@@ -90,12 +90,12 @@ async def _copy(source: asyncio.StreamReader, target: asyncio.StreamWriter) -> N
 
 
 @asynccontextmanager
-async def failing_over(directory: Path) -> AsyncIterator[Failover]:
+async def redis_with_replica(directory: Path) -> AsyncIterator[RedisFailover]:
     """A master, its replica in step with it, and the address in front of them."""
     async with AsyncExitStack() as stack:
         master = stack.enter_context(own_redis(directory / "master", "--repl-diskless-sync-delay", "0"))
         replica = stack.enter_context(own_redis(directory / "replica", "--replicaof", f"{HERE} {master}"))
-        made = Failover(master, replica)
+        made = RedisFailover(master, replica)
         await made.until_replicated()
         front = await asyncio.start_server(made.forward, HERE, 0)
         stack.push_async_callback(made.close)
