@@ -10,7 +10,8 @@ from pydantic import BaseModel, ConfigDict
 from deadletter.api.broker_connections import BrokerConnectionSpec
 from deadletter.api.delivery import Delivery, HttpDelivery
 from deadletter.api.queue_spec import Redaction
-from deadletter.api.replays import Rate, ReplaySpec
+from deadletter.api.replay_spec import Rate
+from deadletter.api.replays import ReplaySpec
 from deadletter.api.retry_policies import RetryPolicySpec
 
 

@@ -11,7 +11,6 @@ from deadletter.api.base import (
     BoundedText,
     Int,
     Model,
-    NameRef,
     SecretKeyRef,
     SecretRef,
     StatusModel,
@@ -22,24 +21,6 @@ from deadletter.api.base import (
 )
 from deadletter.api.cel_rules import CelRule, count_set
 from deadletter.api.kinds import AGE, CustomResource, PrinterColumn, Status, condition_column
-
-__all__ = [
-    "BoxDefaults",
-    "BrokerConnection",
-    "BrokerConnectionSpec",
-    "BrokerConnectionStatus",
-    "KafkaConnection",
-    "NameRef",
-    "RedisConnection",
-    "Sasl",
-    "SecretKeyRef",
-    "SecretRef",
-    "Sentinel",
-    "ServerStatus",
-    "Tls",
-    "TopicConfig",
-    "config_rule",
-]
 
 SERVER = f"{HOST}:{PORT}"
 REDIS_URL = f"rediss?://{HOST}(?::{PORT})?(?:/[0-9]{{0,4}})?"

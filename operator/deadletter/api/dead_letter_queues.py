@@ -9,29 +9,11 @@ from pydantic import Field
 from deadletter.api.assignments import Boxes
 from deadletter.api.base import Bool, Model, NameRef
 from deadletter.api.cel_rules import CelRule, immutable
-from deadletter.api.delivery import Delivery, HttpDelivery, ServiceRef
+from deadletter.api.delivery import Delivery
 from deadletter.api.kinds import AGE, REASON_COLUMN, CustomResource, PrinterColumn, condition_column
 from deadletter.api.queue_spec import ANOTHER_QUEUE, Alerts, Capacity, DeadBox, Redaction, Redrive, Route, Source
 from deadletter.api.queue_status import DeadLetterQueueStatus
 from deadletter.core import names
-
-__all__ = [
-    "Alerts",
-    "Boxes",
-    "Capacity",
-    "DeadBox",
-    "DeadLetterQueue",
-    "DeadLetterQueueSpec",
-    "Delivery",
-    "HttpDelivery",
-    "NameRef",
-    "Redaction",
-    "Redrive",
-    "Route",
-    "ServiceRef",
-    "Shape",
-    "Source",
-]
 
 Shape = Literal["Delivered", "Plain", "Adopted"]
 MAX_DERIVED_NAME_CHARS = 242 - len("{}..dlq")

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from deadletter.api.assignments import ReplayAssignment
-from deadletter.api.replays import Rate
+from deadletter.api.replay_spec import Rate
 from deadletter.brokers.contract import Broker
 from deadletter.brokers.types import CommitBatch, Publication
 from deadletter.core.replay_progress import PartitionProgress, SettledAs

@@ -10,7 +10,7 @@ from contextlib import AsyncExitStack
 from deadletter import logs
 from deadletter.api.assignments import Boxes, ReplayAssignment
 from deadletter.api.delivery import HttpDelivery
-from deadletter.api.replays import Rate
+from deadletter.api.replay_spec import Rate
 from deadletter.brokers.connect import open_broker
 from deadletter.brokers.contract import Broker, Offsets
 from deadletter.brokers.errors import BrokerError, BrokerUnreachable, NotAuthorised
