@@ -71,7 +71,7 @@ def test_an_api_server_that_refuses_is_waited_for(
     kube: KubeNamespace, proxy: ApiProxy, behind: Callable[..., Any], redis: str, status: int
 ) -> None:
     with behind() as operator:
-        operator.until_ready()
+        operator.wait_until_ready()
         kube.redis(redis)
         kube.wait_for_condition("bkc", "broker", "Ready", "True")
         proxy.error_status = status
@@ -88,7 +88,7 @@ def test_two_minutes_without_an_api_server(
     kube: KubeNamespace, proxy: ApiProxy, behind: Callable[..., Any], redis: str
 ) -> None:
     with behind() as operator:
-        operator.until_ready()
+        operator.wait_until_ready()
         kube.redis(redis)
         kube.wait_for_condition("bkc", "broker", "Ready", "True")
         proxy.error_status = 500
@@ -105,7 +105,7 @@ def test_who_is_told_to_come_back_later_does(
     kube.redis(redis)
     proxy.retry_after = 5
     with behind(DLQ_CONCURRENCY="8") as operator:
-        operator.until_ready()
+        operator.wait_until_ready()
         kube.wait_for_condition("bkc", "broker", "Ready", "True")
         proxy.error_status, refused_at = 429, time.monotonic()
         many = [
@@ -127,7 +127,7 @@ def test_a_change_that_no_watch_tells_is_seen(
 ) -> None:
     kube.redis(redis)
     with behind(DLQ_REJUDGE_SECONDS=LATER) as operator:
-        operator.until_ready()
+        operator.wait_until_ready()
         kube.apply("RetryPolicy", "slow", {})
         kube.apply("DeadLetterQueue", "orders", plain(retryPolicyRef={"name": "slow"}))
         kube.wait_for_condition("dlq", "orders", "Ready", "True")
@@ -145,7 +145,7 @@ def test_a_policy_that_vanished_in_a_gap_is_missed(
 ) -> None:
     kube.redis(redis)
     with behind(DLQ_REJUDGE_SECONDS=LATER, DLQ_RELIST_SECONDS=LATER) as operator:
-        operator.until_ready()
+        operator.wait_until_ready()
         kube.apply("RetryPolicy", "slow", {})
         kube.apply("DeadLetterQueue", "orders", plain(retryPolicyRef={"name": "slow"}))
         kube.wait_for_condition("dlq", "orders", "Ready", "True")
@@ -163,7 +163,7 @@ def test_a_silent_watch_is_noticed(
 ) -> None:
     kube.redis(redis)
     with behind(DLQ_REJUDGE_SECONDS=LATER, DLQ_RELIST_SECONDS=LATER) as operator:
-        operator.until_ready()
+        operator.wait_until_ready()
         kube.wait_for_condition("bkc", "broker", "Ready", "True")
         lists = lambda: operator.metrics().split('relists_total{resource="deadletterqueues"} ')[1].split()[0]  # noqa: E731
         before = lists()
@@ -179,7 +179,7 @@ def test_a_list_of_the_past_destroys_nothing(
     kube.redis(redis)
     spec = plain(deletionPolicy="Delete")
     with behind() as operator:
-        operator.until_ready()
+        operator.wait_until_ready()
         kube.apply("DeadLetterQueue", "orders", spec)
         kube.wait_for_condition("dlq", "orders", "Ready", "True")
         kube.redis("redis://127.0.0.1:1/0")  # nobody listens there: the queue cannot go
@@ -195,7 +195,7 @@ def test_a_list_of_the_past_destroys_nothing(
     kube.apply("DeadLetterQueue", "orders", spec, annotations={"deadletter.dev/take-over": spec["dead"]["name"]})
     with driver.Redis.from_url(redis) as client, behind() as operator:
         client.xadd(spec["dead"]["name"], {"value": b"x"})
-        operator.until_ready()
+        operator.wait_until_ready()
         kube.wait_for_condition("dlq", "orders", "Ready", "True")
         wait_until("depth", lambda: kube.get("dlq", "orders")["status"].get("depth") == 1)
         assert client.xlen(spec["dead"]["name"]) == 1

@@ -13,12 +13,13 @@ from deadletter.brokers.connect import open_broker
 from deadletter.brokers.contract import Broker
 from deadletter.brokers.group_offsets import RESUME_FROM_ANNOTATION
 from deadletter.brokers.types import SubscriptionSpec
+from deadletter.clock import now_ms
 from deadletter.core.boxes import BoxSpec
 from deadletter.core.heartbeats import WorkerStatus
 from deadletter.core.names import dead_box_name, ledger_name, retry_box_name
 from tests.brokers.connections import LOOPBACK, fresh_name, kafka_at, no_secrets, redis_at
 from tests.brokers.group_deletion import delete_group
-from tests.brokers.helpers import claim_some, now, numbered_messages, publish_all, settle_all
+from tests.brokers.helpers import claim_some, numbered_messages, publish_all, settle_all
 from tests.controller.operator_process import KubeNamespace, OperatorProcess, wait_until
 
 
@@ -58,7 +59,7 @@ class Queue:
             async with broker.subscribe(self.desk()) as desk:
                 await settle_all(desk, await claim_some(desk, 3))
                 while not self.status().get("consumerGroup"):
-                    await desk.report_status(WorkerStatus("pod-0", at=now()))
+                    await desk.report_status(WorkerStatus("pod-0", at=now_ms()))
                     await asyncio.sleep(0.2)
             await publish_all(broker, self.source, numbered_messages(3, 3))
 

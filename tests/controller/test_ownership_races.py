@@ -1,4 +1,4 @@
-"""A box that others create between our look and our creation stays theirs; one that a stale broker hid stays ours."""
+"""Ownership of a box that others create during a pass, and of one that a broker with stale metadata hides."""
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
@@ -25,8 +25,8 @@ from tests.plan.builders import connection, metadata, plain_queue
 DEAD = "orders.dead"
 
 
-class Api:
-    """Keeps what is written of the one queue."""
+class FakeKube:
+    """An API server that stores one queue."""
 
     def __init__(self) -> None:
         self.body: Body = {"metadata": metadata("orders", resourceVersion="1"), "spec": plain_queue().spec.to_wire()}
@@ -40,8 +40,8 @@ class Api:
         return self.body
 
 
-class Stale(MemoryBroker):
-    """Shows what is named in `hidden` only after it was asked once."""
+class StaleBroker(MemoryBroker):
+    """Leaves the boxes in `hidden` out of the next describe."""
 
     hidden: frozenset[str] = frozenset()
     after_ensure: Callable[[], None] = staticmethod(lambda: None)
@@ -60,19 +60,19 @@ class Scene:
     """An operator with one queue and one broker."""
 
     def __init__(self) -> None:
-        self.api, self.broker = Api(), Stale()
+        self.api, self.broker = FakeKube(), StaleBroker()
         self.context = OperatorContext(Settings(), self.api)  # type: ignore[arg-type]
         body = {"metadata": metadata("broker", resourceVersion="1"), "spec": connection().spec.to_wire()}
         self.context.informers[CONNECTIONS].upsert(body)
-        line = PooledBroker(connection().spec, nullcontext(self.broker), self.broker, None)  # type: ignore[arg-type]
+        pooled = PooledBroker(connection().spec, nullcontext(self.broker), self.broker, None)  # type: ignore[arg-type]
 
-        async def known(_: Any) -> PooledBroker:
-            return line
+        async def get_or_open(_: Any) -> PooledBroker:
+            return pooled
 
-        self.context.pool = SimpleNamespace(line=known, identities=lambda _: frozenset())  # type: ignore[assignment]
+        self.context.pool = SimpleNamespace(get_or_open=get_or_open, identities_of=lambda _: frozenset())  # type: ignore[assignment]
 
     async def reconcile(self) -> Finding | None:
-        """One pass, as far as boxes are concerned; the records are stored at its end."""
+        """Run the part of a pass that concerns boxes, and store the records as its end does."""
         self.context.observed.surveys.clear()
         self.context.informers[QUEUES].upsert(self.api.body)
         queue = DeadLetterQueue.from_body(self.api.body)
@@ -92,7 +92,7 @@ def scene() -> Scene:
     return Scene()
 
 
-async def test_a_box_that_others_create_at_the_same_moment_is_theirs(scene: Scene) -> None:
+async def test_a_box_that_others_create_at_the_same_time_stays_theirs(scene: Scene) -> None:
     theirs = await scene.broker.ensure(BoxSpec(DEAD, 1, retention_ms=7_777_777))
     scene.broker.hidden = frozenset({DEAD})
     for _ in range(2):
@@ -105,7 +105,7 @@ async def test_a_box_that_others_create_at_the_same_moment_is_theirs(scene: Scen
     assert "take-over" in found.message
 
 
-async def test_a_box_that_a_stale_broker_hid_keeps_its_record(scene: Scene) -> None:
+async def test_a_box_that_stale_metadata_hid_keeps_its_record(scene: Scene) -> None:
     scene.api.body["status"] = {"depth": 0}  # as 0.2.0 left it
     of_020 = await scene.broker.ensure(BoxSpec(DEAD, 1))
     assert await scene.reconcile() is None

@@ -10,8 +10,9 @@ from aiokafka.admin import NewTopic, RecordsToDelete
 
 from deadletter.brokers.connect import open_broker
 from deadletter.brokers.types import Parked
+from deadletter.clock import now_ms
 from tests.brokers.connections import LOOPBACK, fresh_name, kafka_at, no_secrets
-from tests.brokers.helpers import Boxes, claim_some, now, numbered_messages, publish_all
+from tests.brokers.helpers import Boxes, claim_some, numbered_messages, publish_all
 from tests.controller.operator_process import KubeNamespace, OperatorProcess, wait_until
 from tests.controller.test_boxes import ask
 
@@ -22,7 +23,7 @@ async def park(kafka: str, boxes: Boxes, count: int) -> None:
         await publish_all(broker, boxes.source, numbered_messages(count))
         async with broker.subscribe(boxes.subscription()) as desk:
             claims = await claim_some(desk, count)
-            await asyncio.gather(*(desk.settle(one, Parked(one.message, now() + 3_600_000)) for one in claims))
+            await asyncio.gather(*(desk.settle(one, Parked(one.message, now_ms() + 3_600_000)) for one in claims))
 
 
 def shows(operator: OperatorProcess, metric: str, value: int) -> bool:

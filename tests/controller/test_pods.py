@@ -1,4 +1,4 @@
-"""What the statuses of our pods tell, on an API server without a node: the test is the kubelet and the scheduler."""
+"""Messages about pods that ended or do not start; the test plays kubelet and scheduler."""
 
 import json
 import uuid
@@ -24,28 +24,28 @@ WAITS = {"waiting": {"reason": "ImagePullBackOff", "message": "Back-off pulling 
 UNSCHEDULED = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "0/3 nodes"}
 
 
-@pytest.mark.parametrize(("pods", "said"), [
+@pytest.mark.parametrize(("pods", "message"), [
     ([], ""),
     ([pod(state={"running": {}})], ""),
     ([pod(state={"waiting": {"reason": "ContainerCreating"}})], ""),
-    ([pod(state=WAITS)], "A pod waits: ImagePullBackOff: Back-off pulling image"),
-    ([{"status": {"conditions": [UNSCHEDULED]}}], "A pod waits: Unschedulable: 0/3 nodes"),
+    ([pod(state=WAITS)], "A pod is waiting: ImagePullBackOff: Back-off pulling image"),
+    ([{"status": {"conditions": [UNSCHEDULED]}}], "A pod is waiting: Unschedulable: 0/3 nodes"),
     ([pod(state=WAITS, lastState=ended(2, exitCode=1, message=OURS))],
      "A pod ended: NotAuthorised: orders: look at its ACLs"),
     ([pod(lastState=ended(2, exitCode=137, reason="OOMKilled"))], "A pod ended: OOMKilled, exit code 137."),
     ([pod(state=ended(1, exitCode=1, message=OURS)), pod(state=ended(2, exitCode=0))], ""),
 ])  # fmt: skip
-def test_what_is_said_of_pods(pods: list[dict[str, Any]], said: str) -> None:
-    assert describe_problem(pods) == said
+def test_the_problem_of_pods_is_described(pods: list[dict[str, Any]], message: str) -> None:
+    assert describe_problem(pods) == message
 
 
-def test_the_newest_word_counts() -> None:
+def test_exits_are_sorted_by_time() -> None:
     pods = [pod(lastState=ended(2, message="newer"), state=ended(3))]
     pods += [pod(state=ended(4, message="newest")), pod(state=ended(1, message="old"))]
     assert [one.message for one in container_exits(pods)] == ["old", "newer", "", "newest"]
 
 
-def test_why_no_pod_is_made() -> None:
+def test_a_deployment_that_cannot_create_pods_is_described() -> None:
     failed = {"type": "ReplicaFailure", "status": "True", "message": "exceeded quota"}
     message = replica_failure_message({"status": {"conditions": [failed]}})
     assert message == "The Deployment cannot create pods: exceeded quota"
@@ -53,7 +53,7 @@ def test_why_no_pod_is_made() -> None:
     assert waiting_reason([]) == ""
 
 
-def test_a_courier_and_a_replay_say_why_their_pods_wait(
+def test_the_status_of_a_queue_and_of_a_replay_says_why_a_pod_is_waiting(
     kube: KubeNamespace, operator: OperatorProcess, redis: str
 ) -> None:
     kube.redis(redis)
@@ -67,11 +67,11 @@ def test_a_courier_and_a_replay_say_why_their_pods_wait(
     kube.apply("Replay", "again", {"queueRef": {"name": "orders"}})
     unschedule(kube, "replay")
     found = kube.wait_for_condition("rply", "again", "Succeeded", "Unknown", "Pending")
-    assert found["message"] == "A pod waits: Unschedulable: 0/3 nodes"
+    assert found["message"] == "A pod is waiting: Unschedulable: 0/3 nodes"
 
 
 def unschedule(kube: KubeNamespace, role: str) -> None:
-    """As a scheduler that finds no node."""
+    """Mark a pod as unschedulable, as the scheduler does."""
 
     def names() -> list[str]:
         chosen = f"app.kubernetes.io/component={role}"

@@ -1,59 +1,32 @@
-"""What a sweep keeps, shows and wakes, without a cluster and without a broker."""
+"""What a sweep stores and exports, and which objects it puts into the work queue."""
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping
-from functools import partial
+from collections.abc import Mapping
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from deadletter import metrics
-from deadletter.api.broker_connections import BrokerConnection
-from deadletter.api.dead_letter_queues import DeadLetterQueue
 from deadletter.brokers import errors
-from deadletter.brokers.types import BoxState, ServerInfo
-from deadletter.controller import health, sweep
-from deadletter.controller.context import ObjectKey, OperatorContext
-from deadletter.controller.reconcile import boxes, loop, queue
-from deadletter.controller.reconcile.facts import gather_queue_facts
-from deadletter.controller.state.broker_pool import PooledBroker
+from deadletter.controller import sweep
+from deadletter.controller.context import OperatorContext
+from deadletter.controller.reconcile.boxes import sweep_finding
 from deadletter.core.boxes import BoxStats
 from deadletter.core.heartbeats import WorkerStatus
-from deadletter.kube import CONNECTIONS, QUEUES
+from deadletter.kube import QUEUES
 from deadletter.plan.queue_status import queue_status
-from deadletter.settings import Settings
-from tests.plan.builders import NOW, connection, metadata, plain_queue
-
-KEY = ("shop", "orders")
-ORDERS = ObjectKey(QUEUES, *KEY)
-DEAD = "orders.dead"
+from tests.controller.contexts import DEAD, KEY, ORDERS, empty_workqueue, fake_pooled_broker, make_context
+from tests.plan.builders import NOW, metadata, plain_queue
 
 
-def operating(**spec: Any) -> OperatorContext:
-    """An operator that knows one queue, whose box was found and whose status says so."""
-    context = OperatorContext(Settings(), SimpleNamespace())
-    for resource, thing in ((CONNECTIONS, connection()), (QUEUES, plain_queue(**spec))):
-        body = {"metadata": metadata(thing.name, resourceVersion="1"), "spec": thing.spec.to_wire()}
-        context.informers[resource].upsert(body)
-    context.observed.surveys[KEY] = BoxSurvey((), {DEAD: BoxState(DEAD, 1)}, time.monotonic())
-    return context
+async def sweep_with(context: OperatorContext, result: Any) -> None:
+    await sweep.sweep_broker(context, ("shop", "broker"), fake_pooled_broker(lambda: {DEAD: result}))
 
 
-def line(answer: Callable[[], Mapping[str, Any]]) -> Any:
-    async def answers(*_: Any) -> Mapping[str, Any]:
-        return answer()
-
-    return SimpleNamespace(registers=SimpleNamespace(sweep=answers), broker=SimpleNamespace(describe=answers))
-
-
-async def swept(context: OperatorContext, answer: Any) -> None:
-    await sweep.sweep_broker(context, ("shop", "broker"), line(lambda: {DEAD: answer}))
-
-
-def shown() -> dict[str, float]:
-    """Every series of the queue, by its metric."""
+def exported_series() -> dict[str, float]:
+    """Return every exported series of the queue by metric name."""
     return {
         sample.name: sample.value
         for metric in (*metrics.QUEUE_METRICS, *metrics.EXTRA_LABEL_METRICS)
@@ -63,204 +36,137 @@ def shown() -> dict[str, float]:
 
 
 @pytest.fixture(autouse=True)
-def _nothing_is_shown() -> None:
+def _remove_metrics() -> None:
     metrics.remove_queue(*KEY)
 
 
-@pytest.mark.parametrize("answer", [BoxStats(3, NOW), errors.BrokerUnreachable("away"), errors.LedgerCorrupt("bad")])
-async def test_a_queue_that_went_during_a_sweep_leaves_nothing_behind(answer: Any) -> None:
-    context = operating()
+@pytest.mark.parametrize("result", [BoxStats(3, NOW), errors.BrokerUnreachable("away"), errors.LedgerCorrupt("bad")])
+async def test_nothing_is_kept_of_a_queue_that_was_deleted_during_the_sweep(result: Any) -> None:
+    context = make_context()
 
-    def answers() -> Mapping[str, Any]:
+    def delete_then_return() -> Mapping[str, Any]:
         context.informers[QUEUES].remove({"metadata": metadata("orders")})
-        return {DEAD: answer}
+        return {DEAD: result}
 
-    await sweep.sweep_broker(context, ("shop", "broker"), line(answers))
-    assert shown() == {}
+    await sweep.sweep_broker(context, ("shop", "broker"), fake_pooled_broker(delete_then_return))
+    assert exported_series() == {}
     assert (context.observed.stats, context.observed.read_errors) == ({}, {})
 
 
-async def test_a_new_queue_of_an_old_name_begins_with_nothing() -> None:
-    context = operating(capacity={"maxLetters": 3})
-    await swept(context, BoxStats(3, NOW))
+async def test_a_queue_that_was_created_again_inherits_nothing() -> None:
+    context = make_context(capacity={"maxLetters": 3})
+    await sweep_with(context, BoxStats(3, NOW))
     body = context.informers[QUEUES].get(*KEY) or {}
     context.informers[QUEUES].upsert({**body, "metadata": metadata("orders", resourceVersion="2", uid="another")})
     assert (context.observed.stats, context.observed.surveys) == ({}, {})
 
 
-async def test_an_age_grows_while_nothing_happens(monkeypatch: pytest.MonkeyPatch) -> None:
-    context = operating()
+async def test_the_age_of_the_oldest_letter_grows_without_new_letters(monkeypatch: pytest.MonkeyPatch) -> None:
+    context = make_context()
     for later in (1_000, 61_000):
         monkeypatch.setattr(sweep, "now_ms", lambda later=later: NOW + later)
-        await swept(context, BoxStats(1, NOW))
-        assert shown()["dlq_oldest_letter_age_seconds"] == later / 1000
-        assert shown()["dlq_oldest_letter_timestamp_seconds"] == NOW / 1000
+        await sweep_with(context, BoxStats(1, NOW))
+        assert exported_series()["dlq_oldest_letter_age_seconds"] == later / 1000
+        assert exported_series()["dlq_oldest_letter_timestamp_seconds"] == NOW / 1000
 
 
-async def test_no_reading_is_not_nought() -> None:
-    context = operating(
+async def test_metrics_are_removed_and_not_zero_when_a_box_cannot_be_read() -> None:
+    context = make_context(
         source={"name": "orders", "group": "billing"}, delivery={"http": {"url": "http://billing.example/"}}
     )
     for circuit, is_open in (("Closed", 0), ("Open", 1), ("HalfOpen", 1)):
-        await swept(context, BoxStats(2, NOW, couriers=(WorkerStatus("pod", circuit=circuit, at=NOW),)))
-        assert (shown()["dlq_letters"], shown()["dlq_queue_circuit_open"]) == (2, is_open)
-    await swept(context, errors.BrokerUnreachable("away"))
-    assert shown() == {"dlq_sweeps_failed_total": 1}
+        await sweep_with(context, BoxStats(2, NOW, couriers=(WorkerStatus("pod", circuit=circuit, at=NOW),)))
+        assert (exported_series()["dlq_letters"], exported_series()["dlq_queue_circuit_open"]) == (2, is_open)
+    await sweep_with(context, errors.BrokerUnreachable("away"))
+    assert exported_series() == {"dlq_sweeps_failed_total": 1}
 
 
 async def test_skipped_ledger_records_are_counted() -> None:
-    context = operating()
+    context = make_context()
     for skipped in (0, 2, 0, 3):
-        await swept(context, BoxStats(1, NOW, skipped=skipped))
-    assert shown()["dlq_ledger_records_skipped_total"] == 5
+        await sweep_with(context, BoxStats(1, NOW, skipped=skipped))
+    assert exported_series()["dlq_ledger_records_skipped_total"] == 5
     metrics.remove_queue(*KEY)
-    assert shown() == {}
+    assert exported_series() == {}
 
 
-async def test_letters_of_another_age_of_the_world_are_counted() -> None:
-    context = operating()
-    await swept(context, BoxStats(1, 2**64))
-    assert shown()["dlq_letters"] == 1
+async def test_a_letter_with_a_time_in_the_far_future_is_counted() -> None:
+    context = make_context()
+    await sweep_with(context, BoxStats(1, 2**64))
+    assert exported_series()["dlq_letters"] == 1
     status = queue_status(plain_queue(), sweep.facts_from_stats(context, plain_queue(), BoxStats(1, 2**64)), None)
     assert status["oldestLetterTime"].startswith("9999-12-31")
 
 
 @pytest.mark.parametrize(("spec", "at_once"), [({}, False), ({"alerts": {"depth": 1}}, True)])
-async def test_numbers_wait_for_their_time_and_a_condition_does_not(spec: dict[str, Any], at_once: bool) -> None:
-    context = operating(**spec)
-    told = queue_status(
+async def test_new_numbers_are_delayed_and_a_changed_condition_is_not(spec: dict[str, Any], at_once: bool) -> None:
+    context = make_context(**spec)
+    status = queue_status(
         plain_queue(**spec), sweep.facts_from_stats(context, plain_queue(**spec), BoxStats(0, None)), None
     )
     body = context.informers[QUEUES].get(*KEY) or {}
-    context.informers[QUEUES].upsert({**body, "metadata": metadata("orders", resourceVersion="2"), "status": told})
+    context.informers[QUEUES].upsert({**body, "metadata": metadata("orders", resourceVersion="2"), "status": status})
     context.observed.stats[KEY] = BoxStats(0, None)
-    context.workqueue = type(context.workqueue)()
+    empty_workqueue(context)
     context.status_written_at[ORDERS] = time.monotonic()
-    await swept(context, BoxStats(2, NOW))
+    await sweep_with(context, BoxStats(2, NOW))
     assert (len(context.workqueue) == 1) is at_once
     assert (ORDERS in context.workqueue._timers) is not at_once
 
 
-async def test_what_only_a_reading_shows_stands_until_a_reading_succeeds() -> None:
-    context = operating()
-    await swept(context, errors.BoxRecreated("orders.dead: partition 0 was made anew"))
-    found = boxes.sweep_finding(context, plain_queue())
+async def test_a_read_error_is_reported_until_the_box_can_be_read() -> None:
+    context = make_context()
+    await sweep_with(context, errors.BoxRecreated("orders.dead: partition 0 was made anew"))
+    found = sweep_finding(context, plain_queue())
     assert found is not None
     assert (found.reason, found.is_transient, KEY in context.observed.surveys) == ("BoxRecreated", False, True)
-    context.workqueue = type(context.workqueue)()
-    await swept(context, errors.BoxRecreated("orders.dead: partition 0 was made anew"))
-    assert len(context.workqueue) == 0, "it was told already"
-    await swept(context, BoxStats(0, None))
-    assert boxes.sweep_finding(context, plain_queue()) is None
+    empty_workqueue(context)
+    await sweep_with(context, errors.BoxRecreated("orders.dead: partition 0 was made anew"))
+    assert len(context.workqueue) == 0, "it was reported already"
+    await sweep_with(context, BoxStats(0, None))
+    assert sweep_finding(context, plain_queue()) is None
     assert len(context.workqueue) == 1
 
 
-async def test_who_asks_for_a_box_hears_whatever_went_wrong() -> None:
-    def breaks() -> Mapping[str, Any]:
-        raise RuntimeError("of the driver's own")
-
-    asked = PooledBroker(connection().spec, None, line(breaks).broker, None)  # type: ignore[arg-type]
-    with pytest.raises(RuntimeError):
-        await asked.describe([DEAD])
-
-
-async def test_a_box_that_we_may_not_describe_fails_only_those_who_asked_for_it() -> None:
-    class Picky:
-        async def describe(self, names: list[str]) -> Mapping[str, BoxState]:
-            if "secret" in names:
-                raise errors.NotAuthorised("secret: the broker does not allow it")
-            return {name: BoxState(name) for name in names if name != "missing"}
-
-    asked = PooledBroker(connection().spec, None, Picky(), None)  # type: ignore[arg-type]
-    others = [f"box-{number}" for number in range(20)]
-    answers = await asyncio.gather(
-        asked.describe(others[:10]), asked.describe(["secret"]), asked.describe([*others[10:], "missing"]),
-        return_exceptions=True,
-    )  # fmt: skip
-    assert isinstance(answers[1], errors.NotAuthorised)
-    assert [list(answers[0]), list(answers[2])] == [others[:10], others[10:]]  # type: ignore[arg-type]
-
-
-async def test_one_pass_meets_a_broker_and_no_other_waits_for_it() -> None:
-    context, broker = operating(), connection()
-    context.workqueue = type(context.workqueue)()
-    opened, silent = await context.pool.get_or_open(broker), asyncio.Event()
-    opened.broker = SimpleNamespace(server=silent.wait)
-    meeting = asyncio.create_task(context.pool.ensure_identified(broker))
-    await asyncio.sleep(0)
-    async with asyncio.timeout(10):
-        await loop.reconcile_one(context, ORDERS)
-    assert ORDERS in context.workqueue._timers, "it is looked at again soon"
-    assert KEY in context.observed.surveys, "nothing was said or forgotten"
-    meeting.cancel()
-    await context.pool.close_all()
-
-
-async def test_queues_of_a_broker_that_is_away_do_not_wait_for_it() -> None:
-    def asked() -> Mapping[str, Any]:
-        raise AssertionError("the connection's own pass asks")
-
-    context, broker = operating(), connection()
-    opened = await context.pool.get_or_open(broker)
-    opened.broker, opened.last_error = line(asked).broker, errors.BrokerUnreachable("away")
-    found = await boxes.ensure_boxes(context, plain_queue(), broker)
-    blocked = await boxes.drop_boxes(context, plain_queue(), broker)
-    assert found is not None
-    assert blocked is not None
-    assert (found.reason, blocked.reason) == ("BrokerUnreachable", "DeletionBlocked")
-    await context.pool.close_all()
-
-
-@pytest.mark.parametrize(("its", "taken"), [("one-cluster", True), ("another", False)])
-async def test_an_owner_whose_broker_was_not_met_yet_is_met_before_a_younger_is_judged(its: str, taken: bool) -> None:
-    """An operator that starts knows no cluster's id: the first pass must not take a box for free because of that."""
-    context = operating()
-    for kube, host, made in (("bank", "listener:9093", "2026-11-16"), ("shop", "k:9092", "2026-11-17")):
-        head = {"namespace": kube, "resourceVersion": "3", "creationTimestamp": f"{made}T00:00:00Z", "uid": kube}
-        broker = {"metadata": metadata("broker", **head), "spec": {"kafka": {"bootstrapServers": [host]}}}
-        context.informers[CONNECTIONS].upsert(broker)
-        context.informers[QUEUES].upsert({"metadata": metadata("orders", **head), "spec": plain_queue().spec.to_wire()})
-        cluster = its if kube == "bank" else "one-cluster"
-        opened = await context.pool.get_or_open(BrokerConnection.from_body(broker))
-        opened.broker = SimpleNamespace(server=partial(answers, ServerInfo("Kafka", "4", 1, True, cluster)))
-    younger = DeadLetterQueue.from_body(context.informers[QUEUES].get(*KEY) or {})
-    _, found = await queue._check(context, younger, await gather_queue_facts(context, younger))
-    assert (found.message if found else "") == (
-        "orders.dead is already the dead box of a queue of another namespace. "
-        "Set another spec.dead.name, or delete one of the two queues."
-        if taken
-        else ""
+async def test_lost_letters_add_up_over_restarts_and_are_reported_at_once() -> None:
+    context = make_context(
+        source={"name": "orders", "group": "billing"}, delivery={"http": {"url": "http://b.example/"}}
     )
-    await context.pool.close_all()
-
-
-async def answers(value: Any) -> Any:
-    return value
-
-
-async def test_an_operator_is_ready_when_everything_was_listed_lately(monkeypatch: pytest.MonkeyPatch) -> None:
-    context, now = operating(), time.monotonic()
-    assert "not there yet" in health.readiness_problem(context, now)
-    snapshots = SimpleNamespace(are_listed=True, oldest_list=0.0)
-    monkeypatch.setattr(context, "snapshots", snapshots)
-    assert "not listed for too long" in health.readiness_problem(context, now)
-    snapshots.oldest_list = now  # the clock of the event loop is the same
-    assert health.readiness_problem(context, now) == ""
-    context.liveness.swept_at = now - 10_000
-    assert "no sweep" in health.readiness_problem(context, now)
-
-
-async def test_lost_letters_add_up_over_restarts_and_are_told_at_once() -> None:
-    context = operating(source={"name": "orders", "group": "billing"}, delivery={"http": {"url": "http://b.example/"}})
     context.observed.stats[KEY] = BoxStats(0, None)
-    status = {"lostParkedLetters": 4, "lostParkedLettersTime": "2026-11-15T00:00:00Z"}  # of another life
+    status = {"lostParkedLetters": 4, "lostParkedLettersTime": "2026-11-15T00:00:00Z"}  # from before a restart
     body = context.informers[QUEUES].get(*KEY) or {}
     context.informers[QUEUES].upsert({**body, "metadata": metadata("orders", resourceVersion="2"), "status": status})
-    await swept(context, BoxStats(0, None))
-    assert shown()["dlq_queue_parked_letters_lost"] == 4
-    context.workqueue = type(context.workqueue)()
-    await swept(context, BoxStats(0, None, lost=3))
-    await swept(context, BoxStats(0, None, lost=1))
+    await sweep_with(context, BoxStats(0, None))
+    assert exported_series()["dlq_queue_parked_letters_lost"] == 4
+    empty_workqueue(context)
+    await sweep_with(context, BoxStats(0, None, lost=3))
+    await sweep_with(context, BoxStats(0, None, lost=1))
     assert (context.observed.losses[KEY].letters, len(context.workqueue)) == (8, 1)
-    assert shown()["dlq_queue_parked_letters_lost"] == 8
-    assert shown()["dlq_queue_parked_letters_lost_timestamp_seconds"] == context.observed.losses[KEY].at / 1000
+    assert exported_series()["dlq_queue_parked_letters_lost"] == 8
+    assert (
+        exported_series()["dlq_queue_parked_letters_lost_timestamp_seconds"] == context.observed.losses[KEY].at / 1000
+    )
+
+
+async def test_a_broker_that_does_not_answer_delays_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    sweeps: dict[str, int] = {"silent": 0, "healthy": 0}
+
+    async def sweep_broker(_: Any, key: str, __: Any) -> None:
+        sweeps[key] += 1
+        if key == "silent":
+            await asyncio.Event().wait()
+
+    monkeypatch.setattr(sweep, "sweep_broker", sweep_broker)
+    context: Any = SimpleNamespace(
+        pool=SimpleNamespace(list_open=lambda: [("silent", None), ("healthy", None)]),
+        settings=SimpleNamespace(sweep_seconds=0.01),
+        liveness=SimpleNamespace(swept_at=0.0),
+    )
+    task = asyncio.create_task(sweep.sweep_forever(context))
+    async with asyncio.timeout(60):
+        while sweeps["healthy"] < 3:
+            await asyncio.sleep(0.01)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert sweeps["silent"] == 1
