@@ -1,1 +1,1 @@
-"""The chart: rendered, judged and described."""
+"""Tests of the Helm chart, its alerts, its dashboard and the image."""

@@ -1,4 +1,4 @@
-"""The chart without a cluster: every value is documented and known, and every switch shows in what is rendered."""
+"""The chart without a cluster: values are documented and checked, and options appear in the manifests."""
 
 import re
 import tomllib
@@ -7,11 +7,11 @@ import pytest
 
 from tests.bed import binaries, places, tools
 from tests.bed.processes import BedError
-from tests.chart.rendering import CHART, environment, of_kind, operator, render, sets
+from tests.chart.rendering import CHART, environment, of_kind, operator_pod, render, set_values
 from tools import chart_readme
 
 
-def test_helm_finds_nothing_to_say() -> None:
+def test_helm_lint_passes() -> None:
     tools.run([binaries.path("helm"), "lint", "--strict", CHART], timeout=120)
 
 
@@ -28,7 +28,9 @@ def test_every_value_is_in_the_schema_with_the_comment_above_it() -> None:
         name = path.rsplit(".", 1)[-1]
         assert node.get("description"), f"{path} has no description"
         first = node["description"].split(". ")[0][:40]
-        assert first in re.sub(r"\n\s*# ", " ", text), f"{path}: the schema says what values.yaml does not"
+        assert first in re.sub(r"\n\s*# ", " ", text), (
+            f"{path}: the description differs from the comment in values.yaml"
+        )
         assert re.search(rf"^\s*{name}:", text, re.MULTILINE), f"{path} is not in values.yaml"
 
 
@@ -58,11 +60,11 @@ def test_a_wrong_value_is_refused_and_named(value: str, sentence: str) -> None:
         render("--set", value)
 
 
-def test_by_default_one_restricted_operator_with_its_webhook() -> None:
+def test_the_default_is_one_restricted_operator_with_its_webhook() -> None:
     made = render()
     (deployment,) = of_kind(made, "Deployment")
     assert (deployment["spec"]["replicas"], deployment["spec"]["strategy"]) == (1, {"type": "Recreate"})
-    pod = operator(made)
+    pod = operator_pod(made)
     (container,) = pod["containers"]
     assert pod["securityContext"]["runAsNonRoot"]
     assert container["securityContext"]["readOnlyRootFilesystem"]
@@ -81,7 +83,7 @@ def test_no_role_has_a_wildcard_and_secrets_are_only_got() -> None:
 
 
 def test_namespaced_mode_needs_roles_only() -> None:
-    made = render("--set", "watchNamespaces={a,b}", *sets(rbac__aggregate="false", crds__enabled="false"))
+    made = render("--set", "watchNamespaces={a,b}", *set_values(rbac__aggregate="false", crds__enabled="false"))
     assert {role["metadata"]["namespace"] for role in of_kind(made, "Role")} == {"a", "b"}
     assert not of_kind(made, "ClusterRole")
     assert not of_kind(made, "ClusterRoleBinding")
@@ -89,15 +91,15 @@ def test_namespaced_mode_needs_roles_only() -> None:
     assert environment(made)["DLQ_NAMESPACES"] == "a,b"
 
 
-def test_secrets_stay_unbound_until_a_tenant_binds_them() -> None:
-    made = render(*sets(secrets__readable="false"))
+def test_secrets_are_unreadable_until_a_tenant_binds_the_role() -> None:
+    made = render(*set_values(secrets__readable="false"))
     assert [role["metadata"]["name"] for role in of_kind(made, "ClusterRole") if "secrets" in role["metadata"]["name"]]
     assert not [b for b in of_kind(made, "ClusterRoleBinding") if b["metadata"]["name"].endswith("-secrets")]
 
 
 @pytest.mark.parametrize("namespaces", [(), ("--set", "watchNamespaces={a,b}")])
-def test_the_command_for_tenants_names_what_is_there(namespaces: tuple[str, ...]) -> None:
-    made = render(*namespaces, *sets(secrets__readable="false"))
+def test_the_command_for_tenants_names_existing_objects(namespaces: tuple[str, ...]) -> None:
+    made = render(*namespaces, *set_values(secrets__readable="false"))
     role, account = (word.split("=")[1] for word in environment(made)["DLQ_SECRETS_GRANT"].split())
     (rule,) = next(one for one in made if one["kind"] in ("Role", "ClusterRole") and one["metadata"]["name"] == role)[
         "rules"
@@ -109,13 +111,13 @@ def test_the_command_for_tenants_names_what_is_there(namespaces: tuple[str, ...]
     assert role not in {one["roleRef"]["name"] for one in bound}
 
 
-def test_the_kinds_are_kept_at_an_uninstall_unless_asked_otherwise() -> None:
+def test_crds_are_kept_at_an_uninstall_unless_disabled() -> None:
     kept = of_kind(render(), "CustomResourceDefinition")
     assert len(kept) == 4
     assert all(crd["metadata"]["annotations"]["helm.sh/resource-policy"] == "keep" for crd in kept)
-    loose = of_kind(render(*sets(crds__keep="false")), "CustomResourceDefinition")
-    assert not any("helm.sh/resource-policy" in (crd["metadata"].get("annotations") or {}) for crd in loose)
-    assert not of_kind(render(*sets(crds__enabled="false")), "CustomResourceDefinition")
+    unprotected = of_kind(render(*set_values(crds__keep="false")), "CustomResourceDefinition")
+    assert not any("helm.sh/resource-policy" in (crd["metadata"].get("annotations") or {}) for crd in unprotected)
+    assert not of_kind(render(*set_values(crds__enabled="false")), "CustomResourceDefinition")
 
 
 def test_every_variable_is_one_the_operator_reads() -> None:
@@ -126,7 +128,7 @@ def test_every_variable_is_one_the_operator_reads() -> None:
 
 
 def test_cert_manager_makes_the_certificate_and_the_webhook_learns_its_authority() -> None:
-    made = render(*sets(webhook__certManager__enabled="true"))
+    made = render(*set_values(webhook__certManager__enabled="true"))
     (certificate,) = of_kind(made, "Certificate")
     (issuer,) = of_kind(made, "Issuer")
     (webhook,) = of_kind(made, "ValidatingWebhookConfiguration")
@@ -137,21 +139,21 @@ def test_cert_manager_makes_the_certificate_and_the_webhook_learns_its_authority
     assert injected == f"dlq/{certificate['metadata']['name']}"
     assert not any("caBundle" in hook["clientConfig"] for hook in webhook["webhooks"])
     assert not of_kind(made, "Secret")
-    assert {"name": "certificates", "secret": {"secretName": secret}} in operator(made)["volumes"]
-    theirs = sets(webhook__certManager__enabled="true", webhook__certManager__issuerRef__name="ours")
+    assert {"name": "certificates", "secret": {"secretName": secret}} in operator_pod(made)["volumes"]
+    theirs = set_values(webhook__certManager__enabled="true", webhook__certManager__issuerRef__name="ours")
     assert not of_kind(render(*theirs), "Issuer")
 
 
-def test_the_charts_own_certificate_is_one_the_webhook_trusts() -> None:
+def test_the_webhook_trusts_the_certificate_of_the_chart() -> None:
     made = render()
     (secret,) = of_kind(made, "Secret")
     (webhook,) = of_kind(made, "ValidatingWebhookConfiguration")
     assert {hook["clientConfig"]["caBundle"] for hook in webhook["webhooks"]} == {secret["data"]["ca.crt"]}
 
 
-def test_every_pod_of_the_chart_is_restricted_and_runs_where_the_operator_may() -> None:
+def test_every_pod_of_the_chart_is_restricted_and_scheduled_like_the_operator() -> None:
     placed = ("--set-json", 'operator.tolerations=[{"key": "dedicated", "operator": "Exists"}]')
-    made = render(*placed, *sets(operator__nodeSelector__disk="ssd"))
+    made = render(*placed, *set_values(operator__nodeSelector__disk="ssd"))
     pods = [one["spec"]["template"]["spec"] for kind in ("Deployment", "Job") for one in of_kind(made, kind)]
     pods += [pod["spec"] for pod in of_kind(made, "Pod")]
     assert len(pods) == 3
@@ -165,7 +167,7 @@ def test_every_pod_of_the_chart_is_restricted_and_runs_where_the_operator_may() 
 
 
 def test_common_labels_are_on_every_object() -> None:
-    everything = sets(
+    everything = set_values(
         commonLabels__team="platform", networkPolicy__enabled="true", podDisruptionBudget__enabled="true",
         monitoring__serviceMonitor__enabled="true", monitoring__prometheusRule__enabled="true",
         monitoring__dashboard__enabled="true", webhook__certManager__enabled="true",

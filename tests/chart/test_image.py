@@ -1,4 +1,4 @@
-"""What the image holds and what its roles load."""
+"""The content of the image and the modules that its roles load."""
 
 import json
 import runpy
@@ -11,18 +11,18 @@ import pytest
 from tests.bed import places
 
 SBOM = places.REPOSITORY / "operator" / "sbom.py"
-PLACE = "/usr/share/sbom/dlq-operator.cdx.json"
+SBOM_PATH = "/usr/share/sbom/dlq-operator.cdx.json"
 WORKERS = ("deadletter.workers.courier.main", "deadletter.workers.replay.main", "deadletter.workers.redrive.main")
 
 
 @pytest.mark.parametrize("module", WORKERS)
 def test_a_worker_loads_no_kubernetes_client(module: str) -> None:
-    asked = f"import sys, {module}; print(*sorted({{'kubernetes', 'kopf'}} & set(sys.modules)))"
-    said = subprocess.run([sys.executable, "-c", asked], capture_output=True, text=True, check=True, timeout=120)
-    assert said.stdout.strip() == ""
+    code = f"import sys, {module}; print(*sorted({{'kubernetes', 'kopf'}} & set(sys.modules)))"
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120)
+    assert result.stdout.strip() == ""
 
 
-def test_the_bill_names_every_pinned_library_with_licence_and_hashes(tmp_path: Path) -> None:
+def test_the_bill_of_materials_names_every_pinned_library_with_licence_and_hashes(tmp_path: Path) -> None:
     requirements, out = places.REPOSITORY / "requirements.txt", tmp_path / "sbom" / "bill.json"
     subprocess.run([sys.executable, SBOM, requirements, "1.2.3", out], check=True, timeout=120)
     bill = json.loads(out.read_text())
@@ -44,8 +44,8 @@ def test_pins_with_markers_and_folded_lines_are_read() -> None:
     assert pins(text) == {("some-name", "1.0"): ["a" * 64, "b" * 64]}
 
 
-def test_the_image_says_where_its_bill_is() -> None:
+def test_the_image_names_the_path_of_its_bill_of_materials() -> None:
     dockerfile = (places.REPOSITORY / "Dockerfile").read_text()
-    assert f'dev.deadletter.sbom="{PLACE}"' in dockerfile
-    assert f"${{VERSION}} {PLACE}" in dockerfile
+    assert f'dev.deadletter.sbom="{SBOM_PATH}"' in dockerfile
+    assert f"${{VERSION}} {SBOM_PATH}" in dockerfile
     assert "--no-deps --require-hashes" in dockerfile

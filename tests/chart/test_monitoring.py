@@ -1,4 +1,4 @@
-"""Alerts and dashboard speak of metrics that exist, fire when they should, and every alert has a runbook."""
+"""Alerts and dashboard use existing metrics, alerts fire when they should, and each has a runbook."""
 
 import json
 import re
@@ -17,7 +17,7 @@ NAME = re.compile(r"\bdlq_[a-z_]+")
 
 
 def exported() -> set[str]:
-    """The names Prometheus sees of every metric in our lists."""
+    """Return the names under which Prometheus stores our metrics."""
     from prometheus_client import REGISTRY
 
     import deadletter.metrics
@@ -27,7 +27,7 @@ def exported() -> set[str]:
     return {f"{metric.name}{ending}" for metric in REGISTRY.collect() for ending in endings}
 
 
-def test_the_alerts_fire_and_are_silent_as_promtool_sees_it(tmp_path: Path) -> None:
+def test_alerts_fire_and_are_silent_in_promtool(tmp_path: Path) -> None:
     tools.need("promtool")
     shutil.copy(FILES / "alerts.yaml", tmp_path)
     shutil.copy(Path(__file__).with_name("alerts_test.yaml"), tmp_path)
@@ -39,7 +39,7 @@ def test_every_alert_names_metrics_that_exist() -> None:
         assert set(NAME.findall(rule["expr"])) <= exported(), rule["alert"]
 
 
-def test_no_alert_hangs_on_the_pod_that_tells_it() -> None:
+def test_no_alert_depends_on_the_pod_that_exports_the_metric() -> None:
     for rule in RULES:
         assert re.search(r"\b(max|min|sum) by \(namespace, |\babsent\(", rule["expr"]), rule["alert"]
 
@@ -57,15 +57,15 @@ def test_every_panel_names_metrics_that_exist() -> None:
         "dlq_delivery_attempts_total", "dlq_queue_circuit_open", "dlq_replay_letters", "dlq_queue_ready",
     ],
 )  # fmt: skip
-def test_what_a_person_asks_at_night_is_on_the_dashboard(metric: str) -> None:
-    asked = [target["expr"] for panel in PANELS for target in panel["targets"]]
-    assert [expr for expr in asked if metric in NAME.findall(expr)]
+def test_important_metrics_are_on_the_dashboard(metric: str) -> None:
+    queries = [target["expr"] for panel in PANELS for target in panel["targets"]]
+    assert [expr for expr in queries if metric in NAME.findall(expr)]
 
 
-def test_the_queries_of_the_dashboard_are_ones_prometheus_takes(tmp_path: Path) -> None:
+def test_prometheus_accepts_the_queries_of_the_dashboard(tmp_path: Path) -> None:
     tools.need("promtool")
-    asked = [target["expr"] for panel in PANELS for target in panel["targets"]]
-    rules = [{"record": f"asked:{number}", "expr": expr} for number, expr in enumerate(asked)]
+    queries = [target["expr"] for panel in PANELS for target in panel["targets"]]
+    rules = [{"record": f"query:{number}", "expr": expr} for number, expr in enumerate(queries)]
     file = tmp_path / "rules.yaml"
     file.write_text(yaml.safe_dump({"groups": [{"name": "dashboard", "rules": rules}]}))
     tools.run([tools.path("promtool"), "check", "rules", str(file)], timeout=120)
@@ -77,11 +77,13 @@ def test_every_alert_has_a_runbook_and_a_promtool_test() -> None:
     for rule in RULES:
         assert f"## {rule['alert']}\n" in runbooks
         assert f"alertname: {rule['alert']}\n" in tested
-        assert f"alertname: {rule['alert']}, exp_alerts: []" in tested, "it is silent before"
+        assert f"alertname: {rule['alert']}, exp_alerts: []" in tested, (
+            "alerts_test.yaml has no case in which it is silent"
+        )
         assert rule["annotations"]["runbook_url"] == f"RUNBOOKS#{rule['alert'].lower()}"
 
 
-def test_every_metric_stands_in_the_reference() -> None:
+def test_every_metric_is_in_the_reference() -> None:
     from prometheus_client.metrics import MetricWrapperBase
 
     import deadletter.metrics

@@ -1,4 +1,4 @@
-"""Every value of the chart does something: each has a case here that shows it in what is rendered."""
+"""Every value of the chart has an effect: each has a case with a text that it adds to the manifests or removes."""
 
 import json
 from functools import cache
@@ -10,7 +10,7 @@ from tests.bed.processes import BedError
 from tests.chart.rendering import render
 from tools import chart_readme
 
-ON = {
+REQUIRED_VALUES = {
     "monitoring.serviceMonitor": {"monitoring.serviceMonitor.enabled": True},
     "monitoring.prometheusRule": {"monitoring.prometheusRule.enabled": True},
     "monitoring.dashboard": {"monitoring.dashboard.enabled": True},
@@ -20,7 +20,7 @@ ON = {
 TOLERATION = [{"key": "dedicated", "operator": "Exists"}]
 SPREAD = [{"maxSkew": 1, "topologyKey": "zone", "whenUnsatisfiable": "ScheduleAnyway", "labelSelector": {}}]
 AFFINITY = {"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": []}}
-# A value other than the default, and a text that is rendered with it and not without.
+# A value other than the default, and a text that is rendered only with it, or with `-` only without it.
 CASES: dict[str, tuple[Any, str]] = {
     "nameOverride": ("letters", "release-letters"),
     "fullnameOverride": ("whole", '"name": "whole"'),
@@ -75,23 +75,25 @@ CASES: dict[str, tuple[Any, str]] = {
 }
 
 
-def rendered(values: dict[str, Any]) -> str:
-    """Everything that is rendered with these values, as one text; certificates differ and are left out."""
-    return _rendered(*_words(values))
+def render_text(values: dict[str, Any]) -> str:
+    """Return all manifests rendered with these values as one text, without Secrets, whose certificates differ."""
+    return _render_text(*_arguments(values))
 
 
-def _words(values: dict[str, Any]) -> list[str]:
+def _arguments(values: dict[str, Any]) -> list[str]:
     return [word for path, value in values.items() for word in ("--set-json", f"{path}={json.dumps(value)}")]
 
 
 @cache
-def _rendered(*words: str) -> str:
-    return json.dumps([made for made in render(*words) if made["kind"] != "Secret"])
+def _render_text(*arguments: str) -> str:
+    return json.dumps([made for made in render(*arguments) if made["kind"] != "Secret"])
 
 
-def switched_on(path: str) -> dict[str, Any]:
-    """What must be on before a value shows."""
-    return {name: value for part, on in ON.items() if path.startswith(f"{part}.") for name, value in on.items()}
+def required_values(path: str) -> dict[str, Any]:
+    """Return the values that must be set for this one to have an effect."""
+    return {
+        name: value for part, on in REQUIRED_VALUES.items() if path.startswith(f"{part}.") for name, value in on.items()
+    }
 
 
 def test_every_value_has_a_case() -> None:
@@ -99,22 +101,22 @@ def test_every_value_has_a_case() -> None:
 
 
 @pytest.mark.parametrize("path", CASES)
-def test_a_value_shows_in_what_is_rendered(path: str) -> None:
+def test_a_value_changes_the_manifests(path: str) -> None:
     value, text = CASES[path]
-    default = {name: on for name, on in switched_on(path).items() if name != path}
-    without, with_it = rendered(default), rendered({**default, path: value})
+    default = {name: on for name, on in required_values(path).items() if name != path}
+    without, with_it = render_text(default), render_text({**default, path: value})
     shown, hidden = (without, with_it) if text.startswith("-") else (with_it, without)
     assert text.removeprefix("-") in shown
     assert text.removeprefix("-") not in hidden
 
 
 @pytest.mark.parametrize(("path", "node"), [(path, node) for path, node, _ in chart_readme.read_values()])
-def test_a_value_of_another_kind_is_refused_and_named(path: str, node: dict[str, Any]) -> None:
+def test_a_value_of_a_wrong_type_is_refused_and_named(path: str, node: dict[str, Any]) -> None:
     types = [node["type"]] if isinstance(node["type"], str) else node["type"]
     wrong = next(value for kind, value in (("array", [1]), ("object", {"a": 1})) if kind not in types)
     with pytest.raises(BedError, match=path.rsplit(".", 1)[-1]):
-        render(*_words({path: wrong}))
+        render(*_arguments({path: wrong}))
 
 
 def test_the_page_of_values_is_written_from_the_schema() -> None:
-    assert chart_readme.render_page() == chart_readme.PAGE.read_text(), "write it anew: make crds"
+    assert chart_readme.render_page() == chart_readme.PAGE.read_text(), "run make crds"

@@ -1,4 +1,4 @@
-"""Applications on real libraries: orders go in, those that fail come out as dead letters."""
+"""Applications that use real libraries: they consume orders and write dead letters for those that fail."""
 
 import asyncio
 import signal
@@ -14,7 +14,7 @@ from deadletter.core.letters import Headers, Message, Place
 from tests.dialects import libraries
 from tests.workers.replay_scene import Scene
 
-PATIENCE = 120
+TIMEOUT_S = 120
 PARTITION = 1
 HEADERS: Headers = (
     ("traceparent", b"00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"),
@@ -26,14 +26,14 @@ HEADERS: Headers = (
 
 
 def order(number: int, words: str) -> Message:
-    """An order; its words say where it fails and until when."""
+    """Return an order; its words say where it fails and until when (see Orders.java)."""
     value = words.encode() + b" %d \xff\x00\xfe" % number
     return Message(b"\xfe\x00key-%d" % number, value, HEADERS, 1_700_000_000_000 + number)
 
 
 @dataclass
 class Application:
-    """One library at work on one scene."""
+    """An application with one library on the boxes of one scene."""
 
     library: str
     scene: Scene
@@ -50,19 +50,19 @@ class Application:
         return f"{self.scene.name}.second"
 
     @contextmanager
-    def runs(self):
+    def running(self):
         boxes = self.scene.boxes
-        told = {
+        arguments = {
             "Spring": (boxes.source, self.second, boxes.dead, self.group),
             "Connect": (boxes.source, boxes.dead, self.group),
             "Streams": (boxes.source, boxes.dead, self.group, str(self.folder / "state")),
         }[self.library]
         address = self.scene.connection["kafka"]["bootstrapServers"][0]
-        with libraries.running(self.library, self.folder / "log", address, *told) as self.process:
+        with libraries.running(self.library, self.folder / "log", address, *arguments) as self.process:
             yield
 
     async def send(self, *words: str) -> None:
-        """Orders, all into one partition, so that the last one fails after all others were seen."""
+        """Send orders into one partition, so that the last one fails after all others were consumed."""
         self.sent = [order(number, text) for number, text in enumerate(words)]
         await self.scene.broker.publish(
             [
@@ -72,23 +72,23 @@ class Application:
         )
 
     async def buried(self, count: int) -> list[StoredMessage]:
-        """The letters in the dead box, as soon as there are so many."""
+        """Wait for this many letters in the dead box and return them."""
         loop = asyncio.get_running_loop()
-        end = loop.time() + PATIENCE
-        while len(found := await self.taken(self.scene.boxes.dead)) < count:
+        end = loop.time() + TIMEOUT_S
+        while len(found := await self.read(self.scene.boxes.dead)) < count:
             is_alive = self.process is not None and self.process.poll() is None
             if loop.time() > end or not is_alive:
-                pytest.fail(f"{len(found)} of {count} letters came; {await self._last_words()}")
+                pytest.fail(f"{len(found)} of {count} letters arrived; {await self._read_log()}")
             await asyncio.sleep(0.1)
         return found
 
-    async def _last_words(self) -> str:
-        """What the application said, with where its threads stand."""
+    async def _read_log(self) -> str:
+        """Return the log of the application, with a thread dump if it still runs."""
         if self.process is not None and self.process.poll() is None:
             self.process.send_signal(signal.SIGQUIT)
             await asyncio.sleep(2)
         return (self.folder / "log").read_text()[-20_000:]
 
-    async def taken(self, box: str) -> list[StoredMessage]:
+    async def read(self, box: str) -> list[StoredMessage]:
         broker = self.scene.broker
         return [taken async for batch in broker.read(box, await broker.window(box)) for taken in batch]

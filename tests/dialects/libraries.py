@@ -1,4 +1,4 @@
-"""Real libraries that write dead letters: their jars and our small programs around them, kept in the bed's cache."""
+"""Real libraries that write dead letters: their jars, and small programs that use them, cached like the test bed."""
 
 import hashlib
 import subprocess
@@ -15,13 +15,13 @@ JVM = ("-Xmx192m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Dorg.slf4j.s
 
 
 def prepare() -> Path:
-    """The compiled programs; the first time needs a way to the outside."""
+    """Return the compiled programs; the first call needs the internet."""
     jars()
     return caches.get_or_make(_entry("programs", *_sources()), "the programs that write dead letters", "10 s", _compile)
 
 
 def jars() -> Path:
-    """The jars of Spring Kafka, Kafka Connect and Kafka Streams."""
+    """Return the jars of Spring Kafka, Kafka Connect and Kafka Streams."""
     return caches.get_or_make(_entry("jars"), "the jars of libraries that write dead letters", "20 s", _fetch)
 
 
@@ -30,8 +30,8 @@ def _sources() -> list[Path]:
 
 
 def _entry(kind: str, *files: Path) -> Path:
-    told = b"".join((kafka.version().encode(), POM.read_bytes(), *(file.read_bytes() for file in files)))
-    return places.cache() / f"dialects-{kind}-{hashlib.sha256(told).hexdigest()[:16]}"
+    content = b"".join((kafka.version().encode(), POM.read_bytes(), *(file.read_bytes() for file in files)))
+    return places.cache() / f"dialects-{kind}-{hashlib.sha256(content).hexdigest()[:16]}"
 
 
 def _fetch(aside: Path) -> None:
@@ -46,12 +46,12 @@ def _compile(aside: Path) -> None:
 
 
 @contextmanager
-def running(program: str, log: Path, *words: str) -> Iterator["subprocess.Popen[bytes]"]:
-    """One of the programs, which ends with its standard input: also when this process dies."""
+def running(program: str, log: Path, *arguments: str) -> Iterator["subprocess.Popen[bytes]"]:
+    """Run one of the programs; it ends when its standard input is closed, also if this process dies."""
     classes = f"{prepare()}:{jars()}/*"
-    with log.open("wb") as said:
-        command = [tools.path("java"), *JVM, "-cp", classes, program, *words]
-        process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=said, stderr=said, cwd=log.parent)
+    with log.open("wb") as output:
+        command = [tools.path("java"), *JVM, "-cp", classes, program, *arguments]
+        process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=output, stderr=output, cwd=log.parent)
     try:
         yield process
     finally:

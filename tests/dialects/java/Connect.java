@@ -22,31 +22,31 @@ import org.apache.kafka.connect.runtime.isolation.Plugins;
 import org.apache.kafka.connect.runtime.standalone.StandaloneConfig;
 import org.apache.kafka.connect.util.ConnectorTaskId;
 
-/** What a worker of Kafka Connect does around a sink task, with its own operator and dead letter reporter. */
+/** Does what a Kafka Connect worker does for a sink task, with Connect's own error operator and reporter. */
 final class Connect {
-    public static void main(String[] words) throws Exception {
-        var task = new ConnectorTaskId(words[3], 0);
-        var metrics = new ErrorHandlingMetrics(task, new ConnectMetrics("worker", worker(words[0]), Time.SYSTEM, "bed"));
+    public static void main(String[] arguments) throws Exception {
+        var task = new ConnectorTaskId(arguments[3], 0);
+        var metrics = new ErrorHandlingMetrics(task, new ConnectMetrics("worker", worker(arguments[0]), Time.SYSTEM, "bed"));
         var operator = new RetryWithToleranceOperator<ConsumerRecord<byte[], byte[]>>(
                 0, 0, ToleranceType.ALL, Time.SYSTEM, metrics);
         ErrorReporter<ConsumerRecord<byte[], byte[]>> reporter = DeadLetterQueueReporter.createAndSetup(
-                Map.of("bootstrap.servers", words[0]), task, sink(words), producer(words[0]), metrics);
+                Map.of("bootstrap.servers", arguments[0]), task, sink(arguments), producer(arguments[0]), metrics);
         operator.reporters(List.of(reporter));
-        var work = new Thread(() -> consume(words, operator));
+        var work = new Thread(() -> consume(arguments, operator));
         work.setDaemon(true);
         work.start();
-        Orders.live();
+        Orders.waitForEndOfInput();
         Runtime.getRuntime().halt(0);
     }
 
-    private static void consume(String[] words, RetryWithToleranceOperator<ConsumerRecord<byte[], byte[]>> operator) {
-        Map<String, Object> asked = Map.of(
-                ConsumerConfig.BOOTSTRAP_SERVERS_CONFIG, words[0],
-                ConsumerConfig.GROUP_ID_CONFIG, "connect-" + words[3],
+    private static void consume(String[] arguments, RetryWithToleranceOperator<ConsumerRecord<byte[], byte[]>> operator) {
+        Map<String, Object> settings = Map.of(
+                ConsumerConfig.BOOTSTRAP_SERVERS_CONFIG, arguments[0],
+                ConsumerConfig.GROUP_ID_CONFIG, "connect-" + arguments[3],
                 ConsumerConfig.AUTO_OFFSET_RESET_CONFIG, "earliest",
                 ConsumerConfig.ISOLATION_LEVEL_CONFIG, "read_committed");
-        var consumer = new KafkaConsumer<>(asked, new ByteArrayDeserializer(), new ByteArrayDeserializer());
-        consumer.subscribe(List.of(words[1]));
+        var consumer = new KafkaConsumer<>(settings, new ByteArrayDeserializer(), new ByteArrayDeserializer());
+        consumer.subscribe(List.of(arguments[1]));
         while (true) {
             for (var record : consumer.poll(Duration.ofSeconds(1))) {
                 take(record, operator);
@@ -67,7 +67,7 @@ final class Connect {
         }
     }
 
-    /** As the errant record reporter does when a task gives a record back. */
+    /** Reports a failed record like the errant record reporter of a task. */
     private static void put(
             ConsumerRecord<byte[], byte[]> record,
             ProcessingContext<ConsumerRecord<byte[], byte[]>> context,
@@ -88,23 +88,23 @@ final class Connect {
                 "offset.storage.file.filename", "unused"));
     }
 
-    private static SinkConnectorConfig sink(String[] words) {
+    private static SinkConnectorConfig sink(String[] arguments) {
         var plugins = new Plugins(Map.of("plugin.discovery", "service_load"));
         return new SinkConnectorConfig(plugins, Map.of(
-                "name", words[3],
+                "name", arguments[3],
                 "connector.class", "org.apache.kafka.connect.tools.VerifiableSinkConnector",
-                "topics", words[1],
+                "topics", arguments[1],
                 "errors.tolerance", "all",
-                "errors.deadletterqueue.topic.name", words[2],
+                "errors.deadletterqueue.topic.name", arguments[2],
                 "errors.deadletterqueue.topic.replication.factor", "1",
                 "errors.deadletterqueue.context.headers.enable", "true"));
     }
 
     private static Map<String, Object> producer(String bootstrap) {
-        var asked = new HashMap<String, Object>();
-        asked.put(ProducerConfig.BOOTSTRAP_SERVERS_CONFIG, bootstrap);
-        asked.put(ProducerConfig.KEY_SERIALIZER_CLASS_CONFIG, ByteArraySerializer.class.getName());
-        asked.put(ProducerConfig.VALUE_SERIALIZER_CLASS_CONFIG, ByteArraySerializer.class.getName());
-        return asked;
+        var settings = new HashMap<String, Object>();
+        settings.put(ProducerConfig.BOOTSTRAP_SERVERS_CONFIG, bootstrap);
+        settings.put(ProducerConfig.KEY_SERIALIZER_CLASS_CONFIG, ByteArraySerializer.class.getName());
+        settings.put(ProducerConfig.VALUE_SERIALIZER_CLASS_CONFIG, ByteArraySerializer.class.getName());
+        return settings;
     }
 }

@@ -5,24 +5,24 @@ import org.apache.kafka.common.errors.TimeoutException;
 import org.apache.kafka.common.header.Headers;
 import org.apache.kafka.common.serialization.Deserializer;
 
-/** What the three applications share: which orders fail, and a life that ends with the one who started it. */
+/** Shared by the three applications: which orders fail, and waiting for the end of the parent process. */
 final class Orders {
-    private static final List<String> OURS = List.of("dlq-id", "dlq-replays", "dlq-replay");
+    private static final List<String> OUR_HEADERS = List.of("dlq-id", "dlq-replays", "dlq-replay");
 
     private Orders() {}
 
     /**
-     * An order says where it fails (`read`, `work`) and until when (`healed`: until it is replayed, `stubborn`);
-     * `bare`: the application drops headers it does not know.
+     * Fails if the words of the order say so: where (`read`, `work`) and until when (`temporary`: until it is
+     * replayed, `permanent`: always). For `headerless` orders the application drops headers that it does not know.
      */
     static void check(String where, byte[] order, Headers headers) {
-        String told = new String(order, StandardCharsets.ISO_8859_1);
-        boolean isHealed = told.contains(" healed ") && headers.lastHeader("dlq-replays") != null;
-        if (!told.startsWith(where) || isHealed) {
+        String words = new String(order, StandardCharsets.ISO_8859_1);
+        boolean isRepaired = words.contains(" temporary ") && headers.lastHeader("dlq-replays") != null;
+        if (!words.startsWith(where) || isRepaired) {
             return;
         }
-        if (told.contains(" bare ")) {
-            OURS.forEach(headers::remove);
+        if (words.contains(" headerless ")) {
+            OUR_HEADERS.forEach(headers::remove);
         }
         if (where.equals("read")) {
             throw new SerializationException("the order cannot be read");
@@ -31,13 +31,13 @@ final class Orders {
     }
 
     /** Waits until standard input is closed. */
-    static void live() throws Exception {
+    static void waitForEndOfInput() throws Exception {
         while (System.in.read() != -1) {
             continue;
         }
     }
 
-    /** Orders as bytes; those that fail at `read` fail here. */
+    /** Deserializes orders as bytes; orders with the word `read` fail here. */
     public static final class Reader implements Deserializer<byte[]> {
         @Override
         public byte[] deserialize(String topic, byte[] order) {

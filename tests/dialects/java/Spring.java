@@ -15,10 +15,10 @@ import org.springframework.kafka.listener.MessageListener;
 import org.springframework.kafka.support.serializer.ErrorHandlingDeserializer;
 import org.springframework.util.backoff.FixedBackOff;
 
-/** A Spring listener. Orders that say `twice` go through a second topic, where they fail once more. */
+/** A Spring listener. Orders with the word `twice` go through a second topic, where they fail again. */
 final class Spring {
-    public static void main(String[] words) throws Exception {
-        String bootstrap = words[0], source = words[1], second = words[2], dead = words[3], group = words[4];
+    public static void main(String[] arguments) throws Exception {
+        String bootstrap = arguments[0], source = arguments[1], second = arguments[2], dead = arguments[3], group = arguments[4];
         var producers = new DefaultKafkaProducerFactory<byte[], byte[]>(
                 Map.of(ProducerConfig.BOOTSTRAP_SERVERS_CONFIG, bootstrap),
                 new ByteArraySerializer(), new ByteArraySerializer());
@@ -26,14 +26,14 @@ final class Spring {
             boolean isTwice = record.value() instanceof byte[] order && new String(order).contains(" twice ");
             return new TopicPartition(isTwice && record.topic().equals(source) ? second : dead, -1);
         });
-        var asked = new ContainerProperties(source, second);
-        asked.setGroupId(group);
-        asked.setMessageListener((MessageListener<byte[], byte[]>)
+        var properties = new ContainerProperties(source, second);
+        properties.setGroupId(group);
+        properties.setMessageListener((MessageListener<byte[], byte[]>)
                 record -> Orders.check("work", record.value(), record.headers()));
-        var container = new KafkaMessageListenerContainer<byte[], byte[]>(consumers(bootstrap), asked);
+        var container = new KafkaMessageListenerContainer<byte[], byte[]>(consumers(bootstrap), properties);
         container.setCommonErrorHandler(new DefaultErrorHandler(recoverer, new FixedBackOff(0, 0)));
         container.start();
-        Orders.live();
+        Orders.waitForEndOfInput();
         Runtime.getRuntime().halt(0);
     }
 

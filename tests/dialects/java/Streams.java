@@ -11,16 +11,16 @@ import org.apache.kafka.streams.kstream.Consumed;
 import org.apache.kafka.streams.processor.api.Processor;
 import org.apache.kafka.streams.processor.api.Record;
 
-/** A topology of one step, with the dead letter topic of KIP-1034. */
+/** A topology with one step, with the dead letter topic of KIP-1034. */
 final class Streams {
-    public static void main(String[] words) throws Exception {
-        String source = words[1];
+    public static void main(String[] arguments) throws Exception {
+        String source = arguments[1];
         var builder = new StreamsBuilder();
         var orders = Serdes.serdeFrom(new ByteArraySerializer(), new Orders.Reader());
         builder.stream(source, Consumed.with(Serdes.ByteArray(), orders)).process(Step::new);
-        var streams = new KafkaStreams(builder.build(), config(words));
+        var streams = new KafkaStreams(builder.build(), config(arguments));
         streams.start();
-        Orders.live();
+        Orders.waitForEndOfInput();
         Runtime.getRuntime().halt(0);
     }
 
@@ -31,17 +31,17 @@ final class Streams {
         }
     }
 
-    private static Properties config(String[] words) {
-        var told = new Properties();
-        told.put(StreamsConfig.BOOTSTRAP_SERVERS_CONFIG, words[0]);
-        told.put(StreamsConfig.ERRORS_DEAD_LETTER_QUEUE_TOPIC_NAME_CONFIG, words[2]);
-        told.put(StreamsConfig.APPLICATION_ID_CONFIG, words[3]);
-        told.put(StreamsConfig.STATE_DIR_CONFIG, words[4]);
-        told.put(StreamsConfig.DESERIALIZATION_EXCEPTION_HANDLER_CLASS_CONFIG, LogAndContinueExceptionHandler.class);
-        told.put(StreamsConfig.PROCESSING_EXCEPTION_HANDLER_CLASS_CONFIG,
+    private static Properties config(String[] arguments) {
+        var properties = new Properties();
+        properties.put(StreamsConfig.BOOTSTRAP_SERVERS_CONFIG, arguments[0]);
+        properties.put(StreamsConfig.ERRORS_DEAD_LETTER_QUEUE_TOPIC_NAME_CONFIG, arguments[2]);
+        properties.put(StreamsConfig.APPLICATION_ID_CONFIG, arguments[3]);
+        properties.put(StreamsConfig.STATE_DIR_CONFIG, arguments[4]);
+        properties.put(StreamsConfig.DESERIALIZATION_EXCEPTION_HANDLER_CLASS_CONFIG, LogAndContinueExceptionHandler.class);
+        properties.put(StreamsConfig.PROCESSING_EXCEPTION_HANDLER_CLASS_CONFIG,
                 LogAndContinueProcessingExceptionHandler.class);
-        told.put(StreamsConfig.consumerPrefix(ConsumerConfig.AUTO_OFFSET_RESET_CONFIG), "earliest");
-        told.put(StreamsConfig.consumerPrefix(ConsumerConfig.ISOLATION_LEVEL_CONFIG), "read_committed");
-        return told;
+        properties.put(StreamsConfig.consumerPrefix(ConsumerConfig.AUTO_OFFSET_RESET_CONFIG), "earliest");
+        properties.put(StreamsConfig.consumerPrefix(ConsumerConfig.ISOLATION_LEVEL_CONFIG), "read_committed");
+        return properties;
     }
 }
