@@ -2,10 +2,11 @@
 
 import pytest
 
-from deadletter.api.replays import IMMUTABLE, MUTABLE, ReplaySpec
+from deadletter.api.replays import IMMUTABLE, ReplaySpec
 from tests.api.manifests import ADOPTED, DELIVERED, PLAIN, merged
 from tests.api.server import manifest
 
+MUTABLE = ("suspend", "rate", "ttlSecondsAfterFinished")
 FULL = {
     "queueRef": {"name": "orders"},
     "mode": "Apply",

@@ -8,6 +8,7 @@ import pytest
 from deadletter.brokers.contract import Broker
 from deadletter.brokers.errors import BoxAppeared, BoxMissing, BrokerError, Fenced
 from deadletter.brokers.types import Buried, CommitBatch, MonitoredBox, Parked
+from deadletter.clock import now_ms
 from deadletter.core.boxes import BoxSpec
 from deadletter.core.heartbeats import WorkerStatus
 from deadletter.core.replay_progress import SettledAs
@@ -18,7 +19,6 @@ from tests.brokers.helpers import (
     MakeName,
     claim_some,
     make_boxes,
-    now,
     numbered_messages,
     payload,
     progress_of,
@@ -88,17 +88,17 @@ class BrokerContract(SubscriptionContract, GroupOffsetsContract):
     async def test_poison_is_parked_buried_and_replayed_byte_for_byte(self, broker: Broker, fresh: MakeName) -> None:
         boxes = await make_boxes(broker, fresh("q"))
         await publish_all(broker, boxes.source, list(POISON))
-        async with broker.subscribe(boxes.subscription()) as desk:
-            for claim in await claim_some(desk, len(POISON)):
-                await desk.settle(claim, Parked(claim.message, now()))
-            for claim in await claim_some(desk, len(POISON)):
-                await desk.settle(claim, Buried(boxes.dead, claim.message))
+        async with broker.subscribe(boxes.subscription()) as subscription:
+            for claim in await claim_some(subscription, len(POISON)):
+                await subscription.settle(claim, Parked(claim.message, now_ms()))
+            for claim in await claim_some(subscription, len(POISON)):
+                await subscription.settle(claim, Buried(boxes.dead, claim.message))
         letters = await read_all(broker, boxes.dead)
         assert {payload(one.message) for one in letters} == set(map(payload, POISON))
         assert len(letters) == len(POISON)
-        async with broker.partition_writer(boxes.dead, boxes.ledger, 0, "uid-1") as mover:
+        async with broker.partition_writer(boxes.dead, boxes.ledger, 0, "uid-1") as writer:
             settled = {SettledAs.Replayed: [one.place.offset for one in letters]}
-            await mover.commit(CommitBatch(progress_of(letters), publications_to(boxes.target, letters), settled))
+            await writer.commit(CommitBatch(progress_of(letters), publications_to(boxes.target, letters), settled))
         found = [payload(one.message) for one in await read_all(broker, boxes.target)]
         assert found == [payload(one.message) for one in letters]
 
@@ -125,14 +125,14 @@ class BrokerContract(SubscriptionContract, GroupOffsetsContract):
         letters = await read_all(broker, boxes.dead)
         chosen = letters[::2]
         offsets = [one.place.offset for one in chosen]
-        async with broker.partition_writer(boxes.dead, boxes.ledger, 0, "uid-1") as mover:
-            assert mover.progress is None
-            assert all(mover.is_open(one.place.offset) for one in letters)
-            tally = progress_of(letters, scanned=10, matched=5, replayed=5)
-            await mover.commit(CommitBatch(tally, publications_to(boxes.target, chosen), {SettledAs.Replayed: offsets}))
+        async with broker.partition_writer(boxes.dead, boxes.ledger, 0, "uid-1") as writer:
+            assert writer.progress is None
+            assert all(writer.is_open(one.place.offset) for one in letters)
+            progress = progress_of(letters, scanned=10, matched=5, replayed=5)
+            await writer.commit(CommitBatch(progress, publications_to(boxes.target, chosen), {SettledAs.Replayed: offsets}))
         assert await values(broker, boxes.target) == [one.message.value for one in chosen]
         async with broker.partition_writer(boxes.dead, boxes.ledger, 0, "uid-1") as again:
-            assert again.progress == tally
+            assert again.progress == progress
             assert [again.is_open(one.place.offset) for one in letters] == [False, True] * 5
         await self.check_settled(broker, boxes, offsets)
 
@@ -149,8 +149,8 @@ class BrokerContract(SubscriptionContract, GroupOffsetsContract):
         step = CommitBatch(
             progress_of(letters), publications_to(boxes.target, letters), {SettledAs.Replayed: [x.place.offset for x in letters]}
         )
-        movers = (broker.partition_writer(boxes.dead, boxes.ledger, 0, "uid-1") for _ in range(2))
-        async with next(movers) as first, next(movers) as second:
+        writers = (broker.partition_writer(boxes.dead, boxes.ledger, 0, "uid-1") for _ in range(2))
+        async with next(writers) as first, next(writers) as second:
             with pytest.raises(Fenced):
                 await first.commit(step)
             await second.commit(step)
@@ -164,9 +164,9 @@ class BrokerContract(SubscriptionContract, GroupOffsetsContract):
         step = CommitBatch(
             progress_of(letters), publications_to(nowhere, letters), {SettledAs.Replayed: [letters[0].place.offset]}
         )
-        async with broker.partition_writer(boxes.dead, boxes.ledger, 0, "uid-1") as mover:
+        async with broker.partition_writer(boxes.dead, boxes.ledger, 0, "uid-1") as writer:
             with pytest.raises(BoxMissing, match=nowhere):
-                await mover.commit(step)
+                await writer.commit(step)
         async with broker.partition_writer(boxes.dead, boxes.ledger, 0, "uid-1") as again:
             assert again.progress is None
             assert again.is_open(letters[0].place.offset)
@@ -176,72 +176,72 @@ class BrokerContract(SubscriptionContract, GroupOffsetsContract):
         await publish_all(broker, boxes.dead, numbered_messages(6))
         letters = await read_all(broker, boxes.dead)
         chosen = [one.place.offset for one in letters[1:4]]
-        async with broker.partition_writer(boxes.dead, boxes.ledger, 0, "dry") as mover:
-            await mover.commit(CommitBatch(progress_of(letters), selected=chosen[:1]))
-            await mover.commit(CommitBatch(progress_of(letters), selected=chosen[1:]))
+        async with broker.partition_writer(boxes.dead, boxes.ledger, 0, "dry") as writer:
+            await writer.commit(CommitBatch(progress_of(letters), selected=chosen[:1]))
+            await writer.commit(CommitBatch(progress_of(letters), selected=chosen[1:]))
         assert sorted((await broker.selected_offsets(boxes.ledger, "dry"))[0]) == chosen
         counted = await broker.replay_progress(boxes.ledger)
-        assert {uid: [tally.next for tally in found] for uid, found in counted.items()} == {
+        assert {uid: [progress.next for progress in found] for uid, found in counted.items()} == {
             "dry": [progress_of(letters).next]
         }
         await broker.delete_replay_records(boxes.ledger, "dry")
         assert await broker.replay_progress(boxes.ledger) == {}
         assert not any((await broker.selected_offsets(boxes.ledger, "dry")).values())
         assert not any((await broker.selected_offsets(boxes.ledger, "never")).values())
-        async with broker.partition_writer(boxes.dead, boxes.ledger, 0, "dry") as mover:
-            assert mover.progress is None
+        async with broker.partition_writer(boxes.dead, boxes.ledger, 0, "dry") as writer:
+            assert writer.progress is None
 
     async def test_an_archived_letter_can_be_restored_once(self, broker: Broker, fresh: MakeName) -> None:
         boxes = await make_boxes(broker, fresh("q"))
         await publish_all(broker, boxes.dead, numbered_messages(2))
         letters = await read_all(broker, boxes.dead)
-        async with broker.partition_writer(boxes.dead, boxes.ledger, 0, "uid-1") as mover:
-            await mover.commit(CommitBatch(progress_of(letters), settled={SettledAs.Archived: [letters[0].place.offset]}))
-            assert not mover.is_open(letters[0].place.offset)
+        async with broker.partition_writer(boxes.dead, boxes.ledger, 0, "uid-1") as writer:
+            await writer.commit(CommitBatch(progress_of(letters), settled={SettledAs.Archived: [letters[0].place.offset]}))
+            assert not writer.is_open(letters[0].place.offset)
         shelf = [one async for b in broker.read(boxes.dead, await broker.window(boxes.dead, True), True) for one in b]
-        async with broker.partition_writer(boxes.dead, boxes.ledger, 0, "uid-2", archived=True) as mover:
-            archived = [one for one in shelf if mover.is_open(one.place.offset)]
+        async with broker.partition_writer(boxes.dead, boxes.ledger, 0, "uid-2", archived=True) as writer:
+            archived = [one for one in shelf if writer.is_open(one.place.offset)]
             assert [one.message.value for one in archived] == [b"v0"]
             offsets = [one.place.offset for one in archived]
-            await mover.commit(
+            await writer.commit(
                 CommitBatch(progress_of(archived), publications_to(boxes.target, archived), {SettledAs.Replayed: offsets})
             )
-        async with broker.partition_writer(boxes.dead, boxes.ledger, 0, "uid-3", archived=True) as mover:
-            assert not any(mover.is_open(one.place.offset) for one in shelf)
+        async with broker.partition_writer(boxes.dead, boxes.ledger, 0, "uid-3", archived=True) as writer:
+            assert not any(writer.is_open(one.place.offset) for one in shelf)
         assert await values(broker, boxes.target) == [b"v0"]
 
     async def test_the_word_of_a_worker_without_a_desk_is_read_until_it_is_taken_back(
         self, broker: Broker, fresh: MakeName
     ) -> None:
         boxes = await make_boxes(broker, fresh("q"))
-        registers = broker.monitor()
-        word = WorkerStatus("redrive-0", paused="ErrorBudgetSpent", message="too many", at=now())
+        monitor = broker.monitor()
+        word = WorkerStatus("redrive-0", paused="ErrorBudgetSpent", message="too many", at=now_ms())
         try:
             await broker.report_status(boxes.dead, boxes.ledger, "redrive-0", word)
-            assert (await self.stats(registers, boxes)).couriers == (word,)
+            assert (await self.stats(monitor, boxes)).couriers == (word,)
             await broker.report_status(boxes.dead, boxes.ledger, "redrive-0", None)
-            assert (await self.stats(registers, boxes)).couriers == ()
+            assert (await self.stats(monitor, boxes)).couriers == ()
         finally:
-            await registers.close()
+            await monitor.close()
 
     async def test_a_sweep_counts_what_is_open(self, broker: Broker, fresh: MakeName) -> None:
         boxes = await make_boxes(broker, fresh("q"))
-        registers = broker.monitor()
+        monitor = broker.monitor()
         try:
-            assert (await self.stats(registers, boxes)).depth == 0
+            assert (await self.stats(monitor, boxes)).depth == 0
             await publish_all(broker, boxes.dead, numbered_messages(7))
-            reading = await self.stats(registers, boxes, depth=7)
-            assert reading.oldest is not None
+            stats = await self.stats(monitor, boxes, depth=7)
+            assert stats.oldest is not None
             letters = await read_all(broker, boxes.dead)
             offsets = [one.place.offset for one in letters[:3]]
-            async with broker.partition_writer(boxes.dead, boxes.ledger, 0, "uid-1") as mover:
-                await mover.commit(CommitBatch(progress_of(letters, discarded=3), settled={SettledAs.Discarded: offsets}))
-            reading = await self.stats(registers, boxes, depth=4)
-            assert sum(group.letters for group in reading.groups) == 4
-            assert [tally.discarded for tally in reading.progress["uid-1"]] == [3]
+            async with broker.partition_writer(boxes.dead, boxes.ledger, 0, "uid-1") as writer:
+                await writer.commit(CommitBatch(progress_of(letters, discarded=3), settled={SettledAs.Discarded: offsets}))
+            stats = await self.stats(monitor, boxes, depth=4)
+            assert sum(group.letters for group in stats.groups) == 4
+            assert [progress.discarded for progress in stats.progress["uid-1"]] == [3]
             missing = MonitoredBox(fresh("nowhere"), fresh("nowhere"))
-            found = await registers.sweep([missing, boxes.monitored], now())
+            found = await monitor.sweep([missing, boxes.monitored], now_ms())
             assert isinstance(found[missing.dead], BrokerError)
             assert not isinstance(found[boxes.dead], BrokerError)
         finally:
-            await registers.close()
+            await monitor.close()

@@ -9,6 +9,7 @@ from deadletter.brokers.contract import Broker
 from deadletter.brokers.errors import GroupOffsetsLost
 from deadletter.brokers.group_offsets import StartPosition
 from deadletter.brokers.types import Delivered, ResumedGroup
+from deadletter.clock import now_ms
 from deadletter.core.boxes import BoxSpec
 from deadletter.core.letters import Message
 from tests.brokers.group_deletion import delete_group
@@ -17,7 +18,6 @@ from tests.brokers.helpers import (
     MakeName,
     claim_some,
     make_boxes,
-    now,
     numbered_messages,
     publish_all,
     settle_all,
@@ -26,15 +26,15 @@ from tests.brokers.helpers import (
 
 async def add(broker: Broker, box: str, count: int, first: int) -> None:
     """Messages of now; Redis stamps them itself."""
-    await publish_all(broker, box, [Message(one.key, one.value, one.headers, now()) for one in numbered_messages(count, first)])
+    await publish_all(broker, box, [Message(one.key, one.value, one.headers, now_ms()) for one in numbered_messages(count, first)])
 
 
 async def claimed(broker: Broker, boxes: Boxes, count: int) -> list[bytes | None]:
     """What a courier of the started group gets."""
-    async with broker.subscribe(boxes.subscription(from_earliest=False, has_started=True)) as desk:
-        claims = await claim_some(desk, count)
-        await settle_all(desk, claims)
-        assert await desk.claim(1) == []
+    async with broker.subscribe(boxes.subscription(from_earliest=False, has_started=True)) as subscription:
+        claims = await claim_some(subscription, count)
+        await settle_all(subscription, claims)
+        assert await subscription.claim(1) == []
     return [claim.message.value for claim in claims]
 
 
@@ -46,11 +46,11 @@ class GroupOffsetsContract:
         """v0 to v2 were delivered, v3 and v4 wait, v5 came later; the offsets are gone. Also: the time before v5."""
         boxes = await make_boxes(broker, fresh("q"))
         await add(broker, boxes.source, 3, 0)
-        async with broker.subscribe(boxes.subscription()) as desk:
-            await settle_all(desk, await claim_some(desk, 3))
+        async with broker.subscribe(boxes.subscription()) as subscription:
+            await settle_all(subscription, await claim_some(subscription, 3))
         await add(broker, boxes.source, 2, 3)
         await asyncio.sleep(0.02)  # so that the next message has a later time
-        then = now()
+        then = now_ms()
         await add(broker, boxes.source, 1, 5)
         assert not await broker.is_group_lost(boxes.source, boxes.group)
         await delete_group(broker, boxes.source, boxes.group)
@@ -88,35 +88,35 @@ class GroupOffsetsContract:
 
     async def test_a_time_after_all_messages_is_the_end(self, broker: Broker, lost: tuple[Boxes, int]) -> None:
         boxes, _ = lost
-        await broker.resume_group(boxes.source, boxes.group, now() + 3_600_000)
+        await broker.resume_group(boxes.source, boxes.group, now_ms() + 3_600_000)
         assert not await broker.is_group_lost(boxes.source, boxes.group)
-        async with broker.subscribe(boxes.subscription(has_started=True)) as desk:
-            assert await desk.claim(1) == []
+        async with broker.subscribe(boxes.subscription(has_started=True)) as subscription:
+            assert await subscription.claim(1) == []
 
     async def test_a_source_without_messages_needs_no_decision(self, broker: Broker, fresh: MakeName) -> None:
         boxes = await make_boxes(broker, fresh("q"))
-        async with broker.subscribe(boxes.subscription()) as desk:
-            assert await desk.claim(1) == []
+        async with broker.subscribe(boxes.subscription()) as subscription:
+            assert await subscription.claim(1) == []
         await delete_group(broker, boxes.source, boxes.group)
         assert not await broker.is_group_lost(boxes.source, boxes.group)
         assert await broker.resume_group(boxes.source, boxes.group, "Latest") is None
-        async with broker.subscribe(boxes.subscription(from_earliest=False, has_started=True)) as desk:
+        async with broker.subscribe(boxes.subscription(from_earliest=False, has_started=True)) as subscription:
             await add(broker, boxes.source, 1, 0)
-            assert [claim.message.value for claim in await claim_some(desk, 1)] == [b"v0"]
+            assert [claim.message.value for claim in await claim_some(subscription, 1)] == [b"v0"]
 
     async def test_a_partition_without_an_offset_is_a_new_one(self, broker: Broker, fresh: MakeName) -> None:
         boxes = await make_boxes(broker, fresh("q"))
         await add(broker, boxes.source, 1, 0)
-        async with broker.subscribe(boxes.subscription()) as desk:
-            await settle_all(desk, await claim_some(desk, 1))
+        async with broker.subscribe(boxes.subscription()) as subscription:
+            await settle_all(subscription, await claim_some(subscription, 1))
         state = await broker.ensure(BoxSpec(boxes.source, 2))
         if state.partitions == 1:
             return  # a stream has no others
         await publish_all(broker, boxes.source, numbered_messages(2, 5), 1)
-        async with broker.subscribe(boxes.subscription(from_earliest=False, has_started=True)) as desk:
-            claims = await claim_some(desk, 2)
+        async with broker.subscribe(boxes.subscription(from_earliest=False, has_started=True)) as subscription:
+            claims = await claim_some(subscription, 2)
             assert [claim.message.value for claim in claims] == [b"v5", b"v6"]
-            await desk.settle(claims[0], Delivered())
+            await subscription.settle(claims[0], Delivered())
 
     @pytest.mark.parametrize(("from_earliest", "values"), [(True, [0, 1, 2, 3, 4]), (False, [4])])
     async def test_a_new_source_starts_although_its_group_has_members_of_another_source(
@@ -126,10 +126,10 @@ class GroupOffsetsContract:
         boxes = replace(await make_boxes(broker, fresh("q"), partitions=2), group=other.group)
         await publish_all(broker, boxes.source, numbered_messages(4), None)
         async with broker.subscribe(other.subscription("pod-a")) as at_work:
-            async with broker.subscribe(boxes.subscription("pod-b", from_earliest)) as desk:
+            async with broker.subscribe(boxes.subscription("pod-b", from_earliest)) as subscription:
                 await add(broker, boxes.source, 1, 4)
-                claims = await claim_some(desk, len(values))
+                claims = await claim_some(subscription, len(values))
                 assert sorted(claim.message.value or b"" for claim in claims) == [b"v%d" % n for n in values]
-                assert await desk.claim(1) == []
+                assert await subscription.claim(1) == []
             await add(broker, other.source, 1, 9)
             assert [claim.message.value for claim in await claim_some(at_work, 1)] == [b"v9"]

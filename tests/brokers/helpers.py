@@ -24,11 +24,6 @@ POISON = (
 )
 
 
-def now() -> int:
-    """Milliseconds since the epoch."""
-    return now_ms()
-
-
 @dataclass(frozen=True)
 class Boxes:
     """The boxes of one queue, and a target to replay to."""
@@ -91,22 +86,22 @@ async def values(broker: Broker, box: str) -> list[bytes | None]:
 
 def progress_of(letters: list[StoredMessage], **counts: int) -> PartitionProgress:
     end = letters[-1].place.offset + 1
-    return PartitionProgress(Span(0, letters[0].place.offset, end), now(), end, **counts)
+    return PartitionProgress(Span(0, letters[0].place.offset, end), now_ms(), end, **counts)
 
 
 def publications_to(target: str, letters: list[StoredMessage]) -> list[Publication]:
     return [Publication(target, one.message, one.place) for one in letters]
 
 
-async def claim_some(desk: Subscription, count: int, patience: float = TIMEOUT_S) -> list[Claim]:
+async def claim_some(subscription: Subscription, count: int, patience: float = TIMEOUT_S) -> list[Claim]:
     """At least `count` claims, however long the group takes to form."""
     claims: list[Claim] = []
     deadline = time.monotonic() + patience
     while len(claims) < count:
         assert time.monotonic() < deadline, f"only {len(claims)} of {count} claims came"
-        claims += await desk.claim(count - len(claims))
+        claims += await subscription.claim(count - len(claims))
     return claims
 
 
-async def settle_all(desk: Subscription, claims: list[Claim]) -> None:
-    await asyncio.gather(*(desk.settle(claim, Delivered()) for claim in claims))
+async def settle_all(subscription: Subscription, claims: list[Claim]) -> None:
+    await asyncio.gather(*(subscription.settle(claim, Delivered()) for claim in claims))

@@ -9,6 +9,7 @@ import pytest
 from deadletter.brokers.contract import Broker, Subscription
 from deadletter.brokers.errors import BoxMissing, BrokerError, BrokerUnreachable
 from deadletter.brokers.types import Buried, Claim, CommitBatch, Delivered, Discarded, Parked, Publication
+from deadletter.clock import now_ms
 from deadletter.core.heartbeats import WorkerStatus
 from deadletter.core.letters import Message
 from deadletter.core.replay_progress import SettledAs
@@ -18,7 +19,6 @@ from tests.brokers.helpers import (
     MakeName,
     claim_some,
     make_boxes,
-    now,
     numbered_messages,
     progress_of,
     publish_all,
@@ -37,11 +37,11 @@ class SubscriptionContract:
     def fresh(self) -> MakeName:
         return lambda name: f"{name}-{uuid.uuid4().hex[:12]}"
 
-    async def stats(self, registers, boxes: Boxes, depth: int = 0):
+    async def stats(self, monitor, boxes: Boxes, depth: int = 0):
         """The reading once it has caught up with what is there."""
         deadline = time.monotonic() + TIMEOUT_S
         while True:
-            found = (await registers.sweep([boxes.monitored], now()))[boxes.dead]
+            found = (await monitor.sweep([boxes.monitored], now_ms()))[boxes.dead]
             if isinstance(found, BrokerError) and not isinstance(found, BrokerUnreachable):
                 raise found  # but a partition just made may have no leader yet: the next sweep tells
             if not isinstance(found, BrokerError) and found.caught_up and found.depth == depth:
@@ -52,140 +52,140 @@ class SubscriptionContract:
     async def test_what_was_delivered_is_not_claimed_again(self, broker: Broker, fresh: MakeName) -> None:
         boxes = await make_boxes(broker, fresh("q"))
         await publish_all(broker, boxes.source, numbered_messages(10))
-        async with broker.subscribe(boxes.subscription()) as desk:
-            claims = await claim_some(desk, 10)
+        async with broker.subscribe(boxes.subscription()) as subscription:
+            claims = await claim_some(subscription, 10)
             assert [claim.message.value for claim in claims] == [m.value for m in numbered_messages(10)]
-            assert all(desk.holds(claim) for claim in claims)
+            assert all(subscription.holds(claim) for claim in claims)
             # Out of order, and two stay in our hands.
-            await settle_all(desk, [claims[n] for n in (9, 3, 1, 0, 5, 6, 8, 4)])
+            await settle_all(subscription, [claims[n] for n in (9, 3, 1, 0, 5, 6, 8, 4)])
         await publish_all(broker, boxes.source, numbered_messages(1, 10))
-        async with broker.subscribe(boxes.subscription()) as desk:
-            again = await claim_some(desk, 3)
+        async with broker.subscribe(boxes.subscription()) as subscription:
+            again = await claim_some(subscription, 3)
             assert sorted(claim.message.value or b"" for claim in again) == [b"v10", b"v2", b"v7"]
-            await settle_all(desk, again)
-        async with broker.subscribe(boxes.subscription()) as desk:
-            assert await desk.claim(5) == []
+            await settle_all(subscription, again)
+        async with broker.subscribe(boxes.subscription()) as subscription:
+            assert await subscription.claim(5) == []
 
     async def test_a_new_group_starts_at_the_end_when_asked(self, broker: Broker, fresh: MakeName) -> None:
         boxes = await make_boxes(broker, fresh("q"))
         await publish_all(broker, boxes.source, numbered_messages(3))
-        async with broker.subscribe(boxes.subscription(from_earliest=False)) as desk:
-            assert await desk.claim(1) == []
+        async with broker.subscribe(boxes.subscription(from_earliest=False)) as subscription:
+            assert await subscription.claim(1) == []
         await publish_all(broker, boxes.source, numbered_messages(1, 3))
-        async with broker.subscribe(boxes.subscription(from_earliest=False)) as desk:
-            assert [claim.message.value for claim in await claim_some(desk, 1)] == [b"v3"]
+        async with broker.subscribe(boxes.subscription(from_earliest=False)) as subscription:
+            assert [claim.message.value for claim in await claim_some(subscription, 1)] == [b"v3"]
 
     async def test_noted_attempts_survive_a_restart(self, broker: Broker, fresh: MakeName) -> None:
         boxes = await make_boxes(broker, fresh("q"))
         await publish_all(broker, boxes.source, numbered_messages(2))
-        async with broker.subscribe(boxes.subscription()) as desk:
-            first, second = await claim_some(desk, 2)
-            desk.record_attempt(first, 3, 1_700_000_000_123)
-            await desk.settle(second, Delivered())
-        async with broker.subscribe(boxes.subscription()) as desk:
-            (again,) = await claim_some(desk, 1)
+        async with broker.subscribe(boxes.subscription()) as subscription:
+            first, second = await claim_some(subscription, 2)
+            subscription.record_attempt(first, 3, 1_700_000_000_123)
+            await subscription.settle(second, Delivered())
+        async with broker.subscribe(boxes.subscription()) as subscription:
+            (again,) = await claim_some(subscription, 1)
             assert again.message.value == b"v0"
             assert (again.attempts, again.first_failed_at) == (3, 1_700_000_000_123)
 
     async def test_a_buried_letter_lies_in_the_dead_box_once(self, broker: Broker, fresh: MakeName) -> None:
         boxes = await make_boxes(broker, fresh("q"))
         await publish_all(broker, boxes.source, numbered_messages(3))
-        async with broker.subscribe(boxes.subscription()) as desk:
-            claims = await claim_some(desk, 3)
+        async with broker.subscribe(boxes.subscription()) as subscription:
+            claims = await claim_some(subscription, 3)
             letter = Message(claims[1].message.key, claims[1].message.value, (("why", b"broken"),))
             await asyncio.gather(
-                desk.settle(claims[0], Delivered()),
-                desk.settle(claims[1], Buried(boxes.dead, letter)),
-                desk.settle(claims[2], Discarded()),
+                subscription.settle(claims[0], Delivered()),
+                subscription.settle(claims[1], Buried(boxes.dead, letter)),
+                subscription.settle(claims[2], Discarded()),
             )
         (found,) = await read_all(broker, boxes.dead)
         assert (found.message.key, found.message.value, found.message.headers) == (b"k1", b"v1", letter.headers)
-        async with broker.subscribe(boxes.subscription()) as desk:
-            assert await desk.claim(1) == []
+        async with broker.subscribe(boxes.subscription()) as subscription:
+            assert await subscription.claim(1) == []
 
     async def test_a_letter_that_cannot_be_buried_stays_ours(self, broker: Broker, fresh: MakeName) -> None:
         boxes = await make_boxes(broker, fresh("q"))
         await publish_all(broker, boxes.source, numbered_messages(2))
-        async with broker.subscribe(boxes.subscription()) as desk:
-            first, second = await claim_some(desk, 2)
+        async with broker.subscribe(boxes.subscription()) as subscription:
+            first, second = await claim_some(subscription, 2)
             with pytest.raises(BoxMissing):
-                await desk.settle(first, Buried(fresh("nowhere"), first.message))
-            assert desk.holds(first)
-            await desk.settle(second, Delivered())
-            await desk.settle(first, Buried(boxes.dead, first.message))
+                await subscription.settle(first, Buried(fresh("nowhere"), first.message))
+            assert subscription.holds(first)
+            await subscription.settle(second, Delivered())
+            await subscription.settle(first, Buried(boxes.dead, first.message))
         assert await values(broker, boxes.dead) == [b"v0"]
-        async with broker.subscribe(boxes.subscription()) as desk:
-            assert await desk.claim(1) == []
+        async with broker.subscribe(boxes.subscription()) as subscription:
+            assert await subscription.claim(1) == []
 
     async def test_a_parked_letter_comes_back_when_due(self, broker: Broker, fresh: MakeName) -> None:
         boxes = await make_boxes(broker, fresh("q"))
         await publish_all(broker, boxes.source, numbered_messages(2))
-        async with broker.subscribe(boxes.subscription()) as desk:
-            first, second = await claim_some(desk, 2)
-            desk.record_attempt(first, 2, 1_700_000_000_000)
-            await desk.settle(first, Parked(first.message, now() + 300))
-            await desk.settle(second, Parked(second.message, now() + 3_600_000))
-            (due,) = await claim_some(desk, 1)
+        async with broker.subscribe(boxes.subscription()) as subscription:
+            first, second = await claim_some(subscription, 2)
+            subscription.record_attempt(first, 2, 1_700_000_000_000)
+            await subscription.settle(first, Parked(first.message, now_ms() + 300))
+            await subscription.settle(second, Parked(second.message, now_ms() + 3_600_000))
+            (due,) = await claim_some(subscription, 1)
             assert due.parked
             assert due.message.value == b"v0"
             assert (due.attempts, due.first_failed_at) == (2, 1_700_000_000_000)
-            while not desk.parked_letters:
-                assert await desk.claim(1) == []
-            desk.record_attempt(due, 3, 1_700_000_000_000)
-            await desk.settle(due, Parked(due.message, now() + 100))
-            (again,) = await claim_some(desk, 1)
+            while not subscription.parked_letters:
+                assert await subscription.claim(1) == []
+            subscription.record_attempt(due, 3, 1_700_000_000_000)
+            await subscription.settle(due, Parked(due.message, now_ms() + 100))
+            (again,) = await claim_some(subscription, 1)
             assert again.attempts == 3
-            await desk.settle(again, Buried(boxes.dead, again.message))
-            assert await desk.claim(1) == []
+            await subscription.settle(again, Buried(boxes.dead, again.message))
+            assert await subscription.claim(1) == []
         assert await values(broker, boxes.dead) == [b"v0"]
 
     async def test_due_letters_leave_room_for_messages_of_the_source(self, broker: Broker, fresh: MakeName) -> None:
         boxes = await make_boxes(broker, fresh("q"))
         await publish_all(broker, boxes.source, numbered_messages(6))
-        async with broker.subscribe(boxes.subscription()) as desk:
-            for claim in await claim_some(desk, 6):
-                await desk.settle(claim, Parked(claim.message, now()))
+        async with broker.subscribe(boxes.subscription()) as subscription:
+            for claim in await claim_some(subscription, 6):
+                await subscription.settle(claim, Parked(claim.message, now_ms()))
             await publish_all(broker, boxes.source, [Message(b"new", f"new-{n}".encode()) for n in range(6)])
             claims: list[Claim] = []
             async with asyncio.timeout(60):
                 while len(claims) < 12:
-                    found = await desk.claim(4, due_limit=1)
+                    found = await subscription.claim(4, due_limit=1)
                     assert sum(claim.parked for claim in found) <= 1
                     claims += found
             assert sum(claim.parked for claim in claims) == 6
-            await settle_all(desk, claims)
+            await settle_all(subscription, claims)
 
     async def test_a_parked_letter_survives_a_restart(self, broker: Broker, fresh: MakeName) -> None:
         boxes = await make_boxes(broker, fresh("q"))
         await publish_all(broker, boxes.source, numbered_messages(2))
-        async with broker.subscribe(boxes.subscription()) as desk:
-            for claim in await claim_some(desk, 2):
-                await desk.settle(claim, Parked(claim.message, now()))
-            (due,) = await claim_some(desk, 1)
-            await desk.settle(due, Delivered())
-        async with broker.subscribe(boxes.subscription()) as desk:
-            (left,) = await claim_some(desk, 1)
+        async with broker.subscribe(boxes.subscription()) as subscription:
+            for claim in await claim_some(subscription, 2):
+                await subscription.settle(claim, Parked(claim.message, now_ms()))
+            (due,) = await claim_some(subscription, 1)
+            await subscription.settle(due, Delivered())
+        async with broker.subscribe(boxes.subscription()) as subscription:
+            (left,) = await claim_some(subscription, 1)
             assert {due.message.value, left.message.value} == {b"v0", b"v1"}
-            await desk.settle(left, Delivered())
-        async with broker.subscribe(boxes.subscription()) as desk:
-            assert await desk.claim(1) == []
+            await subscription.settle(left, Delivered())
+        async with broker.subscribe(boxes.subscription()) as subscription:
+            assert await subscription.claim(1) == []
 
     async def test_no_more_bytes_are_claimed_than_asked_for(self, broker: Broker, fresh: MakeName) -> None:
         boxes = await make_boxes(broker, fresh("q"))
         await publish_all(broker, boxes.source, [Message(b"k", bytes(LARGE)) for _ in range(12)])
-        async with broker.subscribe(boxes.subscription()) as desk:
-            claims = await self.claimed_by_bytes(desk, 12)
-            due, early = now() + 2_000, list[Claim]()
-            await asyncio.gather(*(desk.settle(claim, Parked(claim.message, due)) for claim in claims))
-            while desk.parked_letters < 12 and now() < due:
-                early += await desk.claim(1, 1)
-            await settle_all(desk, early + await self.claimed_by_bytes(desk, 12 - len(early)))
+        async with broker.subscribe(boxes.subscription()) as subscription:
+            claims = await self.claimed_by_bytes(subscription, 12)
+            due, early = now_ms() + 2_000, list[Claim]()
+            await asyncio.gather(*(subscription.settle(claim, Parked(claim.message, due)) for claim in claims))
+            while subscription.parked_letters < 12 and now_ms() < due:
+                early += await subscription.claim(1, 1)
+            await settle_all(subscription, early + await self.claimed_by_bytes(subscription, 12 - len(early)))
 
-    async def claimed_by_bytes(self, desk: Subscription, count: int) -> list[Claim]:
+    async def claimed_by_bytes(self, subscription: Subscription, count: int) -> list[Claim]:
         claims: list[Claim] = []
         async with asyncio.timeout(TIMEOUT_S):
             while len(claims) < count:
-                some = await desk.claim(count, 2 * LARGE)
+                some = await subscription.claim(count, 2 * LARGE)
                 assert len(some) <= 3  # the last one may reach over
                 claims += some
         return claims
@@ -194,23 +194,23 @@ class SubscriptionContract:
         boxes = await make_boxes(broker, fresh("q"))
         await publish_all(broker, boxes.dead, numbered_messages(1))
         letters = await read_all(broker, boxes.dead)
-        async with broker.partition_writer(boxes.dead, boxes.ledger, 0, "uid-1") as mover:
-            publication = Publication(boxes.retry, letters[0].message, letters[0].place, due_at=now())
-            await mover.commit(
+        async with broker.partition_writer(boxes.dead, boxes.ledger, 0, "uid-1") as writer:
+            publication = Publication(boxes.retry, letters[0].message, letters[0].place, due_at=now_ms())
+            await writer.commit(
                 CommitBatch(progress_of(letters), [publication], {SettledAs.Replayed: [letters[0].place.offset]})
             )
-        async with broker.subscribe(boxes.subscription()) as desk:
-            (claim,) = await claim_some(desk, 1)
+        async with broker.subscribe(boxes.subscription()) as subscription:
+            (claim,) = await claim_some(subscription, 1)
             assert (claim.message.value, claim.parked, claim.attempts) == (b"v0", True, 0)
-            await desk.settle(claim, Delivered())
+            await subscription.settle(claim, Delivered())
 
     async def test_a_couriers_word_reaches_the_sweep(self, broker: Broker, fresh: MakeName) -> None:
         boxes = await make_boxes(broker, fresh("q"))
-        registers = broker.monitor()
-        word = WorkerStatus("pod-0", circuit="Open", paused="CircuitOpen", message="5 in a row", parked=2, at=now())
+        monitor = broker.monitor()
+        word = WorkerStatus("pod-0", circuit="Open", paused="CircuitOpen", message="5 in a row", parked=2, at=now_ms())
         try:
-            async with broker.subscribe(boxes.subscription()) as desk:
-                await desk.report_status(word)
-                assert (await self.stats(registers, boxes)).couriers == (word,)
+            async with broker.subscribe(boxes.subscription()) as subscription:
+                await subscription.report_status(word)
+                assert (await self.stats(monitor, boxes)).couriers == (word,)
         finally:
-            await registers.close()
+            await monitor.close()

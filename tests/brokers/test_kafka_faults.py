@@ -23,6 +23,7 @@ from deadletter.brokers.errors import (
 from deadletter.brokers.kafka.record_batches import TopicLimit
 from deadletter.brokers.kafka.subscription.retry_partition import RetryPartition
 from deadletter.brokers.types import Buried, Claim, CommitBatch, Delivered, Parked, Publication, StoredMessage
+from deadletter.clock import now_ms
 from deadletter.core.boxes import BoxSpec, BoxStats
 from deadletter.core.ledger.records import mark_key
 from deadletter.core.letters import Message, Place
@@ -36,7 +37,6 @@ from tests.brokers.helpers import (
     box_names,
     claim_some,
     make_boxes,
-    now,
     numbered_messages,
     payload,
     progress_of,
@@ -171,7 +171,7 @@ async def test_a_recreated_box_stops_us_until_a_human_decides(broker: Broker, le
         assert mover.is_open(0)
     registers = broker.monitor()
     try:
-        found = (await registers.sweep([boxes.monitored], now()))[boxes.dead]
+        found = (await registers.sweep([boxes.monitored], now_ms()))[boxes.dead]
         assert not isinstance(found, BrokerError)
         assert found.depth == letters_after
     finally:
@@ -198,7 +198,7 @@ async def test_a_dead_box_that_nobody_can_decode_hides_no_other(broker: Broker, 
     corrupt_batch(log, change)
     registers = broker.monitor()
     try:
-        found = await registers.sweep([broken.monitored, sound.monitored], now())
+        found = await registers.sweep([broken.monitored, sound.monitored], now_ms())
     finally:
         await registers.close()
     assert isinstance(found[broken.dead], Undecodable)
@@ -248,20 +248,20 @@ async def test_a_sweep_reads_many_queues_with_many_partitions(broker: Broker) ->
     try:
         deadline = time.monotonic() + TIMEOUT_S
         while True:
-            found = await registers.sweep([boxes.monitored for boxes in queues], now())
+            found = await registers.sweep([boxes.monitored for boxes in queues], now_ms())
             readings = [found[boxes.dead] for boxes in queues]
             depths = [-1 if isinstance(one, BrokerError) else one.depth for one in readings]
             if depths == [0, 3, 6, 9, 12]:
                 break
             assert time.monotonic() < deadline, depths
-        await registers.sweep([], now())
+        await registers.sweep([], now_ms())
     finally:
         await registers.close()
 
 
 async def test_a_tally_alone_is_kept_too(broker: Broker) -> None:
     boxes = await make_boxes(broker, fresh_name("tally"))
-    tally = PartitionProgress(Span(0, 0, 10), now(), 5, scanned=5, skipped={"LoopCap": 2}, samples=("0-1",))
+    tally = PartitionProgress(Span(0, 0, 10), now_ms(), 5, scanned=5, skipped={"LoopCap": 2}, samples=("0-1",))
     async with broker.partition_writer(boxes.dead, boxes.ledger, 0, "uid-1") as mover:
         await mover.commit(CommitBatch(tally))
     async with broker.partition_writer(boxes.dead, boxes.ledger, 0, "uid-1") as mover:
@@ -302,7 +302,7 @@ async def test_due_letters_of_one_partition_are_not_forgotten_over_another(
 
     async with broker.subscribe(boxes.subscription()) as desk:
         for claim in await claim_some(desk, 2):
-            await desk.settle(claim, Parked(claim.message, now() + 3_600_000))
+            await desk.settle(claim, Parked(claim.message, now_ms() + 3_600_000))
         async with asyncio.timeout(TIMEOUT_S):
             while desk.parked_letters < 2:
                 await desk.claim(1)
@@ -322,13 +322,13 @@ async def test_a_letter_settled_by_another_is_not_kept(broker: Broker) -> None:
     await publish_all(broker, boxes.source, numbered_messages(1))
     async with broker.subscribe(boxes.subscription()) as desk:
         (claim,) = await claim_some(desk, 1)
-        await desk.settle(claim, Parked(claim.message, now() + 3_600_000))
+        await desk.settle(claim, Parked(claim.message, now_ms() + 3_600_000))
         async with asyncio.timeout(TIMEOUT_S):
             while not desk.parked_letters:
                 await desk.claim(1)
         work = desk._assignment.partitions[TopicPartition(boxes.retry, 0)]  # type: ignore[attr-defined]
         work._settled.add(SettledAs.Delivered, work._open)
-        assert await work.due(now() + 7_200_000, 10, 1 << 20) == []
+        assert await work.due(now_ms() + 7_200_000, 10, 1 << 20) == []
         assert (len(work._payloads), work._payloads.bytes, len(work._open)) == (0, 0, 0)
 
 

@@ -17,6 +17,7 @@ from deadletter.brokers.errors import BrokerUnreachable
 from deadletter.brokers.kafka import hanging_transactions
 from deadletter.brokers.kafka.transactions import Transaction
 from deadletter.brokers.types import Buried, CommitBatch, Delivered, Parked
+from deadletter.clock import now_ms
 from deadletter.core.replay_progress import SettledAs
 from tests.bed import beds
 from tests.brokers.connections import LOOPBACK, fresh_name, kafka_at, no_secrets
@@ -24,7 +25,6 @@ from tests.brokers.helpers import (
     Boxes,
     claim_some,
     make_boxes,
-    now,
     numbered_messages,
     progress_of,
     publications_to,
@@ -148,7 +148,7 @@ async def test_a_parked_letter_whose_settlement_lost_its_marker_is_not_buried_tw
 ) -> None:
     async with broker.subscribe(boxes.subscription()) as desk:
         for claim in await claim_some(desk, 2):
-            await desk.settle(claim, Parked(claim.message, now()))
+            await desk.settle(claim, Parked(claim.message, now_ms()))
         claims = await claim_some(desk, 2)
         await desk.settle(claims[0], Delivered())
         lost.add(boxes.ledger)

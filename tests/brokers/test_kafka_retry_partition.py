@@ -12,9 +12,10 @@ from deadletter.brokers.kafka import reads
 from deadletter.brokers.kafka.subscription import retry_partition
 from deadletter.brokers.kafka.subscription.subscription import KafkaSubscription
 from deadletter.brokers.types import Parked
+from deadletter.clock import now_ms
 from deadletter.core.letters import Message
 from tests.brokers.connections import fresh_name
-from tests.brokers.helpers import TIMEOUT_S, Boxes, claim_some, make_boxes, now, publish_all
+from tests.brokers.helpers import TIMEOUT_S, Boxes, claim_some, make_boxes, publish_all
 
 BROKER = "kafka"
 HOUR = 3_600_000
@@ -39,7 +40,7 @@ def spans(monkeypatch: pytest.MonkeyPatch) -> list[Span]:
 async def park(desk: KafkaSubscription, boxes: Boxes, hours: list[int]) -> retry_partition.RetryPartition:
     """A letter each that is due in so many hours."""
     claims = await claim_some(desk, len(hours))
-    due = [now() + many * HOUR for many in hours]
+    due = [now_ms() + many * HOUR for many in hours]
     await asyncio.gather(*(desk.settle(one, Parked(one.message, at)) for one, at in zip(claims, due, strict=True)))
     async with asyncio.timeout(TIMEOUT_S):
         while desk.parked_letters < len(hours):
@@ -51,7 +52,7 @@ async def park(desk: KafkaSubscription, boxes: Boxes, hours: list[int]) -> retry
 
 async def due(work: retry_partition.RetryPartition, hours: int, limit: int = 1_000) -> list[bytes | None]:
     """Values of the letters that are due when so many hours, and some minutes, have passed."""
-    return [claim.message.value for claim in await work.claim_due(now() + hours * HOUR + 600_000, limit, 1 << 30)]
+    return [claim.message.value for claim in await work.claim_due(now_ms() + hours * HOUR + 600_000, limit, 1 << 30)]
 
 
 async def test_neighbours_that_fall_due_together_are_read_together(broker: Broker, spans: list[Span]) -> None:

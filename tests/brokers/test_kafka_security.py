@@ -14,6 +14,7 @@ from deadletter.brokers.contract import BoxMonitor, Broker, PartitionWriter
 from deadletter.brokers.errors import AuthenticationFailed, BoxRefused, CertificateRefused, NotAuthorised
 from deadletter.brokers.kafka.reassignments import reassign_partitions
 from deadletter.brokers.types import CommitBatch, StoredMessage
+from deadletter.clock import now_ms
 from deadletter.core.boxes import BoxSpec, BoxStats
 from deadletter.core.replay_progress import SettledAs
 from deadletter.net.secrets import mounted_secrets
@@ -24,7 +25,6 @@ from tests.brokers.helpers import (
     Boxes,
     claim_some,
     make_boxes,
-    now,
     numbered_messages,
     progress_of,
     publications_to,
@@ -185,7 +185,7 @@ async def test_a_rotated_password_reaches_who_is_at_work(secured: SecuredKafka, 
 async def until_depth(registers: BoxMonitor, boxes: Boxes, depth: int) -> None:
     deadline = time.monotonic() + TIMEOUT_S
     while True:
-        found = (await registers.sweep([boxes.monitored], now()))[boxes.dead]
+        found = (await registers.sweep([boxes.monitored], now_ms()))[boxes.dead]
         if isinstance(found, BoxStats) and found.depth == depth:
             return
         assert time.monotonic() < deadline, found

@@ -13,9 +13,10 @@ from deadletter.brokers.errors import BrokerError, BrokerUnreachable, NotAuthori
 from deadletter.brokers.kafka.subscription import subscription as kafka_desk
 from deadletter.brokers.kafka.subscription.source_partition import SourcePartition
 from deadletter.brokers.types import Delivered
+from deadletter.clock import now_ms
 from deadletter.core.boxes import BoxSpec
 from tests.brokers.connections import fresh_name
-from tests.brokers.helpers import TIMEOUT_S, claim_some, make_boxes, now, numbered_messages, publish_all, settle_all
+from tests.brokers.helpers import TIMEOUT_S, claim_some, make_boxes, numbered_messages, publish_all, settle_all
 
 BROKER = "kafka"
 MOST_IN_HAND = 2 * 256  # of a courier with the highest concurrency
@@ -42,7 +43,7 @@ async def test_hundreds_of_messages_that_failed_fit_beside_the_offset_of_their_g
     async with broker.subscribe(boxes.subscription()) as desk:
         claims = await claim_some(desk, MOST_IN_HAND + 1)
         for claim in claims[1:]:
-            desk.record_attempt(claim, 3, now())
+            desk.record_attempt(claim, 3, now_ms())
         await desk.settle(claims[0], Delivered())
     async with broker.subscribe(boxes.subscription("pod-1")) as desk:
         again = await claim_some(desk, MOST_IN_HAND)

@@ -11,11 +11,12 @@ from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 from deadletter.brokers.contract import Broker
 from deadletter.brokers.kafka import ledger_topic, topics
 from deadletter.brokers.kafka.reassignments import plan_added_replicas
+from deadletter.clock import now_ms
 from deadletter.core.boxes import BoxSpec
 from deadletter.core.heartbeats import WorkerStatus
 from tests.bed.kafka_cluster import KafkaCluster
 from tests.brokers.connections import fresh_name
-from tests.brokers.helpers import TIMEOUT_S, Boxes, make_boxes, now
+from tests.brokers.helpers import TIMEOUT_S, Boxes, make_boxes
 from tests.workers.replay_scene import Scene, letter
 
 BROKER = "kafka_cluster"
@@ -48,7 +49,7 @@ async def replayer(broker: Broker, boxes: Boxes) -> None:
 
 
 async def redriver(broker: Broker, boxes: Boxes) -> None:
-    await broker.report_status(boxes.dead, boxes.ledger, "redrive-0", WorkerStatus("redrive-0", at=now()))
+    await broker.report_status(boxes.dead, boxes.ledger, "redrive-0", WorkerStatus("redrive-0", at=now_ms()))
 
 
 @pytest.mark.parametrize("writer", [courier, replayer, redriver])

@@ -44,12 +44,12 @@ async def test_a_refusing_box_leaves_everything_as_it_was(server: MemoryServer, 
     boxes = await make_boxes(broker, "orders")
     await publish_all(broker, boxes.source, numbered_messages(1))
     server.refuse[boxes.dead] = BoxRefused("full")
-    async with broker.subscribe(boxes.subscription()) as desk:
-        (claim,) = await desk.claim(1)
+    async with broker.subscribe(boxes.subscription()) as subscription:
+        (claim,) = await subscription.claim(1)
         with pytest.raises(BoxRefused):
-            await desk.settle(claim, Buried(boxes.dead, claim.message))
+            await subscription.settle(claim, Buried(boxes.dead, claim.message))
         del server.refuse[boxes.dead]
-        await desk.settle(claim, Buried(boxes.dead, claim.message))
+        await subscription.settle(claim, Buried(boxes.dead, claim.message))
     assert await values(broker, boxes.dead) == [b"v0"]
 
 
@@ -94,16 +94,16 @@ async def test_a_recreated_box_stops_the_mover_until_a_human_decides(broker: Bro
     step = CommitBatch(
         progress_of(letters), publications_to(boxes.target, letters), {SettledAs.Replayed: [letters[0].place.offset]}
     )
-    async with broker.partition_writer(boxes.dead, boxes.ledger, 0, "uid-1") as mover:
-        await mover.commit(step)
+    async with broker.partition_writer(boxes.dead, boxes.ledger, 0, "uid-1") as writer:
+        await writer.commit(step)
     await broker.delete([boxes.dead])
     await broker.ensure(BoxSpec(boxes.dead, 1))
     with pytest.raises(BoxRecreated):
         async with broker.partition_writer(boxes.dead, boxes.ledger, 0, "uid-2"):
             pass
     await broker.reset_ledger(boxes.dead, boxes.ledger)
-    async with broker.partition_writer(boxes.dead, boxes.ledger, 0, "uid-2") as mover:
-        assert mover.is_open(0)
+    async with broker.partition_writer(boxes.dead, boxes.ledger, 0, "uid-2") as writer:
+        assert writer.is_open(0)
 
 
 async def test_a_step_that_is_too_large_does_nothing_and_spends_the_mover(server: MemoryServer, broker: Broker) -> None:
@@ -111,10 +111,10 @@ async def test_a_step_that_is_too_large_does_nothing_and_spends_the_mover(server
     await publish_all(broker, boxes.dead, numbered_messages(1))
     letters = await read_all(broker, boxes.dead)
     server.boxes[boxes.target].max_message_bytes = 1
-    async with broker.partition_writer(boxes.dead, boxes.ledger, 0, "uid-1") as mover:
+    async with broker.partition_writer(boxes.dead, boxes.ledger, 0, "uid-1") as writer:
         for expected in (TooLarge, Fenced):
             with pytest.raises(expected):
-                await mover.commit(CommitBatch(progress_of(letters), publications_to(boxes.target, letters)))
+                await writer.commit(CommitBatch(progress_of(letters), publications_to(boxes.target, letters)))
     assert await values(broker, boxes.target) == []
 
 

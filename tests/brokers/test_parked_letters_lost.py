@@ -16,6 +16,7 @@ from deadletter.brokers.kafka.ledger import ledger_partition
 from deadletter.brokers.kafka.subscription import retry_partition
 from deadletter.brokers.kafka.subscription.subscription import KafkaSubscription
 from deadletter.brokers.types import Delivered, Parked
+from deadletter.clock import now_ms
 from deadletter.core.boxes import BoxSpec, BoxStats
 from deadletter.core.letters import Message
 from deadletter.plan.boxes import plan_boxes
@@ -27,7 +28,6 @@ from tests.brokers.helpers import (
     Boxes,
     claim_some,
     make_boxes,
-    now,
     numbered_messages,
     publish_all,
     settle_all,
@@ -60,13 +60,13 @@ def small(bed: beds.Bed) -> Iterator[str]:
     processes.stop(processes.find_of_bed(bed.directory, PART.name))
 
 
-async def park(desk: KafkaSubscription, count: int, due_at: int) -> None:
+async def park(subscription: KafkaSubscription, count: int, due_at: int) -> None:
     """Park as many messages of the source, and wait until the desk has read them from the retry topic."""
-    claims = await claim_some(desk, count)
-    await asyncio.gather(*(desk.settle(one, Parked(one.message, due_at)) for one in claims))
+    claims = await claim_some(subscription, count)
+    await asyncio.gather(*(subscription.settle(one, Parked(one.message, due_at)) for one in claims))
     async with asyncio.timeout(TIMEOUT_S):
-        while desk.parked_letters < count:
-            await desk.claim(1)
+        while subscription.parked_letters < count:
+            await subscription.claim(1)
 
 
 async def starts(broker: Broker, *topics: str) -> list[int]:
@@ -98,9 +98,9 @@ async def test_a_brokers_retention_by_size_deletes_no_letter(small: str) -> None
         for first in range(0, 40, 4):
             await publish_all(broker, name, messages[first : first + 4])
             await publish_all(broker, boxes.dead, messages[first : first + 4])
-        async with broker.subscribe(boxes.subscription()) as desk:
-            claims, due_at = await claim_some(desk, 40), now() + HOUR
-            await asyncio.gather(*(desk.settle(one, Parked(one.message, due_at)) for one in claims))
+        async with broker.subscribe(boxes.subscription()) as subscription:
+            claims, due_at = await claim_some(subscription, 40), now_ms() + HOUR
+            await asyncio.gather(*(subscription.settle(one, Parked(one.message, due_at)) for one in claims))
         await see_retention_run(broker)
         assert await starts(broker, boxes.retry, boxes.dead) == [0, 0]
 
@@ -116,21 +116,21 @@ async def test_the_courier_counts_and_logs_letters_that_are_gone_and_goes_on(
     monkeypatch.setattr(retry_partition, "MAX_CACHED_BYTES", 0)
     boxes = await make_boxes(broker, fresh_name("gone"))
     await publish_all(broker, boxes.source, numbered_messages(5))
-    async with broker.subscribe(boxes.subscription()) as desk:
-        assert isinstance(desk, KafkaSubscription)
-        await park(desk, 5, now() + HOUR)
-        work = desk._assignment.partitions[TopicPartition(boxes.retry, 0)]
+    async with broker.subscribe(boxes.subscription()) as subscription:
+        assert isinstance(subscription, KafkaSubscription)
+        await park(subscription, 5, now_ms() + HOUR)
+        work = subscription._assignment.partitions[TopicPartition(boxes.retry, 0)]
         assert isinstance(work, retry_partition.RetryPartition)
         await delete(broker, boxes.retry, 3)
         with capture_logs() as logs:
-            claims = await work.claim_due(now() + 2 * HOUR, 100, 1 << 30)
+            claims = await work.claim_due(now_ms() + 2 * HOUR, 100, 1 << 30)
         assert [one.message.value for one in claims] == [b"v3", b"v4"]
-        assert desk.lost_letters == 3
+        assert subscription.lost_letters == 3
         said = [one for one in logs if one["event"] == "parked letters lost"]
         assert [(one["topic"], one["partition"], one["letters"]) for one in said] == [(boxes.retry, 0, 3)]
         assert list(work._open) == [3, 4], "nothing of the lost ones holds the trimming back"
-        await settle_all(desk, claims)
-        assert desk.parked_letters == 0
+        await settle_all(subscription, claims)
+        assert subscription.parked_letters == 0
 
 
 async def test_letters_that_a_successor_settled_and_trimmed_are_not_lost(
@@ -141,57 +141,57 @@ async def test_letters_that_a_successor_settled_and_trimmed_are_not_lost(
     await publish_all(broker, boxes.source, numbered_messages(3))
     async with broker.subscribe(boxes.subscription()) as first:
         assert isinstance(first, KafkaSubscription)
-        await park(first, 3, now() + 5_000)
+        await park(first, 3, now_ms() + 5_000)
         work = first._assignment.partitions[TopicPartition(boxes.retry, 0)]
     async with broker.subscribe(boxes.subscription("pod-1")) as second:
         await settle_all(second, await claim_some(second, 3))
         await delete(broker, boxes.retry, 3)
     assert isinstance(work, retry_partition.RetryPartition)
-    assert await work.claim_due(now(), 100, 1 << 30) == []
+    assert await work.claim_due(now_ms(), 100, 1 << 30) == []
     assert first.lost_letters == 0
 
 
-async def readings(registers: BoxMonitor, boxes: Boxes, parked: int) -> list[BoxStats]:
+async def readings(monitor: BoxMonitor, boxes: Boxes, parked: int) -> list[BoxStats]:
     """Sweep until so many letters are parked, and three times more."""
     found: list[BoxStats] = []
     async with asyncio.timeout(TIMEOUT_S):
         while not found or not (found[-1].caught_up and found[-1].parked == parked):
-            one = (await registers.sweep([boxes.monitored], now()))[boxes.dead]
+            one = (await monitor.sweep([boxes.monitored], now_ms()))[boxes.dead]
             assert isinstance(one, BoxStats), one
             found.append(one)
     for _ in range(3):
-        one = (await registers.sweep([boxes.monitored], now()))[boxes.dead]
+        one = (await monitor.sweep([boxes.monitored], now_ms()))[boxes.dead]
         assert isinstance(one, BoxStats), one
         found.append(one)
     return found
 
 
 async def test_the_sweep_counts_letters_that_vanish_between_two_couriers(broker: Broker) -> None:
-    boxes, registers = await make_boxes(broker, fresh_name("swept")), broker.monitor()
+    boxes, monitor = await make_boxes(broker, fresh_name("swept")), broker.monitor()
     await publish_all(broker, boxes.source, numbered_messages(6))
-    async with broker.subscribe(boxes.subscription()) as desk:
-        assert isinstance(desk, KafkaSubscription)
-        await park(desk, 6, now() + HOUR)
-    assert [one.lost for one in await readings(registers, boxes, 6)][-1] == 0
+    async with broker.subscribe(boxes.subscription()) as subscription:
+        assert isinstance(subscription, KafkaSubscription)
+        await park(subscription, 6, now_ms() + HOUR)
+    assert [one.lost for one in await readings(monitor, boxes, 6)][-1] == 0
     await delete(broker, boxes.retry, 4)
-    assert sum(one.lost for one in await readings(registers, boxes, 2)) == 4
-    assert sum(one.lost for one in await readings(registers, boxes, 2)) == 0, "once"
-    await registers.close()
+    assert sum(one.lost for one in await readings(monitor, boxes, 2)) == 4
+    assert sum(one.lost for one in await readings(monitor, boxes, 2)) == 0, "once"
+    await monitor.close()
 
 
 async def test_settled_letters_are_not_lost_while_another_transaction_hides_their_settlement(broker: Broker) -> None:
-    boxes, registers = await make_boxes(broker, fresh_name("hidden")), broker.monitor()
+    boxes, monitor = await make_boxes(broker, fresh_name("hidden")), broker.monitor()
     await publish_all(broker, boxes.source, numbered_messages(3))
-    async with broker.subscribe(boxes.subscription()) as desk:
-        assert isinstance(desk, KafkaSubscription)
-        await park(desk, 3, now() + 2_000)
-        await readings(registers, boxes, 3)
+    async with broker.subscribe(boxes.subscription()) as subscription:
+        assert isinstance(subscription, KafkaSubscription)
+        await park(subscription, 3, now_ms() + 2_000)
+        await readings(monitor, boxes, 3)
         other = await broker._kafka.producer(fresh_name("other"))  # type: ignore[attr-defined]
         async with other.transaction():
             await other.send_and_wait(boxes.ledger, b"", key=b"another/1", partition=ledger_partition(0))
-            await asyncio.gather(*(desk.settle(one, Delivered()) for one in await claim_some(desk, 3)))
+            await asyncio.gather(*(subscription.settle(one, Delivered()) for one in await claim_some(subscription, 3)))
             await delete(broker, boxes.retry, 3)
-            assert sum(one.lost for one in await readings(registers, boxes, 0)) == 0
+            assert sum(one.lost for one in await readings(monitor, boxes, 0)) == 0
         await other.stop()
-    assert sum(one.lost for one in await readings(registers, boxes, 0)) == 0
-    await registers.close()
+    assert sum(one.lost for one in await readings(monitor, boxes, 0)) == 0
+    await monitor.close()

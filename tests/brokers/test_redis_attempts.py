@@ -27,24 +27,24 @@ async def test_a_note_that_could_not_be_written_is_kept_only_while_its_message_i
     boxes = await make_boxes(broker, fresh_name("notes"))
     key = keys.notes(boxes.source, boxes.group)
     await publish_all(broker, boxes.source, numbered_messages(2))
-    async with broker.subscribe(boxes.subscription()) as desk:
-        done, left = await claim_some(desk, 2)
-        desk._background.cancel()  # type: ignore[attr-defined]  # we write notes when it suits us
+    async with broker.subscribe(boxes.subscription()) as subscription:
+        done, left = await claim_some(subscription, 2)
+        subscription._background.cancel()  # type: ignore[attr-defined]  # we write notes when it suits us
 
         async def cut(*_: object) -> None:
-            await desk.settle(done, Delivered())
+            await subscription.settle(done, Delivered())
             raise BrokerUnreachable("the line was cut while notes were written")
 
         for claim in (done, left):
-            desk.record_attempt(claim, 1, 1_700_000_000_000)
-        connected, desk._client = desk._client, SimpleNamespace(command=cut, run_script=cut)  # type: ignore[attr-defined]
+            subscription.record_attempt(claim, 1, 1_700_000_000_000)
+        connected, subscription._client = subscription._client, SimpleNamespace(command=cut, run_script=cut)  # type: ignore[attr-defined]
         with pytest.raises(BrokerUnreachable):
-            await desk._flush_attempts()  # type: ignore[attr-defined]
-        desk._client = connected  # type: ignore[attr-defined]
-        assert set(desk._attempts) == {left.place.id}  # type: ignore[attr-defined]
-        await desk._flush_attempts()  # type: ignore[attr-defined]
+            await subscription._flush_attempts()  # type: ignore[attr-defined]
+        subscription._client = connected  # type: ignore[attr-defined]
+        assert set(subscription._attempts) == {left.place.id}  # type: ignore[attr-defined]
+        await subscription._flush_attempts()  # type: ignore[attr-defined]
         assert set(await client.hkeys(key)) == {left.place.id.encode()}
-        await desk.settle(left, Delivered())
+        await subscription.settle(left, Delivered())
     assert not await client.exists(key)
 
 
@@ -71,15 +71,15 @@ async def test_a_sleeper_writes_no_note_of_what_another_took_over(broker: Broker
 async def test_notes_of_a_trimmed_message_go_with_it(broker: Broker, client: Redis, heir: str) -> None:
     boxes = await make_boxes(broker, fresh_name("notes"))
     await publish_all(broker, boxes.source, numbered_messages(2))
-    async with broker.subscribe(boxes.subscription("pod-0")) as desk:
-        for claim in await claim_some(desk, 2):
-            desk.record_attempt(claim, 1, 1_700_000_000_000)
+    async with broker.subscribe(boxes.subscription("pod-0")) as subscription:
+        for claim in await claim_some(subscription, 2):
+            subscription.record_attempt(claim, 1, 1_700_000_000_000)
     await client.xtrim(boxes.source, maxlen=1, approximate=False)
-    async with broker.subscribe(boxes.subscription(heir)) as desk:
-        (left,) = await claim_some(desk, 1)
+    async with broker.subscribe(boxes.subscription(heir)) as subscription:
+        (left,) = await claim_some(subscription, 1)
         assert (left.message.value, left.attempts) == (b"v1", 1)
         assert (await client.xpending(boxes.source, boxes.group))["pending"] == 1
-        await desk.settle(left, Delivered())
+        await subscription.settle(left, Delivered())
     assert not await client.exists(keys.notes(boxes.source, boxes.group))
 
 
@@ -94,10 +94,10 @@ async def test_a_lease_is_prolonged_although_notes_cannot_be_written(
         ):
             boxes = await make_boxes(own, "orders")
             await publish_all(own, boxes.source, numbered_messages(1))
-            async with own.subscribe(boxes.subscription()) as desk:
-                (claim,) = await claim_some(desk, 1)
+            async with own.subscribe(boxes.subscription()) as subscription:
+                (claim,) = await claim_some(subscription, 1)
                 await admin.config_set("maxmemory", "1")
-                desk.record_attempt(claim, 1, 1_700_000_000_000)
+                subscription.record_attempt(claim, 1, 1_700_000_000_000)
                 await admin.xclaim(boxes.source, boxes.group, "pod-0", 0, [claim.place.id], idle=LONG_AGO, justid=True)
                 async with asyncio.timeout(TIMEOUT_S):
                     while await admin.xpending_range(boxes.source, boxes.group, "-", "+", 1, idle=LONG_AGO):

@@ -16,6 +16,7 @@ from deadletter.brokers.errors import (
     LedgerCorrupt,
 )
 from deadletter.brokers.types import Buried, CommitBatch, Delivered
+from deadletter.clock import now_ms
 from deadletter.core.letters import Message
 from deadletter.core.replay_progress import SettledAs
 from tests.brokers.connections import LOOPBACK, fresh_name, no_secrets, redis_at
@@ -23,7 +24,6 @@ from tests.brokers.helpers import (
     TIMEOUT_S,
     claim_some,
     make_boxes,
-    now,
     numbered_messages,
     progress_of,
     publications_to,
@@ -46,17 +46,17 @@ async def test_a_lost_reply_to_a_publication_doubles_nothing(redis: str, broker:
         cutting_proxy(urlsplit(redis).netloc) as wire,
         open_broker(redis_at(url_of(wire.port)), no_secrets, LOOPBACK) as shaky,
     ):
-        async with shaky.partition_writer(boxes.dead, boxes.ledger, 0, "uid-1") as mover:
+        async with shaky.partition_writer(boxes.dead, boxes.ledger, 0, "uid-1") as writer:
             wire.lose_reply_to(b"fence")
             with pytest.raises(BrokerUnreachable):
-                await mover.commit(step)
+                await writer.commit(step)
             assert wire.lost_replies == 1
             with pytest.raises(Fenced):
-                await mover.commit(step)  # it is spent
+                await writer.commit(step)  # it is spent
         assert len(await read_all(broker, boxes.target)) == 20  # the letters went through, the reply did not
-        async with shaky.partition_writer(boxes.dead, boxes.ledger, 0, "uid-1") as mover:
-            assert mover.progress is None
-            await mover.commit(step)
+        async with shaky.partition_writer(boxes.dead, boxes.ledger, 0, "uid-1") as writer:
+            assert writer.progress is None
+            await writer.commit(step)
     assert await values(broker, boxes.target) == [m.value for m in numbered_messages(20)]
     assert await read_all(broker, boxes.dead) == []
     assert len(await broker.published_positions(boxes.ledger, "uid-1")) == 20
@@ -68,14 +68,14 @@ async def test_a_lost_reply_to_a_burial_doubles_nothing(redis: str, broker: Brok
     async with (
         cutting_proxy(urlsplit(redis).netloc) as wire,
         open_broker(redis_at(url_of(wire.port)), no_secrets, LOOPBACK) as shaky,
-        shaky.subscribe(boxes.subscription()) as desk,
+        shaky.subscribe(boxes.subscription()) as subscription,
     ):
-        (claim,) = await claim_some(desk, 1)
+        (claim,) = await claim_some(subscription, 1)
         wire.lose_reply_to(b"claim")
         with pytest.raises(BrokerUnreachable):
-            await desk.settle(claim, Buried(boxes.dead, claim.message))
-        assert desk.holds(claim)
-        await desk.settle(claim, Buried(boxes.dead, claim.message))
+            await subscription.settle(claim, Buried(boxes.dead, claim.message))
+        assert subscription.holds(claim)
+        await subscription.settle(claim, Buried(boxes.dead, claim.message))
     assert await values(broker, boxes.dead) == [b"v0"]
 
 
@@ -85,14 +85,14 @@ async def test_a_server_out_of_memory_takes_nothing_and_loses_nothing(tmp_path: 
         async with open_broker(redis_at(url_of(port)), no_secrets, LOOPBACK) as broker:
             boxes = await make_boxes(broker, "orders")
             await publish_all(broker, boxes.source, numbered_messages(1))
-            async with broker.subscribe(boxes.subscription()) as desk:
-                (claim,) = await claim_some(desk, 1)
+            async with broker.subscribe(boxes.subscription()) as subscription:
+                (claim,) = await claim_some(subscription, 1)
                 await admin.config_set("maxmemory", "1")
                 with pytest.raises(BoxRefused):
-                    await desk.settle(claim, Buried(boxes.dead, claim.message))
-                assert desk.holds(claim)
+                    await subscription.settle(claim, Buried(boxes.dead, claim.message))
+                assert subscription.holds(claim)
                 await admin.config_set("maxmemory", "0")
-                await desk.settle(claim, Buried(boxes.dead, claim.message))
+                await subscription.settle(claim, Buried(boxes.dead, claim.message))
             assert await values(broker, boxes.dead) == [b"v0"]
         await admin.aclose()
 
@@ -100,14 +100,14 @@ async def test_a_server_out_of_memory_takes_nothing_and_loses_nothing(tmp_path: 
 async def test_trimmed_messages_are_acknowledged(broker: Broker, client: Redis) -> None:
     boxes = await make_boxes(broker, fresh_name("trim"))
     await publish_all(broker, boxes.source, numbered_messages(3))
-    async with broker.subscribe(boxes.subscription()) as desk:
-        assert len(await claim_some(desk, 3)) == 3
+    async with broker.subscribe(boxes.subscription()) as subscription:
+        assert len(await claim_some(subscription, 3)) == 3
     await client.xtrim(boxes.source, maxlen=1, approximate=False)
-    async with broker.subscribe(boxes.subscription()) as desk:
-        (left,) = await claim_some(desk, 1)
+    async with broker.subscribe(boxes.subscription()) as subscription:
+        (left,) = await claim_some(subscription, 1)
         assert left.message.value == b"v2"
         assert (await client.xpending(boxes.source, boxes.group))["pending"] == 1
-        await desk.settle(left, Delivered())
+        await subscription.settle(left, Delivered())
     assert (await client.xpending(boxes.source, boxes.group))["pending"] == 0
 
 
@@ -135,8 +135,8 @@ async def test_a_corrupt_ledger_is_said_and_never_taken_for_an_empty_one(broker:
     with pytest.raises(LedgerCorrupt):
         async with broker.partition_writer(boxes.dead, boxes.ledger, 0, "uid-1"):
             pass
-    registers = broker.monitor()
-    assert isinstance((await registers.sweep([boxes.monitored], now()))[boxes.dead], LedgerCorrupt)
+    monitor = broker.monitor()
+    assert isinstance((await monitor.sweep([boxes.monitored], now_ms()))[boxes.dead], LedgerCorrupt)
 
 
 async def test_a_large_step_is_archived_without_being_in_memory_twice(tmp_path: Path) -> None:
@@ -150,9 +150,9 @@ async def test_a_large_step_is_archived_without_being_in_memory_twice(tmp_path: 
             await publish_all(broker, boxes.dead, [Message(None, n.to_bytes(size)) for n in range(count)])
             letters = await read_all(broker, boxes.dead)
             used = (await admin.info("memory"))["used_memory"]
-            async with broker.partition_writer(boxes.dead, boxes.ledger, 0, "uid-1") as mover:
+            async with broker.partition_writer(boxes.dead, boxes.ledger, 0, "uid-1") as writer:
                 settled = {SettledAs.Archived: [one.place.offset for one in letters]}
-                await mover.commit(CommitBatch(progress_of(letters, archived=count), settled=settled))
+                await writer.commit(CommitBatch(progress_of(letters, archived=count), settled=settled))
             assert (await admin.info("memory"))["used_memory_peak"] < used + count * size // 2
             assert await read_all(broker, boxes.dead) == []
             spans = await broker.window(boxes.dead, archived=True)

@@ -13,15 +13,16 @@ from deadletter.brokers.errors import BrokerUnreachable
 from deadletter.brokers.redis import leases
 from deadletter.brokers.redis.keys import due, identity
 from deadletter.brokers.types import Buried, Claim, Delivered, Discarded, Parked, Settlement
+from deadletter.clock import now_ms
 from tests.brokers.connections import LOOPBACK, fresh_name, no_secrets, redis_at
-from tests.brokers.helpers import Boxes, claim_some, make_boxes, now, numbered_messages, publish_all, values
+from tests.brokers.helpers import Boxes, claim_some, make_boxes, numbered_messages, publish_all, values
 
 BROKER = "redis"
 Verdict = Callable[[Boxes, Claim], Settlement]
 VERDICTS: dict[str, Verdict] = {
     "delivered": lambda boxes, claim: Delivered(),
     "discarded": lambda boxes, claim: Discarded(),
-    "parked": lambda boxes, claim: Parked(claim.message, now() + 3_600_000),
+    "parked": lambda boxes, claim: Parked(claim.message, now_ms() + 3_600_000),
     "buried": lambda boxes, claim: Buried(boxes.dead, claim.message),
     "routed": lambda boxes, claim: Buried(boxes.target, claim.message),
 }
@@ -34,18 +35,18 @@ async def dying(redis: str, boxes: Boxes) -> AsyncIterator[Subscription]:
     """A desk whose process ends before any claim is settled."""
     async with open_broker(redis_at(redis), no_secrets, LOOPBACK) as broker:
         opened = broker.subscribe(boxes.subscription("pod-0"))  # never left: nothing is given back
-        desk = await opened.__aenter__()
+        subscription = await opened.__aenter__()
 
         async def end(_: Sequence[object]) -> list[int]:
             raise BrokerUnreachable("killed")
 
-        desk._committer._acknowledge = desk._committer._settle_due = end  # type: ignore[attr-defined]
-        yield desk
-        desk._background.cancel()  # type: ignore[attr-defined]
+        subscription._committer._acknowledge = subscription._committer._settle_due = end  # type: ignore[attr-defined]
+        yield subscription
+        subscription._background.cancel()  # type: ignore[attr-defined]
 
 
-async def settle_in_vain(desk: Subscription, boxes: Boxes, claims: list[Claim], verdict: str) -> None:
-    wishes = (desk.settle(claim, VERDICTS[verdict](boxes, claim)) for claim in claims)
+async def settle_in_vain(subscription: Subscription, boxes: Boxes, claims: list[Claim], verdict: str) -> None:
+    wishes = (subscription.settle(claim, VERDICTS[verdict](boxes, claim)) for claim in claims)
     outcomes = await asyncio.gather(*wishes, return_exceptions=True)
     assert {type(outcome) for outcome in outcomes} == {BrokerUnreachable}
 
@@ -53,10 +54,10 @@ async def settle_in_vain(desk: Subscription, boxes: Boxes, claims: list[Claim], 
 async def go_on(broker: Broker, boxes: Boxes, pod: str, verdict: str) -> list[bytes | None]:
     """What the next courier was given, and settled in its own way."""
     given: list[Claim] = []
-    async with broker.subscribe(boxes.subscription(pod)) as desk:
-        while some := await desk.claim(COUNT):
+    async with broker.subscribe(boxes.subscription(pod)) as subscription:
+        while some := await subscription.claim(COUNT):
             given += some
-            await asyncio.gather(*(desk.settle(claim, VERDICTS[verdict](boxes, claim)) for claim in some))
+            await asyncio.gather(*(subscription.settle(claim, VERDICTS[verdict](boxes, claim)) for claim in some))
     return [claim.message.value for claim in given]
 
 
@@ -76,9 +77,9 @@ async def test_what_was_published_of_a_message_before_a_kill_is_all_that_becomes
 ) -> None:
     boxes = await make_boxes(broker, fresh_name("{verdict}"))
     await publish_all(broker, boxes.source, numbered_messages(COUNT))
-    async with dying(redis, boxes) as desk:
-        *judged, _ = await claim_some(desk, COUNT)
-        await settle_in_vain(desk, boxes, judged, first)
+    async with dying(redis, boxes) as subscription:
+        *judged, _ = await claim_some(subscription, COUNT)
+        await settle_in_vain(subscription, boxes, judged, first)
     given = await go_on(broker, boxes, "pod-0", second)
     assert given == [b"v7"]
     found = await copies(broker, client, boxes)
@@ -92,11 +93,11 @@ async def test_a_message_taken_over_is_not_delivered_when_its_letter_lies_in_a_b
 ) -> None:
     boxes = await make_boxes(broker, fresh_name("{over}"))
     await publish_all(broker, boxes.source, numbered_messages(COUNT))
-    async with dying(redis, boxes) as desk:
-        claims = await claim_some(desk, COUNT)
-        desk.record_attempt(claims[0], 2, now())
-        await desk._flush_attempts()  # type: ignore[attr-defined]
-        await settle_in_vain(desk, boxes, claims, "parked")
+    async with dying(redis, boxes) as subscription:
+        claims = await claim_some(subscription, COUNT)
+        subscription.record_attempt(claims[0], 2, now_ms())
+        await subscription._flush_attempts()  # type: ignore[attr-defined]
+        await settle_in_vain(subscription, boxes, claims, "parked")
     ids = [claim.place.id for claim in claims]
     await client.xclaim(boxes.source, boxes.group, "pod-0", 0, ids, idle=leases.LEASE_MS + 1, justid=True)
     assert await go_on(broker, boxes, "pod-1", "buried") == []
@@ -112,13 +113,13 @@ async def test_what_was_published_of_a_waiting_letter_before_a_kill_is_all_that_
 ) -> None:
     boxes = await make_boxes(broker, fresh_name("{verdict}"))
     await publish_all(broker, boxes.source, numbered_messages(COUNT))
-    async with broker.subscribe(boxes.subscription("pod-0")) as desk:
-        claims = await claim_some(desk, COUNT)
-        await asyncio.gather(*(desk.settle(claim, Parked(claim.message, 0)) for claim in claims))
-    async with dying(redis, boxes) as desk:
-        claims = await claim_some(desk, COUNT)
+    async with broker.subscribe(boxes.subscription("pod-0")) as subscription:
+        claims = await claim_some(subscription, COUNT)
+        await asyncio.gather(*(subscription.settle(claim, Parked(claim.message, 0)) for claim in claims))
+    async with dying(redis, boxes) as subscription:
+        claims = await claim_some(subscription, COUNT)
         assert all(claim.parked for claim in claims)
-        await settle_in_vain(desk, boxes, claims, first)
+        await settle_in_vain(subscription, boxes, claims, first)
     await client.zadd(due(boxes.retry), {claim.place.id: 0 for claim in claims})  # the lease ran out
     assert await go_on(broker, boxes, "pod-1", second) == []
     assert await copies(broker, client, boxes) == {"parked": 0, "buried": 0, "routed": 0} | {first: COUNT}
@@ -131,11 +132,11 @@ async def test_a_letter_whose_publication_was_not_heard_of_is_not_laid_back(
 ) -> None:
     boxes = await make_boxes(broker, fresh_name("{unheard}"))
     await publish_all(broker, boxes.source, numbered_messages(1))
-    async with dying(redis, boxes) as dead_desk, broker.subscribe(boxes.subscription("pod-0")) as desk:
-        (claim,) = await claim_some(desk, 1)
-        await desk.settle(claim, Parked(claim.message, 0))
-        (waiting,) = await claim_some(desk, 1)
-        await settle_in_vain(dead_desk, boxes, [waiting], "buried")
-        await desk.settle(waiting, Parked(waiting.message, 0))
-        assert await desk.claim(1) == []
+    async with dying(redis, boxes) as dead_subscription, broker.subscribe(boxes.subscription("pod-0")) as subscription:
+        (claim,) = await claim_some(subscription, 1)
+        await subscription.settle(claim, Parked(claim.message, 0))
+        (waiting,) = await claim_some(subscription, 1)
+        await settle_in_vain(dead_subscription, boxes, [waiting], "buried")
+        await subscription.settle(waiting, Parked(waiting.message, 0))
+        assert await subscription.claim(1) == []
     assert await copies(broker, client, boxes) == {"parked": 0, "buried": 1, "routed": 0}

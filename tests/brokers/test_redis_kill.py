@@ -26,10 +26,10 @@ async def test_a_bounced_redis_loses_and_doubles_nothing(tmp_path: Path, hard: b
         async with open_broker(redis_at(address), no_secrets, LOOPBACK) as broker:
             boxes = await make_boxes(broker, "orders")
             await writer_processes.publish_letters(broker, boxes, 10_000)
-            mover = await writer_processes.start("redis", address, boxes, 50)
+            writer = await writer_processes.start("redis", address, boxes, 50)
             for _ in range(3):
-                assert await mover.wait_for_commits(5)
+                assert await writer.wait_for_commits(5)
                 redis.restart(hard)
-            code, errors = await mover.end()
+            code, errors = await writer.end()
             assert code == 0, errors
             await writer_processes.check_moved_exactly_once(broker, boxes, 10_000)

@@ -5,12 +5,13 @@ from redis.asyncio import Redis
 from deadletter.brokers.contract import BoxMonitor, Broker
 from deadletter.brokers.errors import BrokerError
 from deadletter.brokers.types import Buried, Parked
+from deadletter.clock import now_ms
 from deadletter.core.boxes import BoxStats
 from deadletter.core.headers import add_headers
 from deadletter.core.heartbeats import WorkerStatus
 from deadletter.core.letters import Category, Envelope, Failure, Message
 from tests.brokers.connections import fresh_name
-from tests.brokers.helpers import Boxes, claim_some, make_boxes, now, numbered_messages, publish_all, read_all
+from tests.brokers.helpers import Boxes, claim_some, make_boxes, numbered_messages, publish_all, read_all
 
 BROKER = "redis"
 
@@ -20,31 +21,31 @@ def failed(kind: str, failed_at: int) -> Message:
     return add_headers(Message(None, b"{}"), Envelope(attempts=3, failed_at=failed_at, failure=failure))
 
 
-async def read(registers: BoxMonitor, boxes: Boxes) -> BoxStats:
-    found = (await registers.sweep([boxes.monitored], now()))[boxes.dead]
+async def read(monitor: BoxMonitor, boxes: Boxes) -> BoxStats:
+    found = (await monitor.sweep([boxes.monitored], now_ms()))[boxes.dead]
     assert not isinstance(found, BrokerError), found
     return found
 
 
 async def test_groups_follow_what_is_added_and_deleted(broker: Broker, client: Redis) -> None:
     boxes = await make_boxes(broker, fresh_name("groups"))
-    registers = broker.monitor()
+    monitor = broker.monitor()
     await publish_all(broker, boxes.dead, [failed("Timeout", 1_000), failed("Reset", 2_000)])
-    reading = await read(registers, boxes)
-    assert (reading.depth, reading.oldest) == (2, 1_000)
+    stats = await read(monitor, boxes)
+    assert (stats.depth, stats.oldest) == (2, 1_000)
     await publish_all(broker, boxes.dead, [failed("Reset", 3_000)])
-    reading = await read(registers, boxes)
-    assert [(group.error_type, group.letters) for group in reading.groups] == [("Reset", 2), ("Timeout", 1)]
-    assert (reading.groups[0].first_seen, reading.groups[0].last_seen) == (2_000, 3_000)
-    assert reading.groups[0].category == "Network"
+    stats = await read(monitor, boxes)
+    assert [(group.error_type, group.letters) for group in stats.groups] == [("Reset", 2), ("Timeout", 1)]
+    assert (stats.groups[0].first_seen, stats.groups[0].last_seen) == (2_000, 3_000)
+    assert stats.groups[0].category == "Network"
     first = (await read_all(broker, boxes.dead))[0]
     await client.xdel(boxes.dead, first.place.id)
-    reading = await read(registers, boxes)
-    assert [(group.error_type, group.letters) for group in reading.groups] == [("Reset", 2)]
-    assert (reading.depth, reading.oldest) == (2, 2_000)
-    assert await read(registers, boxes) == reading
+    stats = await read(monitor, boxes)
+    assert [(group.error_type, group.letters) for group in stats.groups] == [("Reset", 2)]
+    assert (stats.depth, stats.oldest) == (2, 2_000)
+    assert await read(monitor, boxes) == stats
     await client.xtrim(boxes.dead, maxlen=0, approximate=False)
-    assert await read(registers, boxes) == BoxStats(0, None)
+    assert await read(monitor, boxes) == BoxStats(0, None)
 
 
 async def test_more_groups_than_are_kept_are_other(broker: Broker) -> None:
@@ -58,24 +59,24 @@ async def test_more_groups_than_are_kept_are_other(broker: Broker) -> None:
 
 async def test_parked_letters_and_recent_words_are_told(broker: Broker) -> None:
     boxes = await make_boxes(broker, fresh_name("words"))
-    registers = broker.monitor()
+    monitor = broker.monitor()
     await publish_all(broker, boxes.source, numbered_messages(2))
-    async with broker.subscribe(boxes.subscription()) as desk:
-        first, second = await claim_some(desk, 2)
-        await desk.settle(first, Parked(first.message, now() + 3_600_000))
-        await desk.settle(second, Buried(boxes.dead, second.message))
-        await desk.report_status(WorkerStatus("pod-0", at=now()))
-        await desk.report_status(WorkerStatus("pod-1", at=now() - 91_000))
-        reading = await read(registers, boxes)
-        assert (reading.parked, reading.depth) == (1, 1)
-        assert [word.pod for word in reading.couriers] == ["pod-0"]
-    assert (await read(registers, boxes)).couriers == ()
+    async with broker.subscribe(boxes.subscription()) as subscription:
+        first, second = await claim_some(subscription, 2)
+        await subscription.settle(first, Parked(first.message, now_ms() + 3_600_000))
+        await subscription.settle(second, Buried(boxes.dead, second.message))
+        await subscription.report_status(WorkerStatus("pod-0", at=now_ms()))
+        await subscription.report_status(WorkerStatus("pod-1", at=now_ms() - 91_000))
+        stats = await read(monitor, boxes)
+        assert (stats.parked, stats.depth) == (1, 1)
+        assert [word.pod for word in stats.couriers] == ["pod-0"]
+    assert (await read(monitor, boxes)).couriers == ()
 
 
 async def test_many_boxes_are_swept_in_a_few_requests(broker: Broker, client: Redis) -> None:
     made = [await make_boxes(broker, fresh_name("sweep")) for _ in range(5)]
-    registers = broker.monitor()
-    await registers.sweep([boxes.monitored for boxes in made], now())
-    readings = await registers.sweep([boxes.monitored for boxes in made], now())
+    monitor = broker.monitor()
+    await monitor.sweep([boxes.monitored for boxes in made], now_ms())
+    readings = await monitor.sweep([boxes.monitored for boxes in made], now_ms())
     assert {boxes.dead for boxes in made} == set(readings)
-    assert all(isinstance(reading, BoxStats) for reading in readings.values())
+    assert all(isinstance(stats, BoxStats) for stats in readings.values())

@@ -23,10 +23,10 @@ OFFSETS = [Place.from_entry_id("", f"{1_700_000_000_000 + n // 3}-{n % 3}").offs
 
 async def test_a_selection_comes_back_in_order_and_takes_a_few_bytes_a_letter(broker: Broker) -> None:
     boxes = await make_boxes(broker, fresh_name("selection"))
-    async with broker.partition_writer(boxes.dead, boxes.ledger, 0, "uid-1") as mover:
+    async with broker.partition_writer(boxes.dead, boxes.ledger, 0, "uid-1") as writer:
         for at in range(0, COUNT, STEP):
-            tally = PartitionProgress(Span(0, OFFSETS[0], OFFSETS[-1] + 1), 0, OFFSETS[at])
-            await mover.commit(CommitBatch(tally, selected=OFFSETS[at : at + STEP]))
+            progress = PartitionProgress(Span(0, OFFSETS[0], OFFSETS[-1] + 1), 0, OFFSETS[at])
+            await writer.commit(CommitBatch(progress, selected=OFFSETS[at : at + STEP]))
     tracemalloc.start()
     try:
         found = (await broker.selected_offsets(boxes.ledger, "uid-1"))[0]

@@ -50,10 +50,10 @@ async def test_a_dropped_queue_leaves_no_key(broker: Broker, client: Redis) -> N
     await publish_all(broker, boxes.dead, numbered_messages(4))
     letters = await read_all(broker, boxes.dead)
     offsets = [one.place.offset for one in letters]
-    async with broker.partition_writer(boxes.dead, boxes.ledger, 0, "uid-1") as mover:
+    async with broker.partition_writer(boxes.dead, boxes.ledger, 0, "uid-1") as writer:
         parks = [Publication(boxes.retry, one.message, one.place, due_at=0) for one in letters[:1]]
         settled = {SettledAs.Replayed: offsets[:1], SettledAs.Archived: offsets[1:2]}
-        await mover.commit(CommitBatch(progress_of(letters), parks, settled, selected=offsets))
+        await writer.commit(CommitBatch(progress_of(letters), parks, settled, selected=offsets))
     await broker.delete([boxes.source, boxes.dead, boxes.retry, boxes.ledger, boxes.target])
     assert [key async for key in client.scan_iter(f"*{source}*")] == []
 
@@ -74,13 +74,13 @@ async def test_ten_megabytes_come_back_byte_for_byte(broker: Broker) -> None:
     boxes = await make_boxes(broker, fresh_name("large"))
     big = Message(b"\xff", bytes(range(256)) * (40 << 10), (("h", b"\xfe"),))
     await publish_all(broker, boxes.source, [big])
-    async with broker.subscribe(boxes.subscription()) as desk:
-        (claim,) = await claim_some(desk, 1)
-        await desk.settle(claim, Buried(boxes.dead, claim.message))
+    async with broker.subscribe(boxes.subscription()) as subscription:
+        (claim,) = await claim_some(subscription, 1)
+        await subscription.settle(claim, Buried(boxes.dead, claim.message))
     letters = await read_all(broker, boxes.dead)
-    async with broker.partition_writer(boxes.dead, boxes.ledger, 0, "uid-1") as mover:
+    async with broker.partition_writer(boxes.dead, boxes.ledger, 0, "uid-1") as writer:
         settled = {SettledAs.Replayed: [letters[0].place.offset]}
-        await mover.commit(CommitBatch(progress_of(letters), publications_to(boxes.target, letters), settled))
+        await writer.commit(CommitBatch(progress_of(letters), publications_to(boxes.target, letters), settled))
     (found,) = await read_all(broker, boxes.target)
     assert payload(letters[0].message) == payload(found.message) == payload(big)
     await broker.delete([boxes.target])

@@ -10,13 +10,13 @@ from deadletter.brokers.contract import Broker
 from deadletter.brokers.errors import BoxRefused
 from deadletter.brokers.redis import keys
 from deadletter.brokers.types import Buried, Claim, CommitBatch, Delivered, Parked, StoredMessage
+from deadletter.clock import now_ms
 from deadletter.core.replay_progress import SettledAs
 from tests.brokers.connections import LOOPBACK, fresh_name, no_secrets, redis_at
 from tests.brokers.helpers import (
     Boxes,
     claim_some,
     make_boxes,
-    now,
     numbered_messages,
     progress_of,
     publications_to,
@@ -58,9 +58,9 @@ def pairs(fields: Fields) -> list[tuple[bytes, bytes]]:
 
 
 async def bury_all(broker: Broker, boxes: Boxes, count: int) -> None:
-    async with broker.subscribe(boxes.subscription()) as desk:
-        claims = await claim_some(desk, count)
-        await asyncio.gather(*(desk.settle(claim, Buried(boxes.dead, claim.message)) for claim in claims))
+    async with broker.subscribe(boxes.subscription()) as subscription:
+        claims = await claim_some(subscription, count)
+        await asyncio.gather(*(subscription.settle(claim, Buried(boxes.dead, claim.message)) for claim in claims))
 
 
 async def settle(
@@ -68,9 +68,9 @@ async def settle(
 ) -> None:
     async with broker.partition_writer(
         boxes.dead, boxes.ledger, 0, f"uid-{to}-{why}-{archived}", archived=archived
-    ) as mover:
+    ) as writer:
         publications = publications_to(to, letters) if to else []
-        await mover.commit(CommitBatch(progress_of(letters), publications, {why: [one.place.offset for one in letters]}))
+        await writer.commit(CommitBatch(progress_of(letters), publications, {why: [one.place.offset for one in letters]}))
 
 
 @SHAPES
@@ -87,11 +87,11 @@ async def test_a_wide_entry_is_buried_and_its_neighbours_are_buried_once(
     assert len(found) == 9
     assert pairs((await entries(client, boxes.dead))[5]) == pairs(fields)
     await publish_all(broker, boxes.source, numbered_messages(1, 8))
-    async with broker.subscribe(boxes.subscription()) as desk:
-        (later,) = await claim_some(desk, 1)
+    async with broker.subscribe(boxes.subscription()) as subscription:
+        (later,) = await claim_some(subscription, 1)
         assert later.message.value == b"v8"
-        await desk.settle(later, Delivered())
-        assert await desk.claim(1) == []
+        await subscription.settle(later, Delivered())
+        assert await subscription.claim(1) == []
 
 
 @SHAPES
@@ -100,11 +100,11 @@ async def test_a_wide_entry_is_parked_buried_archived_and_restored_with_its_fiel
 ) -> None:
     boxes = await make_boxes(broker, fresh_name("{wide}"))
     await add(client, boxes.source, fields)
-    async with broker.subscribe(boxes.subscription()) as desk:
-        (claim,) = await claim_some(desk, 1)
-        await desk.settle(claim, Parked(claim.message, now()))
-        (due,) = await claim_some(desk, 1)
-        await desk.settle(due, Buried(boxes.dead, claim.message))
+    async with broker.subscribe(boxes.subscription()) as subscription:
+        (claim,) = await claim_some(subscription, 1)
+        await subscription.settle(claim, Parked(claim.message, now_ms()))
+        (due,) = await claim_some(subscription, 1)
+        await subscription.settle(due, Buried(boxes.dead, claim.message))
     await settle(broker, boxes, SettledAs.Archived, await read_all(broker, boxes.dead), "")
     assert await read_all(broker, boxes.dead) == []
     shelf = [one async for b in broker.read(boxes.dead, await broker.window(boxes.dead, True), True) for one in b]
@@ -157,9 +157,9 @@ async def test_fields_without_a_byte_do_not_make_a_request_that_redis_cannot_rea
     for _ in range(30):
         await add(client, boxes.source, [b""] * 50_000)
     claims: list[Claim] = []
-    async with broker.subscribe(boxes.subscription()) as desk:
-        claims = await claim_some(desk, 30)
-        await asyncio.gather(*(desk.settle(claim, Buried(boxes.dead, claim.message)) for claim in claims))
+    async with broker.subscribe(boxes.subscription()) as subscription:
+        claims = await claim_some(subscription, 30)
+        await asyncio.gather(*(subscription.settle(claim, Buried(boxes.dead, claim.message)) for claim in claims))
     assert await entries(client, boxes.dead) == [[b""] * 50_000] * 30
 
 
@@ -194,15 +194,15 @@ async def test_a_desk_that_fails_half_way_buries_each_letter_once(broker: Broker
     boxes = await make_boxes(broker, fresh_name("{half}"))
     await publish_all(broker, boxes.source, numbered_messages(3))
     await client.execute_command("XSETID", boxes.dead, LAST_ID)
-    async with broker.subscribe(boxes.subscription()) as desk:
-        claims = await claim_some(desk, 3)
+    async with broker.subscribe(boxes.subscription()) as subscription:
+        claims = await claim_some(subscription, 3)
         told = await asyncio.gather(
-            *(desk.settle(claim, Buried(boxes.dead, claim.message)) for claim in claims), return_exceptions=True
+            *(subscription.settle(claim, Buried(boxes.dead, claim.message)) for claim in claims), return_exceptions=True
         )
         assert any(isinstance(one, BoxRefused) for one in told)
         await client.delete(boxes.dead)
         await client.execute_command("XGROUP", "CREATE", boxes.dead, "maker", "$", "MKSTREAM")
-        again = [claim for claim in claims if desk.holds(claim)]
-        await asyncio.gather(*(desk.settle(claim, Buried(boxes.dead, claim.message)) for claim in again))
-        await settle_all(desk, [claim for claim in claims if desk.holds(claim)])
+        again = [claim for claim in claims if subscription.holds(claim)]
+        await asyncio.gather(*(subscription.settle(claim, Buried(boxes.dead, claim.message)) for claim in again))
+        await settle_all(subscription, [claim for claim in claims if subscription.holds(claim)])
     assert await values(broker, boxes.dead) == [b"v1", b"v2"]

@@ -116,7 +116,7 @@ async def check_moved_exactly_once(broker: Broker, boxes: Boxes, count: int) -> 
     assert not lost, f"{len(lost)} lost, from {lost[0]} to {lost[-1]}"
     assert not doubled, f"{len(doubled)} doubled, from {doubled[0]} to {doubled[-1]}"
     assert numbers == list(range(count)), "out of order"
-    async with broker.partition_writer(boxes.dead, boxes.ledger, 0, "uid-1") as mover:
-        assert mover.progress is not None
-        assert (mover.progress.replayed, mover.progress.scanned) == (count, count)
-        assert not any(mover.is_open(one.place.offset) for one in await read_all(broker, boxes.dead))
+    async with broker.partition_writer(boxes.dead, boxes.ledger, 0, "uid-1") as writer:
+        assert writer.progress is not None
+        assert (writer.progress.replayed, writer.progress.scanned) == (count, count)
+        assert not any(writer.is_open(one.place.offset) for one in await read_all(broker, boxes.dead))

@@ -34,33 +34,33 @@ async def main(kind: str, address: str, dead: str, ledger: str, target: str, siz
 
 
 async def move_all(broker: Broker, dead: str, ledger: str, target: str, size: int) -> int:
-    async with broker.partition_writer(dead, ledger, 0, "uid-1") as mover:
+    async with broker.partition_writer(dead, ledger, 0, "uid-1") as writer:
         span = (await broker.window(dead))[0]
-        tally = mover.progress or PartitionProgress(span, now_ms(), span.start)
+        progress = writer.progress or PartitionProgress(span, now_ms(), span.start)
         print("ready", flush=True)
         batch: list[StoredMessage] = []
-        async for letters in broker.read(dead, [Span(0, tally.next, tally.span.end)]):
+        async for letters in broker.read(dead, [Span(0, progress.next, progress.span.end)]):
             for letter in letters:
                 batch.append(letter)
                 if len(batch) == size:
-                    tally = await commit(mover, target, tally, batch)
+                    progress = await commit(writer, target, progress, batch)
                     batch = []
         if batch:
-            await commit(mover, target, tally, batch)
+            await commit(writer, target, progress, batch)
     return 0
 
 
 async def commit(
-    mover: PartitionWriter, target: str, tally: PartitionProgress, batch: list[StoredMessage]
+    writer: PartitionWriter, target: str, progress: PartitionProgress, batch: list[StoredMessage]
 ) -> PartitionProgress:
-    chosen = [one for one in batch if mover.is_open(one.place.offset)]
-    tally = tally.evolve(
-        next=batch[-1].place.offset + 1, scanned=tally.scanned + len(batch), replayed=tally.replayed + len(chosen)
+    chosen = [one for one in batch if writer.is_open(one.place.offset)]
+    progress = progress.evolve(
+        next=batch[-1].place.offset + 1, scanned=progress.scanned + len(batch), replayed=progress.replayed + len(chosen)
     )
     publications = [Publication(target, one.message, one.place, 0) for one in chosen]
-    await mover.commit(CommitBatch(tally, publications, {SettledAs.Replayed: [one.place.offset for one in chosen]}))
-    print(tally.next, flush=True)
-    return tally
+    await writer.commit(CommitBatch(progress, publications, {SettledAs.Replayed: [one.place.offset for one in chosen]}))
+    print(progress.next, flush=True)
+    return progress
 
 
 if __name__ == "__main__":

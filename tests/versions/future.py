@@ -5,9 +5,9 @@ from typing import Any
 
 from pyroaring import BitMap
 
+from deadletter.clock import now_ms
 from deadletter.core.ledger import records
 from deadletter.core.replay_progress import PartitionProgress, Span
-from tests.brokers.helpers import now
 
 PROGRESS = PartitionProgress(
     Span(0, 0, 9), 1, 9, scanned=9, matched=9, replayed=8, skipped={"Throttled": 1}, phase="Cooling"
@@ -39,7 +39,7 @@ def extended_progress(uid: str, **more: Any) -> Record:
 
 def extended_heartbeat(pod: str, **more: Any) -> Record:
     """Return a heartbeat with one more field and only two of today's fields."""
-    return sealed_json(f"courier/{pod}", {"pod": pod, "at": now(), "zone": "b", **more})
+    return sealed_json(f"courier/{pod}", {"pod": pod, "at": now_ms(), "zone": "b", **more})
 
 
 def unreadable() -> list[Record]:

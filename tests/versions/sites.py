@@ -10,9 +10,10 @@ from deadletter.api.broker_connections import BrokerConnectionSpec
 from deadletter.brokers.contract import Broker
 from deadletter.brokers.errors import BrokerError
 from deadletter.brokers.types import Publication
+from deadletter.clock import now_ms
 from deadletter.core.boxes import BoxStats
 from deadletter.core.letters import Message, Place
-from tests.brokers.helpers import Boxes, now
+from tests.brokers.helpers import Boxes
 
 Records = Iterable[tuple[bytes, bytes]]
 
@@ -59,7 +60,7 @@ class Site:
         """Return what a sweep of this version reads of one queue."""
         monitor = self.broker.monitor()
         try:
-            found = (await monitor.sweep([boxes.monitored], now()))[boxes.dead]
+            found = (await monitor.sweep([boxes.monitored], now_ms()))[boxes.dead]
         finally:
             await monitor.close()
         assert not isinstance(found, BrokerError), found

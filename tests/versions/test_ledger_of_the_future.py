@@ -6,6 +6,7 @@ from structlog.testing import capture_logs
 from deadletter.brokers.errors import LedgerTooNew
 from deadletter.brokers.kafka.subscription import assignment
 from deadletter.brokers.types import CommitBatch, Delivered, Parked
+from deadletter.clock import now_ms
 from deadletter.core.boxes import BoxStats
 from deadletter.core.heartbeats import WorkerStatus
 from deadletter.core.ledger import records as ledger_records
@@ -15,7 +16,6 @@ from tests.brokers.helpers import (
     Boxes,
     claim_some,
     make_boxes,
-    now,
     numbered_messages,
     progress_of,
     publications_to,
@@ -81,7 +81,7 @@ async def test_a_courier_continues(site: Site) -> None:
     await publish_all(site.broker, boxes.source, numbered_messages(3))
     async with site.broker.subscribe(boxes.subscription()) as subscription:
         for claim in await claim_some(subscription, 3):
-            await subscription.settle(claim, Parked(claim.message, now()))
+            await subscription.settle(claim, Parked(claim.message, now_ms()))
         for claim in await claim_some(subscription, 3):
             await subscription.settle(claim, Delivered())
     assert (await site.box_stats(boxes)).parked == 0
@@ -108,7 +108,7 @@ async def test_a_parked_letter_settled_for_an_unknown_reason_is_not_delivered(ka
     await publish_all(site.broker, boxes.source, numbered_messages(3))
     async with site.broker.subscribe(boxes.subscription()) as subscription:
         for claim in await claim_some(subscription, 3):
-            await subscription.settle(claim, Parked(claim.message, now()))
+            await subscription.settle(claim, Parked(claim.message, now_ms()))
     first = (await read_all(site.broker, boxes.retry))[0].place.offset
     await site.write_ledger(boxes.ledger, [future.settled(boxes.retry, 0, "quarantined", first)])
     assert (await site.box_stats(boxes)).parked == 2
@@ -129,7 +129,7 @@ async def test_settlements_of_an_unknown_version_stop_only_their_partition(kafka
     assert sorted(await values(site.broker, boxes.target)) == [one.value for one in numbered_messages(6)]
     monitor = site.broker.monitor()
     try:
-        found = await monitor.sweep([boxes.monitored, sound.monitored], now())
+        found = await monitor.sweep([boxes.monitored, sound.monitored], now_ms())
     finally:
         await monitor.close()
     assert isinstance(found[boxes.dead], LedgerTooNew)
@@ -147,7 +147,7 @@ async def test_a_parked_letter_with_settlements_of_an_unknown_version_waits(
     await publish_all(site.broker, boxes.source, numbered_messages(2, 2), 1)
     async with site.broker.subscribe(boxes.subscription()) as subscription:
         for claim in await claim_some(subscription, 4):
-            await subscription.settle(claim, Parked(claim.message, now()))
+            await subscription.settle(claim, Parked(claim.message, now_ms()))
     key = ledger_records.settled_key(boxes.retry, 1, SettledAs.Delivered, 0)
     await site.write_ledger(boxes.ledger, [future.with_version_2(key)], partition=1)
     async with site.broker.subscribe(boxes.subscription()) as subscription:

@@ -14,10 +14,10 @@ import pytest
 
 from deadletter.api.assignments import ReplayAssignment
 from deadletter.brokers.types import MonitoredBox
+from deadletter.clock import now_ms
 from deadletter.core.boxes import BoxStats
 from tests import previous
 from tests.bed.places import REPOSITORY
-from tests.brokers.helpers import now
 from tests.versions.sites import Site
 from tests.workers import recording_service
 from tests.workers.broker_queue import BrokerQueue
@@ -93,7 +93,7 @@ class Queue:
         try:
             async with asyncio.timeout(TIMEOUT_S):
                 while True:
-                    found = (await monitor.sweep([monitored], now()))[monitored.dead]
+                    found = (await monitor.sweep([monitored], now_ms()))[monitored.dead]
                     if isinstance(found, BoxStats) and found.parked and found.depth:
                         return
                     await asyncio.sleep(0.05)
