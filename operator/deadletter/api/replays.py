@@ -12,7 +12,6 @@ from deadletter.api.replay_status import ReplayStatus
 from deadletter.api.transform import TransformSpec
 from deadletter.core import durations
 
-MUTABLE = ("suspend", "rate", "ttlSecondsAfterFinished")
 IMMUTABLE = (
     "queueRef",
     "mode",

@@ -108,7 +108,7 @@ class Predicate:
 
     @classmethod
     def cached(cls, source: str) -> "Predicate":
-        """Return the predicate of this text, compiled once per process."""
+        """Return the predicate of this text from the cache of compiled ones."""
         return _compiled(source)
 
     def variables(self, letter: Letter, now: int) -> dict[str, object]:

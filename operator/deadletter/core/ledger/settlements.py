@@ -85,11 +85,6 @@ class Settlements:
             start = (chunk + 1) << CHUNK_BITS
         return start
 
-    def offsets_settled_as(self, settled_as: str) -> list[int]:
-        """Return the offsets that were settled this way, in ascending order."""
-        chunks = sorted(chunk for as_, chunk in self._chunks if as_ == settled_as)
-        return [chunk << CHUNK_BITS | low for chunk in chunks for low in self._chunks[settled_as, chunk]]
-
     def is_settled_as(self, settled_as: str, offset: int) -> bool:
         """True if the offset was settled this way."""
         return (offset & CHUNK_MASK) in self._chunks.get((settled_as, offset >> CHUNK_BITS), ())
