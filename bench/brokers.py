@@ -219,7 +219,7 @@ async def kafka_sweep(broker: Broker, queues: int) -> None:
 
 async def main(letters: int, rounds: int, queues: int) -> None:
     """Measure every part on a test bed of its own."""
-    tune_gc()  # as every replay worker does
+    tune_gc()  # as every replayer does
     tune_malloc()
     bed = beds.create()
     try:

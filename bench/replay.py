@@ -108,7 +108,7 @@ async def measure_start(stage: Stage, address: str, rounds: int) -> float:
 
 
 async def sample(load: ClusterReplay, done: asyncio.Future[None]) -> list[tuple[int, float]]:
-    """Return pairs of letters sent and MiB of memory used by the replay worker, sampled until it ends."""
+    """Return pairs of letters sent and MiB of memory used by the replayer, sampled until it ends."""
     container = await asyncio.to_thread(load.container)
     status = Path("/proc", str(await asyncio.to_thread(load.pid, container)), "status")
     samples = []

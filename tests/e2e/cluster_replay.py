@@ -104,7 +104,7 @@ class ClusterReplay:
         node.ctr(self.stage.cluster.bed, "tasks", "kill", "--signal", "SIGKILL", container)
 
     def pid(self, container: str) -> int:
-        """Return the process id of the replay worker on the node."""
+        """Return the process id of the replayer on the node."""
         rows = [line.split() for line in node.ctr(self.stage.cluster.bed, "tasks", "list").splitlines()]
         return int(next(row[1] for row in rows if row[0] == container))
 

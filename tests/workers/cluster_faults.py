@@ -69,7 +69,7 @@ async def removed_coordinator(work: Work) -> None:
 
 
 async def moved_leaders(work: Work) -> None:
-    """All partitions and coordinators move to other brokers while courier and replay worker have open transactions."""
+    """All partitions and coordinators move to other brokers while courier and replayer have open transactions."""
     topics = (*work.topics, TRANSACTIONS, GROUPS)
     async for turn in work.rounds():
         holding = [work.pods[turn % len(work.pods)].folder, work.replay.folder]

@@ -1,6 +1,6 @@
 """Work for a Kafka of three brokers during a fault: couriers deliver messages, a Replay sends letters back.
 
-Couriers, service and replay worker are processes of their own. Afterwards every message and letter is counted.
+Couriers, service and replayer are processes of their own. Afterwards every message and letter is counted.
 """
 
 import asyncio
@@ -109,7 +109,7 @@ def bad_ones(messages: int) -> Counter[int]:
 
 
 class Work:
-    """Couriers and a replay worker that work on one cluster."""
+    """Couriers and a replayer that work on one cluster."""
 
     def __init__(self, cluster: KafkaCluster, folder: Path, size: Size, more_pods: int = 0) -> None:
         self.cluster, self.folder, self.size = cluster, folder, size
@@ -140,7 +140,7 @@ class Work:
 
     @property
     def programs(self) -> list[Pod]:
-        """The pods of couriers and replay worker."""
+        """The pods of couriers and replayer."""
         return [*self.pods, self.replay]
 
     @asynccontextmanager
@@ -162,7 +162,7 @@ class Work:
                 await self.scene.bury(*(letter(number, self.scene.name) for number in numbers))
 
     async def start(self) -> None:
-        """Start service and couriers; start the replay worker when messages arrive, so that it outlasts the faults."""
+        """Start service and couriers; start the replayer when messages arrive, so that it outlasts the faults."""
         await self.shop.start()
         for pod in self.pods:
             await pod.start()

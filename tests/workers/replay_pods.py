@@ -1,4 +1,4 @@
-"""Replay workers in processes of their own, as the Job runs them, and scenes on a real Kafka or Redis."""
+"""Replayers in processes of their own, as the Job runs them, and scenes on a real Kafka or Redis."""
 
 import asyncio
 import json
@@ -52,7 +52,7 @@ async def bury_numbers(scene: Scene, count: int, first: int = 0) -> None:
 
 
 class ReplayPod:
-    """A replay worker with the files of its pod, started as often as a test wants."""
+    """A replayer with the files of its pod, started as often as a test wants."""
 
     def __init__(self, folder: Path, scene: Scene, **spec) -> None:
         self.folder = folder

@@ -1,4 +1,4 @@
-"""The redrive worker in a process of its own, as its Deployment runs it: killed, restarted, stopped."""
+"""The redriver in a process of its own, as its Deployment runs it: killed, restarted, stopped."""
 
 import asyncio
 import os

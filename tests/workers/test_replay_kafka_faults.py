@@ -146,7 +146,7 @@ class OpenTransactions:
 
 
 async def stop_in_a_transaction(process: asyncio.subprocess.Process, transactions: OpenTransactions) -> None:
-    """Suspend the replay worker while one of its transactions is open."""
+    """Suspend the replayer while one of its transactions is open."""
     async with asyncio.timeout(TIMEOUT_S):
         while process.returncode is None:
             process.send_signal(signal.SIGSTOP)
@@ -198,7 +198,7 @@ async def test_an_origin_with_fewer_partitions_gets_its_letters_by_key(scene):
 
 
 def retries(folder: Path) -> int:
-    """Return how often the replay worker retried."""
+    """Return how often the replayer retried."""
     return (folder / "log").read_text().count("retrying from the ledger")
 
 

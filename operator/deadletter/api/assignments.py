@@ -94,7 +94,7 @@ class ReplayAssignment(WorkerConfig):
 
 
 class RedriveAssignment(WorkerConfig):
-    """Assignment of a redrive worker, which continuously sends letters back by the policy."""
+    """Assignment of a redriver, which continuously sends letters back by the policy."""
 
     namespace: str
     queue: str

@@ -1,4 +1,4 @@
-"""The redrive worker keeps sending retryable letters of an adopted queue back to their origin, by its retry policy.
+"""The redriver keeps sending retryable letters of an adopted queue back to their origin, by its retry policy.
 
 main            entry point of the pod
 redriver        the loop: read new letters, keep them until they are due, send what is due, report pauses

@@ -1,4 +1,4 @@
-"""The redrive worker, `python -m deadletter redrive`: sends letters of one adopted queue back until it is stopped."""
+"""The redriver, `python -m deadletter redrive`: sends letters of one adopted queue back until it is stopped."""
 
 import asyncio
 
@@ -47,7 +47,7 @@ async def run_worker(stop: asyncio.Event) -> int:
 
 
 def main(argv: list[str]) -> int:
-    """Run the redrive worker; it takes no arguments."""
+    """Run the redriver; it takes no arguments."""
     del argv
     logs.configure(role="redrive")
     return process.run(run_worker)

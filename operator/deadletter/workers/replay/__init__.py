@@ -1,4 +1,4 @@
-"""The replay worker sends selected letters of one dead box back, each once, and counts exactly what it did.
+"""The replayer sends selected letters of one dead box back, each once, and counts exactly what it did.
 
 main          entry point: reads the assignment, opens the broker and the sink, starts the run
 run           freezes all windows, sends canaries, replays the partitions, verifies, finishes

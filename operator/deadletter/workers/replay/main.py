@@ -1,4 +1,4 @@
-"""The replay worker, `python -m deadletter replay`: runs one Replay from its assignment to its exit code.
+"""The replayer, `python -m deadletter replay`: runs one Replay from its assignment to its exit code.
 
 exit_status.py lists the exit codes; the Job of the Replay decides by them whether to start another pod.
 """
@@ -197,7 +197,7 @@ async def run_worker(stop: asyncio.Event) -> int:
 
 
 def main(argv: list[str]) -> int:
-    """Run the replay worker; it takes no arguments."""
+    """Run the replayer; it takes no arguments."""
     del argv
     logs.configure(role="replay")
     process.tune_malloc()
