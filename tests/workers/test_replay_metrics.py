@@ -1,4 +1,4 @@
-"""Metrics of replay and redrivers after work on a real Kafka and a real Redis."""
+"""Metrics of replayers and redrivers after work on a real Kafka and a real Redis."""
 
 import urllib.request
 import uuid

@@ -1,4 +1,4 @@
-"""How a replay or redriver ends: its exit code and its termination message.
+"""How a replayer or redriver ends: its exit code and its termination message.
 
 0    finished: the progress in the ledger says Finished
 1    a broker or service does not answer: the next pod may continue from the ledger
