@@ -171,11 +171,11 @@ class TimedDelivery:
 async def courier(url: str, spec: BrokerConnectionSpec, count: int, bad: int = 0) -> tuple[float, float, float]:
     """Return deliveries per second, CPU seconds per delivery and 99th percentile of the courier."""
     async with queue(spec, count, bad) as (broker, prefix):
-        told = assignment(url, prefix, spec)
-        delivery, stop = TimedDelivery(told), asyncio.Event()
-        async with broker.subscribe(subscription_spec(told, "bench")) as desk:
+        task = assignment(url, prefix, spec)
+        delivery, stop = TimedDelivery(task), asyncio.Event()
+        async with broker.subscribe(subscription_spec(task, "bench")) as subscription:
             used = cpu_seconds()
-            work = asyncio.ensure_future(Courier(told, desk, delivery).run(stop))
+            work = asyncio.ensure_future(Courier(task, subscription, delivery).run(stop))
             while len(delivery.seconds) < count:
                 await asyncio.sleep(0.02)
             took, spent = time.perf_counter() - delivery.first, cpu_seconds() - used

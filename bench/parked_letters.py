@@ -48,12 +48,12 @@ async def measure(spec: BrokerConnectionSpec, url: str) -> dict[str, float]:
     """Return the growth of memory until all are parked, and the requests per second from then on."""
     requests = RequestCounter()
     async with queue(spec, LETTERS, 0) as (broker, prefix):
-        told = assignment(f"{url}later", prefix, spec, policy=POLICY)
-        delivery, stop = delivery_for(told, no_secret), asyncio.Event()
-        async with broker.subscribe(subscription_spec(told, "bench")) as desk:
+        task = assignment(f"{url}later", prefix, spec, policy=POLICY)
+        delivery, stop = delivery_for(task, no_secret), asyncio.Event()
+        async with broker.subscribe(subscription_spec(task, "bench")) as subscription:
             before = resident_mib()
-            work = asyncio.ensure_future(Courier(told, desk, delivery).run(stop))
-            while desk.parked_letters < LETTERS:
+            work = asyncio.ensure_future(Courier(task, subscription, delivery).run(stop))
+            while subscription.parked_letters < LETTERS:
                 await asyncio.sleep(0.1)
             sent, began = requests.count, time.monotonic()
             await asyncio.sleep(IDLE_S)

@@ -316,7 +316,7 @@ def soft_limit_of_files(count: int) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
-@known_fault("E19", "settlements of letters that were trimmed from the retry topic stay in the ledger for ever")
+@known_fault("E19", "settlements of letters that were trimmed from the retry topic stay in the ledger")
 async def test_settlements_of_a_trimmed_retry_topic_leave_the_ledger(
     queue: BrokerQueue, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -107,7 +107,7 @@ async def test_the_liveness_probe_fails_where_redis_refuses_every_write(tmp_path
     assert reported
 
 
-@known_fault("E13-CONSUMERS", "consumers of departed pods stay in the group for ever")
+@known_fault("E13-CONSUMERS", "consumers of departed pods stay in the group")
 async def test_consumers_of_departed_pods_leave_the_group(redis: str) -> None:
     spec = redis_at(redis)
     async with (

@@ -96,9 +96,9 @@ class Scene:
     async def all_progress(self, uid: str = "uid-1") -> list[PartitionProgress]:
         found = []
         for partition in range(self.partitions):
-            async with self.broker.partition_writer(self.boxes.dead, self.boxes.ledger, partition, uid) as mover:
-                assert mover.progress is not None
-                found.append(mover.progress)
+            async with self.broker.partition_writer(self.boxes.dead, self.boxes.ledger, partition, uid) as writer:
+                assert writer.progress is not None
+                found.append(writer.progress)
         return found
 
     async def messages(self, box: str | None = None) -> list[Message]:

@@ -113,19 +113,19 @@ async def test_a_letter_too_large_for_its_origin_stays_and_others_are_sent(scene
 
 
 async def test_large_letters_are_sent_in_batches_of_bounded_size(scene, monkeypatch):
-    steps, commit = [], MemoryPartitionWriter.commit
+    batches, commit = [], MemoryPartitionWriter.commit
 
-    async def counted(mover: MemoryPartitionWriter, step: CommitBatch) -> None:
-        steps.append([one.message.size >> 20 for one in step.publications])
-        await commit(mover, step)
+    async def record(writer: MemoryPartitionWriter, batch: CommitBatch) -> None:
+        batches.append([one.message.size >> 20 for one in batch.publications])
+        await commit(writer, batch)
 
-    monkeypatch.setattr(MemoryPartitionWriter, "commit", counted)
+    monkeypatch.setattr(MemoryPartitionWriter, "commit", record)
     letters = [letter(number) for number in range(8)]
     for number, size in enumerate((3, 3, 3, 1, 9, 1, 6, 2)):
         letters[number].value = b"x" * (size << 20)
     await scene.bury(*letters)
     assert await RedriveStage(scene).run_after(60) == 8
-    assert steps == [[3, 3], [3, 1], [9], [1, 6], [2]]
+    assert batches == [[3, 3], [3, 1], [9], [1, 6], [2]]
     assert await scene.numbers() == list(range(8))
     assert await scene.open_letters() == []
     (progress,) = (await scene.broker.replay_progress(scene.boxes.ledger))["redrive-1"]
@@ -201,11 +201,11 @@ async def test_it_pauses_for_a_running_replay_before_the_operator_tells_it(scene
     await scene.bury(letter(1))
     span = (await scene.broker.window(scene.boxes.dead))[0]
     progress = PartitionProgress(span, stage.now, 0, updated_at=stage.now + 50_000)
-    async with scene.broker.partition_writer(scene.boxes.dead, scene.boxes.ledger, 0, "a-replay") as mover:
-        await mover.commit(CommitBatch(progress))
+    async with scene.broker.partition_writer(scene.boxes.dead, scene.boxes.ledger, 0, "a-replay") as writer:
+        await writer.commit(CommitBatch(progress))
         assert await stage.run_after(60) == 0
         assert (stage.redriver.pause_reason, await stage.reported()) == ("Queued", ())
-        await mover.commit(CommitBatch(progress.evolve(phase="Finished")))
+        await writer.commit(CommitBatch(progress.evolve(phase="Finished")))
     assert await stage.run_after(1) == 1
 
 
@@ -213,8 +213,8 @@ async def test_an_abandoned_replay_does_not_pause_it_without_end(scene):
     stage = RedriveStage(scene)
     await scene.bury(letter(1))
     span = (await scene.broker.window(scene.boxes.dead))[0]
-    async with scene.broker.partition_writer(scene.boxes.dead, scene.boxes.ledger, 0, "a-replay") as mover:
-        await mover.commit(CommitBatch(PartitionProgress(span, stage.now, 0, updated_at=stage.now)))
+    async with scene.broker.partition_writer(scene.boxes.dead, scene.boxes.ledger, 0, "a-replay") as writer:
+        await writer.commit(CommitBatch(PartitionProgress(span, stage.now, 0, updated_at=stage.now)))
     assert await stage.run_after(60) == 0
     assert await stage.run_after(180) == 1
 

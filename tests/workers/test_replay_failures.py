@@ -69,8 +69,8 @@ async def test_letters_of_the_window_deleted_by_retention_are_counted_and_fail_t
     assert (await scene.run(assignment, stop=stop)).code == exit_status.STOPPED
     frozen = await scene.run(scene.assignment(select={"limit": 1}, uid="other"))
     assert frozen.code == 0
-    async with scene.broker.partition_writer("orders.dlq", "orders.dlq.ledger", 0, "uid-1") as mover:
-        await mover.commit(CommitBatch(PartitionProgress(Span(0, 0, 6), 1, 1)))
+    async with scene.broker.partition_writer("orders.dlq", "orders.dlq.ledger", 0, "uid-1") as writer:
+        await writer.commit(CommitBatch(PartitionProgress(Span(0, 0, 6), 1, 1)))
     for offset in (0, 1, 2):
         del server.boxes["orders.dlq"].partitions[0][offset]
     ending = await scene.run(assignment)

@@ -17,8 +17,8 @@ from tests.workers.replay_scene import Scene, letter
 
 @pytest.fixture(params=["kafka", "redis"])
 async def scene(request):
-    told = connection(request.param, request.getfixturevalue(request.param))
-    scene = Scene(None, f"orders-{uuid.uuid4().hex[:8]}", told)
+    spec = connection(request.param, request.getfixturevalue(request.param))
+    scene = Scene(None, f"orders-{uuid.uuid4().hex[:8]}", spec)
     async with open_broker(scene.assignment().broker, lambda *_: b"", LOCAL_NETWORKS) as broker:
         scene.broker = broker
         await scene.build()
@@ -33,10 +33,10 @@ async def read_metrics(registry) -> str:
 
 
 async def test_a_replay_counts_its_letters_by_result(scene):
-    told = scene.assignment(select={"where": "payload.n < 4 || payload.missing == 1"})
-    told = told.model_copy(update={"queue": scene.name})
-    await scene.run(told)
-    await scene.run(told)
+    assignment = scene.assignment(select={"where": "payload.n < 4 || payload.missing == 1"})
+    assignment = assignment.model_copy(update={"queue": scene.name})
+    await scene.run(assignment)
+    await scene.run(assignment)
     text = await read_metrics(metrics.REPLAY_REGISTRY)
     where = f'namespace="test",queue="{scene.name}",replay="replay"'
     assert f'dlq_replay_letters_total{{{where},result="replayed"}} 4.0' in text

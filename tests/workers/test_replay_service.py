@@ -78,9 +78,9 @@ async def test_it_is_told_where_and_when_a_message_first_came(scene):
     await scene.bury(letter(7, partition=1))
     async with serving(lambda service, body: 200) as (service, sink):
         await scene.run(scene.assignment(target=TARGET), sink=sink)
-    (told,) = service.heads
-    assert [told[f"Dlq-{name}"] for name in ("Topic", "Partition", "Offset")] == ["orders", "1", "7"]
-    assert told["Dlq-Timestamp"] == "2023-11-14T22:13:20.007Z"
+    (head,) = service.heads
+    assert [head[f"Dlq-{name}"] for name in ("Topic", "Partition", "Offset")] == ["orders", "1", "7"]
+    assert head["Dlq-Timestamp"] == "2023-11-14T22:13:20.007Z"
 
 
 async def test_what_it_refuses_stays_and_has_failed_again(scene):

@@ -1,4 +1,4 @@
-// The program of a pod's sandbox: it holds the pod's namespaces until it is told to go.
+// The program of a pod's sandbox: it keeps the namespaces of the pod until it is stopped.
 package main
 
 import (
