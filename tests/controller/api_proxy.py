@@ -142,11 +142,11 @@ class ApiProxy:
             self.writes += 1
             self._on_write(self.writes)
         if needed and needed[0].verb == "list" and status == web.HTTPOk.status_code:
-            said = self.last_lists.setdefault(needed[0].resource, {})
+            recorded = self.last_lists.setdefault(needed[0].resource, {})
             if needed[0].resource in self.stale_lists:
-                content = said.get(request.path_qs, content)
+                content = recorded.get(request.path_qs, content)
             else:
-                said[request.path_qs] = content
+                recorded[request.path_qs] = content
         kept = {name: value for name, value in answer.headers.items() if name.lower() not in HOP_BY_HOP_HEADERS}
         return web.Response(status=status, body=content, headers=kept)
 

@@ -31,7 +31,7 @@ def create_and_change_everything(kube: KubeNamespace, redis: str, source: str) -
     kube.apply("Replay", "again", {"queueRef": {"name": "orders"}, "suspend": True})
     kube.apply("Replay", "now", {"queueRef": {"name": "orders"}})
     wait_until("job", lambda: kube.get("job", "now-replay"))
-    wait_until("settled", lambda: has_converged(kube))
+    wait_until("converged", lambda: has_converged(kube))
     return final_state(kube, source)
 
 
@@ -43,8 +43,8 @@ def has_converged(kube: KubeNamespace) -> bool:
     users = users and kube.get("bkc", "broker").get("status", {}).get("queues") == 1
     replays = [kube.condition("rply", name, "Succeeded").get("reason") for name in ("again", "now")]
     paused = json.loads(kube.get("configmap", "orders-courier").get("data", {}).get("live.json", "{}")).get("paused")
-    told = json.loads(text).get("policy", {}).get("max_attempts") == 6 and paused == "Suspended"
-    return bool(seen and users and told and replays == ["Suspended", "Freezing"])
+    is_configured = json.loads(text).get("policy", {}).get("max_attempts") == 6 and paused == "Suspended"
+    return bool(seen and users and is_configured and replays == ["Suspended", "Freezing"])
 
 
 def final_state(kube: KubeNamespace, *replaced: str, of: str = "") -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""The API server refuses, lies or falls silent, and two operators run at once: nothing is lost and nothing is hurt."""
+"""Faults of the API server, and two operators at once: no change is missed and no data is destroyed."""
 
 import json
 import signal
@@ -15,7 +15,7 @@ from tests.controller.api_proxy import ApiProxy
 from tests.controller.lifecycle import create_and_change_everything, delete_everything
 from tests.controller.operator_process import KubeNamespace, OperatorProcess, running_operator, wait_until
 
-LATER = "600"  # seconds: later than any test
+NEVER_S = "600"  # longer than any test
 
 
 @pytest.fixture
@@ -25,8 +25,10 @@ def proxy(kube: KubeNamespace) -> Iterator[ApiProxy]:
 
 
 @pytest.fixture
-def behind(proxy: ApiProxy, kubeconfig: Path, kube: KubeNamespace, tmp_path: Path) -> Callable[..., OperatorProcess]:
-    """An operator behind the proxy, to be started and stopped at will."""
+def start_behind_proxy(
+    proxy: ApiProxy, kubeconfig: Path, kube: KubeNamespace, tmp_path: Path
+) -> Callable[..., OperatorProcess]:
+    """Start operators that reach the API server through the proxy."""
     config = proxy.kubeconfig(kubeconfig)
     return lambda **more: running_operator(config, kube.namespace, tmp_path / "operator.log", **more)
 
@@ -35,29 +37,29 @@ def plain(**more: Any) -> dict[str, Any]:
     return {"brokerRef": {"name": "broker"}, "dead": {"name": f"dead-{uuid.uuid4().hex[:8]}"}} | more
 
 
-def test_two_operators_do_no_harm(kube: KubeNamespace, start: Callable[..., OperatorProcess], redis: str) -> None:
+def test_two_operators_at_once_converge(kube: KubeNamespace, start: Callable[..., OperatorProcess], redis: str) -> None:
     one, other = start().wait_until_ready(), start().wait_until_ready()
     source = f"orders-{uuid.uuid4().hex[:8]}"
     create_and_change_everything(kube, redis, source)
-    # The old one sleeps while the world goes on, and wakes with what it knew.
+    # The first one is stopped during changes and continues with outdated caches.
     assert one.process is not None
     assert other.process is not None
     one.process.send_signal(signal.SIGSTOP)
     kube.apply("RetryPolicy", "standard", {"maxAttempts": 9})
-    told = lambda: json.loads(kube.get("configmap", "orders-courier")["data"]["assignment.json"])  # noqa: E731
-    wait_until("the new policy", lambda: told()["policy"]["max_attempts"] == 9)
+    stored = lambda: json.loads(kube.get("configmap", "orders-courier")["data"]["assignment.json"])  # noqa: E731
+    wait_until("the new policy", lambda: stored()["policy"]["max_attempts"] == 9)
     one.process.send_signal(signal.SIGCONT)
     kube.kubectl("patch", "dlq", "orders", "--type=merge", "-p", '{"spec":{"alerts":{"depth":3}}}')
     wait_until("seen", lambda: kube.get("dlq", "orders")["status"]["observedGeneration"] == 3)
-    wait_until("the end of writing", lambda: is_calm(kube))
-    assert told()["policy"]["max_attempts"] == 9
+    wait_until("the end of writing", lambda: has_calmed_down(kube))
+    assert stored()["policy"]["max_attempts"] == 9
     assert one.process.poll() is None
     assert other.process.poll() is None
     delete_everything(kube, redis, source)
 
 
-def is_calm(kube: KubeNamespace) -> bool:
-    """Nothing is written for longer than both operators take to look at everything again."""
+def has_calmed_down(kube: KubeNamespace) -> bool:
+    """True if nothing is written for longer than a resync of both operators takes."""
     versions = lambda: kube.kubectl(  # noqa: E731
         "get", "dlq,configmap,deployment,job", "-o", "jsonpath={.items[*].metadata.resourceVersion}"
     )
@@ -66,11 +68,11 @@ def is_calm(kube: KubeNamespace) -> bool:
     return versions() == before
 
 
-@pytest.mark.parametrize("status", [500, 429, 403, 200])  # 200: a page of some gateway in place of an answer
-def test_an_api_server_that_refuses_is_waited_for(
-    kube: KubeNamespace, proxy: ApiProxy, behind: Callable[..., Any], redis: str, status: int
+@pytest.mark.parametrize("status", [500, 429, 403, 200])  # 200: the HTML page of a gateway
+def test_the_operator_waits_for_an_api_server_that_refuses(
+    kube: KubeNamespace, proxy: ApiProxy, start_behind_proxy: Callable[..., Any], redis: str, status: int
 ) -> None:
-    with behind() as operator:
+    with start_behind_proxy() as operator:
         operator.wait_until_ready()
         kube.redis(redis)
         kube.wait_for_condition("bkc", "broker", "Ready", "True")
@@ -85,9 +87,9 @@ def test_an_api_server_that_refuses_is_waited_for(
 @pytest.mark.kill
 @pytest.mark.timeout(600)
 def test_two_minutes_without_an_api_server(
-    kube: KubeNamespace, proxy: ApiProxy, behind: Callable[..., Any], redis: str
+    kube: KubeNamespace, proxy: ApiProxy, start_behind_proxy: Callable[..., Any], redis: str
 ) -> None:
-    with behind() as operator:
+    with start_behind_proxy() as operator:
         operator.wait_until_ready()
         kube.redis(redis)
         kube.wait_for_condition("bkc", "broker", "Ready", "True")
@@ -99,12 +101,12 @@ def test_two_minutes_without_an_api_server(
         assert operator.process.poll() is None
 
 
-def test_who_is_told_to_come_back_later_does(
-    kube: KubeNamespace, proxy: ApiProxy, behind: Callable[..., Any], redis: str
+def test_retry_after_is_honoured(
+    kube: KubeNamespace, proxy: ApiProxy, start_behind_proxy: Callable[..., Any], redis: str
 ) -> None:
     kube.redis(redis)
     proxy.retry_after = 5
-    with behind(DLQ_CONCURRENCY="8") as operator:
+    with start_behind_proxy(DLQ_CONCURRENCY="8") as operator:
         operator.wait_until_ready()
         kube.wait_for_condition("bkc", "broker", "Ready", "True")
         proxy.error_status, refused_at = 429, time.monotonic()
@@ -117,16 +119,16 @@ def test_who_is_told_to_come_back_later_does(
         wait_until("two refusals", lambda: proxy.refused_requests >= 2)
         proxy.error_status = 0
         wait_until("all Ready", lambda: kube.kubectl("get", "dlq").count(" True ") == 60)
-    # Only those that were under way when the first was refused came in the five seconds after it.
+    # Within Retry-After only the requests arrive that were under way at the first 429.
     first = next(at for at in proxy.write_times if at > refused_at)
     assert sum(first < at < first + 4 for at in proxy.write_times) <= 8
 
 
-def test_a_change_that_no_watch_tells_is_seen(
-    kube: KubeNamespace, proxy: ApiProxy, behind: Callable[..., Any], redis: str
+def test_a_change_without_a_watch_event_is_found_by_the_relist(
+    kube: KubeNamespace, proxy: ApiProxy, start_behind_proxy: Callable[..., Any], redis: str
 ) -> None:
     kube.redis(redis)
-    with behind(DLQ_REJUDGE_SECONDS=LATER) as operator:
+    with start_behind_proxy(DLQ_REJUDGE_SECONDS=NEVER_S) as operator:
         operator.wait_until_ready()
         kube.apply("RetryPolicy", "slow", {})
         kube.apply("DeadLetterQueue", "orders", plain(retryPolicyRef={"name": "slow"}))
@@ -140,11 +142,11 @@ def test_a_change_that_no_watch_tells_is_seen(
         wait_until("forgotten", lambda: 'queue="hidden"' not in operator.metrics())
 
 
-def test_a_policy_that_vanished_in_a_gap_is_missed(
-    kube: KubeNamespace, proxy: ApiProxy, behind: Callable[..., Any], redis: str
+def test_a_deletion_in_a_gap_of_the_watch_is_noticed(
+    kube: KubeNamespace, proxy: ApiProxy, start_behind_proxy: Callable[..., Any], redis: str
 ) -> None:
     kube.redis(redis)
-    with behind(DLQ_REJUDGE_SECONDS=LATER, DLQ_RELIST_SECONDS=LATER) as operator:
+    with start_behind_proxy(DLQ_REJUDGE_SECONDS=NEVER_S, DLQ_RELIST_SECONDS=NEVER_S) as operator:
         operator.wait_until_ready()
         kube.apply("RetryPolicy", "slow", {})
         kube.apply("DeadLetterQueue", "orders", plain(retryPolicyRef={"name": "slow"}))
@@ -158,11 +160,11 @@ def test_a_policy_that_vanished_in_a_gap_is_missed(
 
 
 @pytest.mark.timeout(400)
-def test_a_silent_watch_is_noticed(
-    kube: KubeNamespace, proxy: ApiProxy, behind: Callable[..., Any], redis: str
+def test_a_silent_watch_is_replaced(
+    kube: KubeNamespace, proxy: ApiProxy, start_behind_proxy: Callable[..., Any], redis: str
 ) -> None:
     kube.redis(redis)
-    with behind(DLQ_REJUDGE_SECONDS=LATER, DLQ_RELIST_SECONDS=LATER) as operator:
+    with start_behind_proxy(DLQ_REJUDGE_SECONDS=NEVER_S, DLQ_RELIST_SECONDS=NEVER_S) as operator:
         operator.wait_until_ready()
         kube.wait_for_condition("bkc", "broker", "Ready", "True")
         lists = lambda: operator.metrics().split('relists_total{resource="deadletterqueues"} ')[1].split()[0]  # noqa: E731
@@ -173,16 +175,16 @@ def test_a_silent_watch_is_noticed(
         assert lists() != before
 
 
-def test_a_list_of_the_past_destroys_nothing(
-    kube: KubeNamespace, proxy: ApiProxy, behind: Callable[..., Any], redis: str
+def test_an_outdated_list_destroys_nothing(
+    kube: KubeNamespace, proxy: ApiProxy, start_behind_proxy: Callable[..., Any], redis: str
 ) -> None:
     kube.redis(redis)
     spec = plain(deletionPolicy="Delete")
-    with behind() as operator:
+    with start_behind_proxy() as operator:
         operator.wait_until_ready()
         kube.apply("DeadLetterQueue", "orders", spec)
         kube.wait_for_condition("dlq", "orders", "Ready", "True")
-        kube.redis("redis://127.0.0.1:1/0")  # nobody listens there: the queue cannot go
+        kube.redis("redis://127.0.0.1:1/0")  # a closed port: the boxes cannot be deleted
         kube.kubectl("delete", "dlq", "orders", "--wait=false")
         kube.wait_for_condition("dlq", "orders", "Ready", "False", "DeletionBlocked")
         wait_until(
@@ -193,7 +195,7 @@ def test_a_list_of_the_past_destroys_nothing(
     kube.kubectl("patch", "dlq", "orders", "--type=merge", "-p", '{"metadata":{"finalizers":null}}')
     kube.redis(redis)
     kube.apply("DeadLetterQueue", "orders", spec, annotations={"deadletter.dev/take-over": spec["dead"]["name"]})
-    with driver.Redis.from_url(redis) as client, behind() as operator:
+    with driver.Redis.from_url(redis) as client, start_behind_proxy() as operator:
         client.xadd(spec["dead"]["name"], {"value": b"x"})
         operator.wait_until_ready()
         kube.wait_for_condition("dlq", "orders", "Ready", "True")

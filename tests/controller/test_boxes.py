@@ -1,4 +1,4 @@
-"""Topics are kept as they were asked for; what others set on them, and what was adopted, is left alone."""
+"""Topics are kept in their configured state; foreign settings and adopted topics are left alone."""
 
 import asyncio
 import uuid
@@ -44,7 +44,7 @@ def configure(kafka: str, topic: str, **config: str) -> None:
     ask(kafka, lambda admin: admin.alter_configs([ConfigResource(ConfigResourceType.TOPIC, topic, given)]))
 
 
-def test_what_drifts_is_put_right(kube: KubeNamespace, operator: OperatorProcess, kafka: str) -> None:
+def test_configuration_drift_is_corrected(kube: KubeNamespace, operator: OperatorProcess, kafka: str) -> None:
     kube.kafka(kafka)
     dead = f"dead-{uuid.uuid4().hex[:8]}"
     asked = {"name": dead, "retention": "24h", "config": {"max.message.bytes": "2000000"}}

@@ -1,4 +1,4 @@
-"""A broker that goes and comes back; boxes that are kept or deleted; letters that are counted."""
+"""Outages of a broker, deletion policies, and extreme letters."""
 
 import json
 import re
@@ -22,31 +22,31 @@ from tests.controller.tcp_proxy import TcpProxy
 
 
 @pytest.fixture
-def wire(redis: str) -> Iterator[TcpProxy]:
+def proxy(redis: str) -> Iterator[TcpProxy]:
     parts = urlsplit(redis)
-    wire = TcpProxy(parts.hostname or "", parts.port or 0).open()
-    yield wire
-    wire.close()
+    proxy = TcpProxy(parts.hostname or "", parts.port or 0).open()
+    yield proxy
+    proxy.close()
 
 
 def queue(dead: str, **more: object) -> dict[str, object]:
     return {"brokerRef": {"name": "broker"}, "dead": {"name": dead}} | more
 
 
-def test_a_watch_tells_the_story_of_an_outage(
-    kube: KubeNamespace, operator: OperatorProcess, redis: str, wire: TcpProxy, tmp_path: Path
+def test_kubectl_watch_shows_an_outage(
+    kube: KubeNamespace, operator: OperatorProcess, redis: str, proxy: TcpProxy, tmp_path: Path
 ) -> None:
     dead = f"dead-{uuid.uuid4().hex[:8]}"
     with watch_queues(kube.server, kube.namespace, tmp_path / "watch", "-o", "wide") as transcript:
-        kube.redis(f"redis://127.0.0.1:{wire.port}/0")
+        kube.redis(f"redis://127.0.0.1:{proxy.port}/0")
         kube.apply("DeadLetterQueue", "orders", queue(dead, alerts={"depth": 1}))
         transcript.wait_for(("True",))
         with driver.Redis.from_url(redis) as client:
             first, second = (client.xadd(dead, {"value": b"x"}) for _ in range(2))
             transcript.wait_for(("True", "DepthHigh"))
-            wire.close()
+            proxy.close()
             transcript.wait_for(("False", "BrokerUnreachable"))
-            wire.open()
+            proxy.open()
             kube.wait_for_condition("dlq", "orders", "Ready", "True")
             client.xdel(dead, first, second)
         transcript.wait_for(
@@ -58,11 +58,11 @@ def test_a_watch_tells_the_story_of_an_outage(
         )
 
 
-def test_an_outage_is_told_and_heals(
-    kube: KubeNamespace, operator: OperatorProcess, redis: str, wire: TcpProxy
+def test_an_outage_is_reported_and_ends(
+    kube: KubeNamespace, operator: OperatorProcess, redis: str, proxy: TcpProxy
 ) -> None:
     dead = f"dead-{uuid.uuid4().hex[:8]}"
-    kube.redis(f"redis://127.0.0.1:{wire.port}/0")
+    kube.redis(f"redis://127.0.0.1:{proxy.port}/0")
     kube.apply("DeadLetterQueue", "orders", queue(dead, alerts={"depth": 1}))
     kube.wait_for_condition("dlq", "orders", "Ready", "True")
     with driver.Redis.from_url(redis) as client:
@@ -72,21 +72,21 @@ def test_an_outage_is_told_and_heals(
     kube.wait_for_condition("dlq", "orders", "Degraded", "True", "DepthHigh")
     series = f'dlq_letters{{namespace="{kube.namespace}",queue="orders"}} 3.0'
     wait_until("gauge", lambda: series in operator.metrics())
-    wire.close()
+    proxy.close()
     kube.wait_for_condition("dlq", "orders", "Ready", "False", "BrokerUnreachable")
     kube.wait_for_condition("bkc", "broker", "Ready", "False", "BrokerUnreachable")
-    wait_until("no reading is not nought", lambda: "dlq_letters{" not in operator.metrics())
+    wait_until("the metrics are removed", lambda: "dlq_letters{" not in operator.metrics())
     assert re.search(r'^dlq_sweeps_failed_total{.*queue="orders"} [1-9]', operator.metrics(), re.MULTILINE)
-    wire.open()
+    proxy.open()
     kube.wait_for_condition("dlq", "orders", "Ready", "True")
     kube.wait_for_condition("bkc", "broker", "Ready", "True")
     wait_until("gauge again", lambda: series in operator.metrics())
-    told = operator.log.read_text() + operator.metrics() + kube.kubectl("get", "dlq,bkc,events", "-o", "yaml")
-    assert "canary-payload" not in told
+    written = operator.log.read_text() + operator.metrics() + kube.kubectl("get", "dlq,bkc,events", "-o", "yaml")
+    assert "canary-payload" not in written
     assert operator.stop() == 0
 
 
-def test_a_broker_that_swallows_all_words_keeps_no_other_waiting(
+def test_a_broker_that_never_answers_delays_no_other(
     kube: KubeNamespace, start: Callable[..., OperatorProcess], redis: str
 ) -> None:
     start(DLQ_CONCURRENCY="4").wait_until_ready()
@@ -104,10 +104,10 @@ def test_a_broker_that_swallows_all_words_keeps_no_other_waiting(
         wait_until("no queue of another broker waits", lambda: kube.condition("dlq", "well", "Ready"), timeout_s=15)
 
 
-def test_boxes_are_kept_or_deleted_as_asked(
-    kube: KubeNamespace, operator: OperatorProcess, redis: str, wire: TcpProxy
+def test_boxes_are_kept_or_deleted_by_policy(
+    kube: KubeNamespace, operator: OperatorProcess, redis: str, proxy: TcpProxy
 ) -> None:
-    kube.redis(f"redis://127.0.0.1:{wire.port}/0")
+    kube.redis(f"redis://127.0.0.1:{proxy.port}/0")
     kept, dropped, held, free = (f"{name}-{uuid.uuid4().hex[:8]}" for name in ("kept", "dropped", "held", "free"))
     with driver.Redis.from_url(redis) as client:
         kube.apply("DeadLetterQueue", "kept", queue(kept))
@@ -122,20 +122,20 @@ def test_boxes_are_kept_or_deleted_as_asked(
         kube.kubectl("delete", "dlq", "kept", "dropped", "--timeout=120s")
         assert client.exists(kept) == 1
         assert client.exists(dropped) == 0
-        wire.close()
+        proxy.close()
         kube.kubectl("delete", "dlq", "held", "free", "--wait=false")
         blocked = kube.wait_for_condition("dlq", "held", "Ready", "False", "DeletionBlocked")
         assert "deadletter.dev/force-delete=true" in blocked["message"]
         kube.kubectl("annotate", "dlq", "free", "deadletter.dev/force-delete=true")
         wait_until("forced", lambda: not kube.get("dlq", "free"))
         assert kube.get("dlq", "held")
-        wire.open()
+        proxy.open()
         wait_until("released", lambda: not kube.get("dlq", "held"))
         assert client.exists(held) == 0
         assert client.exists(free) == 1
 
 
-def test_what_an_older_queue_owns_is_not_deleted_with_a_younger(
+def test_the_box_of_an_older_queue_is_not_deleted_with_a_younger_one(
     kube: KubeNamespace, operator: OperatorProcess, redis: str
 ) -> None:
     """A connection was changed, so that two queues have one box: it goes with its owner, not with the other."""
@@ -155,9 +155,7 @@ def test_what_an_older_queue_owns_is_not_deleted_with_a_younger(
         assert client.exists(dead)
 
 
-def test_what_shall_be_kept_is_kept_although_it_once_was_to_be_deleted(
-    kube: KubeNamespace, operator: OperatorProcess, redis: str
-) -> None:
+def test_a_changed_deletion_policy_takes_effect(kube: KubeNamespace, operator: OperatorProcess, redis: str) -> None:
     """The finalizer is of the time before, and a missing policy keeps the operator from taking it off."""
     dead = f"dead-{uuid.uuid4().hex[:8]}"
     kube.redis(redis)
@@ -175,8 +173,10 @@ def test_what_shall_be_kept_is_kept_although_it_once_was_to_be_deleted(
         assert client.xlen(dead) == 1
 
 
-def test_a_letter_from_the_end_of_time_is_counted(kube: KubeNamespace, operator: OperatorProcess, redis: str) -> None:
-    """Anybody may write any id into a stream: one letter must not end the operator, nor the sweep of the others."""
+def test_a_letter_with_the_greatest_possible_id_is_counted(
+    kube: KubeNamespace, operator: OperatorProcess, redis: str
+) -> None:
+    """Clients may choose any stream id; such a letter must not end the operator, nor the sweep of other queues."""
     dead = f"dead-{uuid.uuid4().hex[:8]}"
     kube.redis(redis)
     kube.apply("DeadLetterQueue", "orders", queue(dead))

@@ -1,4 +1,4 @@
-"""The children of a delivered queue: made, hashed, put right, scaled, paused without a restart."""
+"""The children of a delivered queue: created, corrected after drift, scaled, and paused without a restart."""
 
 import json
 import uuid
@@ -49,9 +49,9 @@ def test_a_courier_is_deployed_and_kept(kube: KubeNamespace, operator: OperatorP
     wait_until(
         "pod", lambda: kube.kubectl("get", "pods", "-o", "name").strip()
     )  # the namespace takes restricted pods alone
-    told = assignment(kube)
-    assert told["url"] == f"http://billing.{kube.namespace}.svc:8080/orders"
-    assert told["policy"]["max_attempts"] == 4
+    stored = assignment(kube)
+    assert stored["url"] == f"http://billing.{kube.namespace}.svc:8080/orders"
+    assert stored["policy"]["max_attempts"] == 4
     before = digest(kube)
     status = kube.get("dlq", "orders")["status"]
     assert status["selector"].startswith("deadletter.dev/queue=orders")
@@ -64,7 +64,7 @@ def test_a_courier_is_deployed_and_kept(kube: KubeNamespace, operator: OperatorP
     kube.apply("DeadLetterQueue", "orders", suspended)
     wait_until("paused", lambda: live(kube)["paused"] == "Suspended")
     assert digest(kube) == rolled
-    # What somebody else changed is put right; what they deleted comes back.
+    # A foreign change is reverted, and a deleted child is created again.
     kube.kubectl(
         "patch",
         "deployment",
@@ -79,7 +79,7 @@ def test_a_courier_is_deployed_and_kept(kube: KubeNamespace, operator: OperatorP
     kube.kubectl("scale", "dlq", "orders", "--replicas=3")
     wait_until("scaled", lambda: kube.get("deployment", "orders-courier")["spec"]["replicas"] == 3)
     counted = lambda: kube.get("deployment", "orders-courier")["status"].get("replicas", 0)  # noqa: E731
-    wait_until("told to an autoscaler", lambda: scale(kube)["status"].get("replicas") == counted() >= 3)
+    wait_until("visible to an autoscaler", lambda: scale(kube)["status"].get("replicas") == counted() >= 3)
     asked = dict(pair.split("=") for pair in scale(kube)["status"]["selector"].split(","))
     pods = kube.get("deployment", "orders-courier")["spec"]["template"]["metadata"]["labels"]
     assert asked.items() <= pods.items()
@@ -104,7 +104,7 @@ def test_the_last_good_policy_is_kept_and_a_pause_still_works(
     assert kube.get("dlq", "orders")["status"]["policy"]["name"] == "standard"
 
 
-def test_a_full_box_shuts_the_gate_and_an_emptied_one_opens_it(
+def test_a_full_box_pauses_the_courier_until_it_is_emptied(
     kube: KubeNamespace, operator: OperatorProcess, redis: str
 ) -> None:
     dead = f"dead-{uuid.uuid4().hex[:8]}"

@@ -1,4 +1,4 @@
-"""An operator whose clock is off by five minutes: no age is negative, no alarm is false, nothing hangs."""
+"""An operator whose clock is off by five minutes exports no negative age, raises no false alarm, and does not hang."""
 
 import asyncio
 import re
@@ -35,7 +35,7 @@ def say(redis: str, ledger: str, circuit: str) -> None:
 
 
 @pytest.mark.parametrize("minutes", [-5, 5])
-def test_an_operator_whose_clock_is_off(
+def test_an_operator_with_a_skewed_clock(
     kube: KubeNamespace, kubeconfig: Path, tmp_path: Path, redis: str, minutes: int
 ) -> None:
     """Behind a proxy without TLS: to a clock of the past the certificate of the bed's API server is not valid yet."""

@@ -1,4 +1,4 @@
-"""Credentials that are wrong, rotated or gone; and nothing of them, nor of any letter, where people can read it."""
+"""Wrong, rotated and deleted credentials; no secret or letter content in logs, metrics, statuses or Events."""
 
 import asyncio
 import subprocess
@@ -27,15 +27,13 @@ def login(kube: KubeNamespace, password: str) -> None:
     secret(kube, "login", "--from-literal=username=admin", f"--from-literal=password={password}")
 
 
-def told(kube: KubeNamespace, operator: OperatorProcess) -> str:
-    """Everything the operator says to anybody."""
+def everything_written(kube: KubeNamespace, operator: OperatorProcess) -> str:
+    """Return everything that the operator writes: logs, metrics and objects."""
     kinds = "bkc,rtp,dlq,rply,events,configmaps,deployments,jobs"
     return operator.log.read_text() + operator.metrics() + kube.kubectl("get", kinds, "-o", "yaml")
 
 
-def test_credentials_are_taken_up_when_they_change(
-    kube: KubeNamespace, operator: OperatorProcess, bed: beds.Bed
-) -> None:
+def test_changed_credentials_are_used(kube: KubeNamespace, operator: OperatorProcess, bed: beds.Bed) -> None:
     secured = open_secured_kafka(bed)
     secret(kube, "ca", f"--from-file=ca.crt={secured.files / 'ca.crt'}")
     login(kube, f"wrong-{CANARY}")
@@ -55,16 +53,14 @@ def test_credentials_are_taken_up_when_they_change(
     kube.wait_for_condition("dlq", "orders", "ReferencesResolved", "False", "SecretNotFound")
     login(kube, PASSWORD)
     kube.wait_for_condition("dlq", "orders", "Ready", "True")
-    found = told(kube, operator)
+    found = everything_written(kube, operator)
     assert CANARY not in found
     assert PASSWORD not in found
     assert operator.process is not None
     assert operator.process.poll() is None
 
 
-def test_a_certificate_nobody_trusts_is_a_condition(
-    kube: KubeNamespace, operator: OperatorProcess, tmp_path: Path
-) -> None:
+def test_an_untrusted_certificate_is_reported(kube: KubeNamespace, operator: OperatorProcess, tmp_path: Path) -> None:
     words = ["req", "-x509", "-newkey", "rsa:2048", "-nodes", "-keyout", "tls.key", "-out", "tls.crt", "-days", "1"]
     name = ["-subj", "/CN=127.0.0.1", "-addext", "subjectAltName=IP:127.0.0.1"]
     for folder in (tmp_path / "server", tmp_path / "other"):
@@ -84,7 +80,7 @@ def test_a_certificate_nobody_trusts_is_a_condition(
 
 
 def letters(kafka: str, topic: str) -> None:
-    """Letters whose every part holds the canary, well-formed and not."""
+    """Send well-formed and malformed letters with the canary in every part."""
     error = f"IllegalStateException: {CANARY}".encode()
     spring = [("kafka_dlt-exception-message", error), ("kafka_dlt-original-topic", CANARY.encode())]
     spring += [("kafka_dlt-exception-fqcn", b"java.lang.IllegalStateException"), (CANARY, CANARY.encode())]
@@ -103,7 +99,7 @@ def letters(kafka: str, topic: str) -> None:
 
 
 @pytest.mark.parametrize("broker", ["kafka", "redis"])
-def test_nothing_of_a_letter_or_a_secret_is_told(
+def test_no_content_of_letters_or_secrets_is_written(
     kube: KubeNamespace, operator: OperatorProcess, request: pytest.FixtureRequest, broker: str
 ) -> None:
     address = request.getfixturevalue(broker)
@@ -134,6 +130,6 @@ def test_nothing_of_a_letter_or_a_secret_is_told(
     kube.wait_for_condition("dlq", "sent", "Ready", "False")
     kube.apply("Replay", "again", {"queueRef": {"name": "orders"}})
     wait_until("a job", lambda: kube.get("job", "again-replay"))
-    found = told(kube, operator)
+    found = everything_written(kube, operator)
     assert kube.get("dlq", "orders")["status"]["groups"]
     assert CANARY not in found

@@ -1,4 +1,4 @@
-"""What a broker or the API server refuses is said by its own reason."""
+"""Each error of a broker or of the API server is reported with its own reason."""
 
 import asyncio
 import json
@@ -31,22 +31,22 @@ from tests.controller.operator_process import KubeNamespace, OperatorProcess, wa
         (errors.BrokerError("whatever"), Reason.BoxRefused),
     ],
 )
-def test_a_brokers_objection_in_our_words(error: errors.BrokerError, reason: Reason) -> None:
+def test_each_broker_error_has_its_reason(error: errors.BrokerError, reason: Reason) -> None:
     found = to_finding(error)
     assert (found.reason, found.message, found.is_transient) == (reason, str(error), error.is_transient)
 
 
-def test_of_a_broker_that_is_away_only_that_it_is() -> None:
+def test_the_message_of_an_unreachable_broker_contains_no_address() -> None:
     assert "10.0.0.7" not in to_finding(errors.BrokerUnreachable("10.0.0.7:9092 refused")).message
 
 
-def test_an_address_that_must_not_be_dialled_is_said_so(kube: KubeNamespace, operator: OperatorProcess) -> None:
+def test_a_forbidden_address_is_reported(kube: KubeNamespace, operator: OperatorProcess) -> None:
     kube.redis("redis://169.254.169.254:6379/0")
     found = kube.wait_for_condition("bkc", "broker", "Ready", "False", "AddressForbidden")
     assert "allowAddresses" in found["message"]
 
 
-def test_a_ledger_that_cannot_be_read_is_said_and_a_mended_one_too(
+def test_a_corrupt_ledger_is_reported_until_it_is_repaired(
     kube: KubeNamespace, operator: OperatorProcess, redis: str
 ) -> None:
     dead = f"dead-{uuid.uuid4().hex[:8]}"
@@ -64,7 +64,9 @@ def test_a_ledger_that_cannot_be_read_is_said_and_a_mended_one_too(
     kube.wait_for_condition("dlq", "orders", "Ready", "True")
 
 
-def test_a_box_that_was_made_anew_waits_for_a_human(kube: KubeNamespace, operator: OperatorProcess, kafka: str) -> None:
+def test_a_recreated_box_waits_for_the_reset_annotation(
+    kube: KubeNamespace, operator: OperatorProcess, kafka: str
+) -> None:
     boxes = box_names(fresh_name("anew"))
     kube.kafka(kafka)
     kube.apply("DeadLetterQueue", "orders", {"brokerRef": {"name": "broker"}, "dead": {"name": boxes.dead}})
@@ -85,13 +87,13 @@ def test_a_box_that_was_made_anew_waits_for_a_human(kube: KubeNamespace, operato
     assert "deadletter.dev/reset-ledger" not in kube.get("dlq", "orders")["metadata"].get("annotations", {})
 
 
-def test_what_is_not_built_yet_is_said(kube: KubeNamespace, operator: OperatorProcess, redis: str) -> None:
+def test_an_unsupported_field_is_reported(kube: KubeNamespace, operator: OperatorProcess, redis: str) -> None:
     kube.apply("BrokerConnection", "many", {"redis": {"url": redis, "mode": "Cluster"}})
     found = kube.wait_for_condition("bkc", "many", "Stalled", "True", "NotSupportedYet")
     assert "spec.redis.mode" in found["message"]
 
 
-def test_a_child_that_the_api_server_refuses(kube: KubeNamespace, operator: OperatorProcess, redis: str) -> None:
+def test_a_refused_child_is_reported(kube: KubeNamespace, operator: OperatorProcess, redis: str) -> None:
     quota = {"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "none"}}
     quota |= {"spec": {"hard": {"count/deployments.apps": "0"}}}
     kube.kubectl("apply", "-f", "-", stdin=json.dumps(quota))

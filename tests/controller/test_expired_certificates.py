@@ -1,4 +1,4 @@
-"""Certificates that have expired: said with what helps, waited for without a crash, and taken up when renewed."""
+"""Expired certificates are reported with a remedy, do not crash the operator, and are used again after renewal."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -38,7 +38,7 @@ def healed(kube: KubeNamespace, operator: OperatorProcess) -> None:
     assert operator.process.poll() is None
 
 
-def test_a_redis_whose_certificate_has_expired(kube: KubeNamespace, operator: OperatorProcess, tmp_path: Path) -> None:
+def test_expired_certificate_of_redis(kube: KubeNamespace, operator: OperatorProcess, tmp_path: Path) -> None:
     authority = CertificateAuthority.create(tmp_path / "ca")
     old, new = authority.sign("old", PAST), authority.sign("new")
     files = {"cert": old / "tls.crt", "key": old / "tls.key", "ca-cert": authority.certificate}
@@ -59,7 +59,7 @@ def certify_kafka(secured: SecuredKafka, name: str) -> None:
     alter_configs(secured, "--entity-type", "brokers", "--entity-name", "1", "--add-config", location)
 
 
-def test_a_kafka_whose_certificate_has_expired(kube: KubeNamespace, operator: OperatorProcess, bed: beds.Bed) -> None:
+def test_expired_certificate_of_kafka(kube: KubeNamespace, operator: OperatorProcess, bed: beds.Bed) -> None:
     secured = open_secured_kafka(bed)
     certify_kafka(secured, "expired")
     secret(kube, "ca", f"--from-file=ca.crt={secured.files / 'ca.crt'}")
@@ -73,10 +73,10 @@ def test_a_kafka_whose_certificate_has_expired(kube: KubeNamespace, operator: Op
     healed(kube, operator)
 
 
-def test_a_webhook_whose_certificate_has_expired(
+def test_expired_certificate_of_the_webhook(
     kube: KubeNamespace, start: Callable[..., OperatorProcess], tmp_path: Path
 ) -> None:
-    """Writes go through and the reconcile judges; a renewed certificate is taken up without a restart."""
+    """Writes are accepted and the reconciler reports problems; a renewed certificate is used without a restart."""
     authority = CertificateAuthority.create(tmp_path / "ca")
     served, port, name = authority.sign("webhook", PAST), str(ports.free(HOST)[0]), f"dlq-{kube.namespace}"
     operator = start(DLQ_WEBHOOK_CERTIFICATES=str(served), DLQ_WEBHOOK_PORT=port).wait_until_ready()
@@ -99,6 +99,6 @@ def is_refused(kube: KubeNamespace, spec: dict[str, Any]) -> bool:
     kube.kubectl("delete", "rtp", "worse", "--ignore-not-found")
     try:
         kube.apply("RetryPolicy", "worse", spec)
-    except Exception as error:  # noqa: BLE001 - whatever kubectl says, the webhook said it
+    except Exception as error:  # noqa: BLE001 - the kind of error does not matter, its text does
         return "spec.rules[0].match" in str(error)
     return False

@@ -1,4 +1,4 @@
-"""A group that lost its offsets, as the operator sees it: remembered, reported, resumed once where a person says."""
+"""Lost offsets of a consumer group: reported by the operator, and resumed once where a user says."""
 
 import asyncio
 import json
@@ -25,12 +25,12 @@ from tests.controller.operator_process import KubeNamespace, OperatorProcess, wa
 
 @dataclass
 class Queue:
-    """A delivered queue on a real broker, and its courier's desk in place of a pod."""
+    """A delivered queue on a real broker; the test subscribes in place of a courier."""
 
     kube: KubeNamespace
     spec: BrokerConnectionSpec
     source: str
-    group: str  # of its own: couriers of other tests are members of "billing" on the same broker
+    group: str  # unique, because couriers of other tests are members of "billing" on the same broker
 
     def ask(self, work: Callable[[Broker], Awaitable[Any]]) -> Any:
         async def connected() -> Any:
@@ -45,28 +45,28 @@ class Queue:
         self.kube.apply("DeadLetterQueue", "orders", {"brokerRef": {"name": "broker"}} | spec)
         wait_until("courier", lambda: self.kube.get("deployment", "orders-courier"))
 
-    def desk(self, has_started: bool = False) -> SubscriptionSpec:
+    def subscription_spec(self, has_started: bool = False) -> SubscriptionSpec:
         dead = dead_box_name(self.source, self.group, self.spec.is_redis)
         return SubscriptionSpec(
             self.source, self.group, dead, retry_box_name(dead), ledger_name(dead), "pod-0", True, has_started
         )
 
     def work(self) -> None:
-        """A courier delivers three messages and is heard by the operator; three more come when it is gone."""
+        """Settle three messages and report until the operator has seen it, then send three more."""
 
         async def work(broker: Broker) -> None:
             await publish_all(broker, self.source, numbered_messages(3))
-            async with broker.subscribe(self.desk()) as desk:
-                await settle_all(desk, await claim_some(desk, 3))
+            async with broker.subscribe(self.subscription_spec()) as subscription:
+                await settle_all(subscription, await claim_some(subscription, 3))
                 while not self.status().get("consumerGroup"):
-                    await desk.report_status(WorkerStatus("pod-0", at=now_ms()))
+                    await subscription.report_status(WorkerStatus("pod-0", at=now_ms()))
                     await asyncio.sleep(0.2)
             await publish_all(broker, self.source, numbered_messages(3, 3))
 
         self.ask(work)
 
     def lose_offsets(self) -> None:
-        """Any annotation makes the operator look now, as a pod that starts would; else it looks every 30 s."""
+        """Delete the group; the annotation makes the operator reconcile now, otherwise it does so every 30 s."""
         self.ask(lambda broker: delete_group(broker, self.source, self.group))
         self.kube.kubectl("annotate", "dlq", "orders", "example.com/look=now")
 
@@ -93,18 +93,18 @@ class Queue:
         return json.loads(self.kube.kubectl("get", "events", "-o", "json", "--field-selector", chosen))["items"]
 
     def next_values(self, count: int) -> list[bytes | None]:
-        """What a courier that starts now is given first."""
+        """Return the first values that a courier gets that starts now."""
 
         async def work(broker: Broker) -> list[bytes | None]:
-            async with broker.subscribe(self.desk(has_started=True)) as desk:
-                return [claim.message.value for claim in await claim_some(desk, count)]
+            async with broker.subscribe(self.subscription_spec(has_started=True)) as subscription:
+                return [claim.message.value for claim in await claim_some(subscription, count)]
 
         return self.ask(work)
 
 
 @pytest.fixture(params=["kafka", "redis"])
 def queue(request: pytest.FixtureRequest, kube: KubeNamespace) -> Queue:
-    """The objects; no operator runs yet."""
+    """The objects, before an operator runs."""
     address = request.getfixturevalue(request.param)
     (kube.kafka if request.param == "kafka" else kube.redis)(address)
     spec = {"kafka": kafka_at, "redis": redis_at}[request.param](address)
@@ -117,7 +117,7 @@ def lost(kube: KubeNamespace) -> dict[str, Any]:
     return kube.wait_for_condition("dlq", "orders", "Ready", "False", "GroupOffsetsLost")
 
 
-def test_a_started_group_is_remembered_without_a_rollout(queue: Queue, operator: OperatorProcess) -> None:
+def test_a_started_group_is_stored_without_a_rollout(queue: Queue, operator: OperatorProcess) -> None:
     queue.apply()
     assert "consumerGroup" not in queue.status()
     assert queue.assignment()["group_started"] is False
@@ -125,11 +125,11 @@ def test_a_started_group_is_remembered_without_a_rollout(queue: Queue, operator:
     queue.work()
     group = queue.status()["consumerGroup"]
     assert (group["name"], group["source"]) == (queue.group, queue.source)
-    wait_until("told", lambda: queue.assignment()["group_started"])
+    wait_until("stored", lambda: queue.assignment()["group_started"])
     assert queue.template() == before
     operator.stop()
     operator.start().wait_until_ready()
-    wait_until("still told", lambda: queue.assignment()["group_started"])
+    wait_until("still stored", lambda: queue.assignment()["group_started"])
     assert queue.status()["consumerGroup"] == group
 
 
@@ -140,10 +140,10 @@ def test_lost_offsets_are_reported_and_resumed_once(
     queue.apply()
     queue.work()
     queue.lose_offsets()
-    said = lost(kube)
-    assert queue.group in said["message"]
-    assert queue.source in said["message"]
-    assert RESUME_FROM_ANNOTATION in said["message"]
+    condition = lost(kube)
+    assert queue.group in condition["message"]
+    assert queue.source in condition["message"]
+    assert RESUME_FROM_ANNOTATION in condition["message"]
     assert kube.condition("dlq", "orders", "CourierAvailable")["reason"] == "GroupOffsetsLost"
     (event,) = wait_until("event", lambda: queue.events("GroupOffsetsLost"))  # it follows the condition
     assert event["type"] == "Warning"
@@ -161,9 +161,7 @@ def test_lost_offsets_are_reported_and_resumed_once(
     assert "has its offsets" in queue.events("ResumeIgnored")[0]["message"]
 
 
-def test_a_value_that_is_not_understood_is_taken_away_and_said(
-    queue: Queue, operator: OperatorProcess, kube: KubeNamespace
-) -> None:
+def test_an_invalid_value_is_removed_and_reported(queue: Queue, operator: OperatorProcess, kube: KubeNamespace) -> None:
     queue.apply()
     queue.resume("Latest")
     queue.until_consumed()
@@ -180,7 +178,7 @@ def test_a_value_that_is_not_understood_is_taken_away_and_said(
     assert lost(kube)
 
 
-def test_an_operator_killed_after_it_resumed_only_takes_the_annotation_away(
+def test_an_operator_that_was_killed_after_the_resume_only_removes_the_annotation(
     queue: Queue, operator: OperatorProcess, kube: KubeNamespace
 ) -> None:
     queue.apply()

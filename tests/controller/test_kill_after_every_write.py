@@ -1,4 +1,4 @@
-"""The operator is killed after its k-th write: whichever it was, the end is that of an undisturbed life."""
+"""Kill the operator after its k-th write, for every k: the final state is that of an undisturbed run."""
 
 import signal
 import threading
@@ -15,25 +15,25 @@ from tests.controller.lifecycle import create_and_change_everything, delete_ever
 from tests.controller.operator_process import KubeNamespace, OperatorProcess, create_kubeconfig, running_operator
 
 SHARES = 8
-Life = Callable[[int], tuple[dict[str, Any], bool]]
+RunAndKill = Callable[[int], tuple[dict[str, Any], bool]]
 
 
 @pytest.fixture
-def life(crds: ApiServer, redis: str, tmp_path: Path) -> Life:
-    """One life, the operator killed after its so-manieth write (0: never); gives its end, and was it killed?"""
+def run(crds: ApiServer, redis: str, tmp_path: Path) -> RunAndKill:
+    """Run the lifecycle and kill the operator after write `kill_at` (0: never)."""
 
-    def lives(kill_at: int) -> tuple[dict[str, Any], bool]:
-        namespace = f"sieve-{uuid.uuid4().hex[:8]}"
+    def run_and_kill(kill_at: int) -> tuple[dict[str, Any], bool]:
+        namespace = f"kill-{uuid.uuid4().hex[:8]}"
         crds.kubectl("create", "namespace", namespace)
         kube, source = KubeNamespace(crds, namespace), f"orders-{uuid.uuid4().hex[:8]}"
         reached = threading.Event()
 
-        def at(number: int) -> None:
+        def on_write(number: int) -> None:
             if number == kill_at and operator.process is not None:
                 operator.process.send_signal(signal.SIGKILL)
                 reached.set()
 
-        with ApiProxy(crds, at) as proxy:
+        with ApiProxy(crds, on_write) as proxy:
             config = proxy.kubeconfig(create_kubeconfig(crds, namespace, tmp_path))
             with running_operator(config, namespace, tmp_path / f"{kill_at}.log") as operator:
                 supervisor = threading.Thread(target=start_again, args=(operator, reached), daemon=True)
@@ -46,11 +46,11 @@ def life(crds: ApiServer, redis: str, tmp_path: Path) -> Life:
         crds.kubectl("delete", "namespace", namespace, "--wait=false")
         return state, killed
 
-    return lives
+    return run_and_kill
 
 
 def start_again(operator: OperatorProcess, killed: threading.Event) -> None:
-    """A killed operator is started again, as its Deployment would."""
+    """Start a killed operator again, as its Deployment would."""
     killed.wait()
     dead = operator.process
     if dead is not None and not operator.ending:
@@ -59,21 +59,21 @@ def start_again(operator: OperatorProcess, killed: threading.Event) -> None:
 
 
 @pytest.mark.timeout(600)
-def test_a_killed_operator_ends_where_an_undisturbed_one_does(life: Life) -> None:
-    undisturbed, _ = life(0)
+def test_a_killed_operator_reaches_the_state_of_an_undisturbed_one(run: RunAndKill) -> None:
+    undisturbed, _ = run(0)
     for kill_at in (3, 8, 15):
-        assert life(kill_at) == (undisturbed, True)
+        assert run(kill_at) == (undisturbed, True)
 
 
 @pytest.mark.kill
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("share", range(1, SHARES + 1))
-def test_killed_after_every_write(life: Life, share: int) -> None:
-    """Every k-th write there is: a life that is over before its operator is killed was the last."""
-    undisturbed, _ = life(0)
+def test_killed_after_every_write(run: RunAndKill, share: int) -> None:
+    """Try every k of this share, until a run ends before the operator could be killed."""
+    undisturbed, _ = run(0)
     kill_at, killed = share, True
     while killed:
-        state, killed = life(kill_at)
+        state, killed = run(kill_at)
         assert state == undisturbed, kill_at
         print(f"killed after write {kill_at}" if killed else f"fewer than {kill_at} writes")
         kill_at += SHARES

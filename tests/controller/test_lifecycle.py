@@ -1,4 +1,4 @@
-"""The life of each kind, on a real API server with real brokers."""
+"""Create, observe and delete queues on a real API server with real brokers."""
 
 import json
 import uuid
@@ -13,7 +13,7 @@ def fresh(name: str) -> str:
     return f"{name}-{uuid.uuid4().hex[:8]}"
 
 
-def test_a_plain_queue_on_redis_becomes_ready_and_is_forgotten(
+def test_a_plain_queue_on_redis_becomes_ready_and_its_metrics_go_with_it(
     kube: KubeNamespace, operator: OperatorProcess, redis: str
 ) -> None:
     kube.redis(redis)
@@ -38,22 +38,24 @@ def test_a_plain_queue_on_redis_becomes_ready_and_is_forgotten(
     wait_until("gauge gone", lambda: 'queue="orders"' not in operator.metrics())
 
 
-@pytest.mark.parametrize(("level", "told"), [("debug", {"debug", "info"}), ("warning", set())])
-def test_the_log_says_as_much_as_it_is_asked_for(
-    kube: KubeNamespace, start: Callable[..., OperatorProcess], level: str, told: set[str]
+@pytest.mark.parametrize(("level", "levels"), [("debug", {"debug", "info"}), ("warning", set())])
+def test_the_log_level_is_honoured(
+    kube: KubeNamespace, start: Callable[..., OperatorProcess], level: str, levels: set[str]
 ) -> None:
     operator = start(DLQ_LOG_LEVEL=level).wait_until_ready()
     kube.apply("RetryPolicy", "standard", {})
     kube.wait_for_condition("rtp", "standard", "Ready", "True")
     assert operator.stop() == 0
     lines = [json.loads(line) for line in operator.log.read_text().splitlines()]
-    assert {line["level"] for line in lines} - {"warning", "error"} == told
-    passes = [line for line in lines if line["event"] == "pass"]
+    assert {line["level"] for line in lines} - {"warning", "error"} == levels
+    passes = [line for line in lines if line["event"] == "reconciling"]
     known = {"kind": "RetryPolicy", "namespace": kube.namespace, "name": "standard", "generation": 1}
-    assert [line.items() >= known.items() for line in passes[:1]] == [True] * ("debug" in told)
+    assert [line.items() >= known.items() for line in passes[:1]] == [True] * ("debug" in levels)
 
 
-def test_a_plain_queue_on_kafka_and_its_clocks(kube: KubeNamespace, operator: OperatorProcess, kafka: str) -> None:
+def test_a_plain_queue_on_kafka_and_its_transition_times(
+    kube: KubeNamespace, operator: OperatorProcess, kafka: str
+) -> None:
     kube.kafka(kafka)
     dead = fresh("dead")
     spec = {"brokerRef": {"name": "broker"}, "dead": {"name": dead}}

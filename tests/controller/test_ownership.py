@@ -1,4 +1,4 @@
-"""Only boxes that the operator created, or that were given to it explicitly, are changed and deleted."""
+"""The operator changes and deletes only boxes that it created or that were given to it explicitly."""
 
 import asyncio
 import json
@@ -18,7 +18,7 @@ from tests.controller.operator_process import KubeNamespace, OperatorProcess, wa
 from tests.controller.test_boxes import ask, configs
 
 TAKE_OVER, CONFIRM, FORCE = (f"deadletter.dev/{name}" for name in ("take-over", "confirm-delete", "force-delete"))
-KEPT = "7777777"
+FOREIGN_RETENTION_MS = "7777777"
 
 
 def fresh(name: str) -> str:
@@ -35,8 +35,8 @@ def records(kube: KubeNamespace) -> dict[str, tuple[str, bool]]:
     return {one["name"]: (one.get("id", ""), one.get("found", False)) for one in status.get("ownedBoxes", ())}
 
 
-class Side(Protocol):
-    """A broker as its administrator and other teams use it."""
+class Admin(Protocol):
+    """A broker as its administrator uses it."""
 
     def connect(self, kube: KubeNamespace) -> None: ...
     def make(self, name: str) -> None: ...
@@ -46,7 +46,7 @@ class Side(Protocol):
     def is_untouched(self, name: str) -> bool: ...
 
 
-class KafkaSide:
+class KafkaAdmin:
     def __init__(self, address: str) -> None:
         self.address = address
 
@@ -54,7 +54,7 @@ class KafkaSide:
         kube.kafka(self.address)
 
     def make(self, name: str) -> None:
-        kept = {"retention.ms": KEPT}
+        kept = {"retention.ms": FOREIGN_RETENTION_MS}
         ask(self.address, lambda admin: admin.create_topics([NewTopic(name, 1, 1, topic_configs=kept)]))
 
         async def produce() -> None:
@@ -78,10 +78,10 @@ class KafkaSide:
         return asyncio.run(asked())
 
     def is_untouched(self, name: str) -> bool:
-        return self.has(name) and configs(self.address, name)["retention.ms"] == KEPT
+        return self.has(name) and configs(self.address, name)["retention.ms"] == FOREIGN_RETENTION_MS
 
 
-class RedisSide:
+class RedisAdmin:
     def __init__(self, address: str) -> None:
         self.address, self.client = address, driver.Redis.from_url(address)
 
@@ -105,45 +105,45 @@ class RedisSide:
 
 
 @pytest.fixture(params=["kafka", "redis"])
-def side(request: pytest.FixtureRequest) -> Side:
+def admin_client(request: pytest.FixtureRequest) -> Admin:
     address = request.getfixturevalue(request.param)
-    return KafkaSide(address) if request.param == "kafka" else RedisSide(address)
+    return KafkaAdmin(address) if request.param == "kafka" else RedisAdmin(address)
 
 
 def test_a_box_of_another_team_is_neither_changed_nor_deleted(
-    kube: KubeNamespace, operator: OperatorProcess, side: Side
+    kube: KubeNamespace, operator: OperatorProcess, admin_client: Admin
 ) -> None:
     dead = fresh("payments")
-    side.make(dead)
-    side.connect(kube)
+    admin_client.make(dead)
+    admin_client.connect(kube)
     kube.apply("DeadLetterQueue", "orders", plain(dead, dead={"name": dead, "retention": "1h"}))
-    said = kube.wait_for_condition("dlq", "orders", "Ready", "False", "BoxConflict")
+    condition = kube.wait_for_condition("dlq", "orders", "Ready", "False", "BoxConflict")
     for remedy in (dead, "dead.name", "dead.adopt", f"annotate dlq/orders '{TAKE_OVER}={dead}'"):
-        assert remedy in said["message"]
-    assert side.is_untouched(dead)
+        assert remedy in condition["message"]
+    assert admin_client.is_untouched(dead)
     assert records(kube) == {}
     kube.kubectl("delete", "dlq", "orders", "--timeout=120s")
-    assert side.is_untouched(dead)
+    assert admin_client.is_untouched(dead)
 
 
 def test_a_created_box_is_recorded_with_its_id_and_goes_with_its_queue(
-    kube: KubeNamespace, operator: OperatorProcess, side: Side
+    kube: KubeNamespace, operator: OperatorProcess, admin_client: Admin
 ) -> None:
     dead = fresh("dead")
-    side.connect(kube)
+    admin_client.connect(kube)
     kube.apply("DeadLetterQueue", "orders", plain(dead))
     kube.wait_for_condition("dlq", "orders", "Ready", "True")
-    assert side.id_of(dead)
-    assert records(kube) == {dead: (side.id_of(dead), False), f"{dead}.ledger": ("", False)}
+    assert admin_client.id_of(dead)
+    assert records(kube) == {dead: (admin_client.id_of(dead), False), f"{dead}.ledger": ("", False)}
     kube.kubectl("delete", "dlq", "orders", "--timeout=120s")
-    assert not side.has(dead)
+    assert not admin_client.has(dead)
 
 
-def test_what_was_retained_is_taken_over_by_name_and_deleted_after_a_confirmation(
-    kube: KubeNamespace, operator: OperatorProcess, side: Side
+def test_a_retained_box_is_taken_over_by_annotation_and_deleted_after_a_confirmation(
+    kube: KubeNamespace, operator: OperatorProcess, admin_client: Admin
 ) -> None:
     dead = fresh("dead")
-    side.connect(kube)
+    admin_client.connect(kube)
     kube.apply("DeadLetterQueue", "orders", plain(dead, deletionPolicy="Retain"))
     kube.wait_for_condition("dlq", "orders", "Ready", "True")
     kube.kubectl("delete", "dlq", "orders", "--timeout=120s")
@@ -151,70 +151,70 @@ def test_what_was_retained_is_taken_over_by_name_and_deleted_after_a_confirmatio
     kube.wait_for_condition("dlq", "orders", "Ready", "False", "BoxConflict")
     kube.kubectl("annotate", "dlq", "orders", f"{TAKE_OVER}={dead}")
     kube.wait_for_condition("dlq", "orders", "Ready", "True")
-    assert records(kube)[dead] == (side.id_of(dead), True)
-    if isinstance(side, KafkaSide):
-        assert configs(side.address, dead)["retention.ms"] == "86400000"
+    assert records(kube)[dead] == (admin_client.id_of(dead), True)
+    if isinstance(admin_client, KafkaAdmin):
+        assert configs(admin_client.address, dead)["retention.ms"] == "86400000"
     wait_until("it works once", lambda: TAKE_OVER not in kube.get("dlq", "orders")["metadata"].get("annotations", {}))
     wait_until("an Event", lambda: "BoxesTakenOver" in kube.kubectl("get", "events"))
     kube.kubectl("delete", "dlq", "orders", "--wait=false")
-    said = kube.wait_for_condition("dlq", "orders", "Ready", "False", "DeletionBlocked")
-    assert f"{CONFIRM}=true" in said["message"]
-    assert f"{FORCE}=true" in said["message"]
-    assert side.has(dead)
+    condition = kube.wait_for_condition("dlq", "orders", "Ready", "False", "DeletionBlocked")
+    assert f"{CONFIRM}=true" in condition["message"]
+    assert f"{FORCE}=true" in condition["message"]
+    assert admin_client.has(dead)
     kube.kubectl("annotate", "dlq", "orders", f"{CONFIRM}=true")
     wait_until("confirmed", lambda: not kube.get("dlq", "orders"))
-    assert not side.has(dead)
+    assert not admin_client.has(dead)
 
 
-def test_a_box_that_others_made_again_is_theirs(
-    kube: KubeNamespace, start: Callable[..., OperatorProcess], side: Side
+def test_a_box_that_others_created_again_is_not_touched(
+    kube: KubeNamespace, start: Callable[..., OperatorProcess], admin_client: Admin
 ) -> None:
     dead = fresh("dead")
-    side.connect(kube)
+    admin_client.connect(kube)
     operator = start().wait_until_ready()
     kube.apply("DeadLetterQueue", "orders", plain(dead, dead={"name": dead, "retention": "1h"}))
     kube.wait_for_condition("dlq", "orders", "Ready", "True")
     operator.stop()
-    side.drop(dead)
-    side.make(dead)
+    admin_client.drop(dead)
+    admin_client.make(dead)
     operator.start().wait_until_ready()
-    said = kube.wait_for_condition("dlq", "orders", "Ready", "False", "BoxConflict")
-    assert "created again by others" in said["message"]
-    assert side.is_untouched(dead)
+    condition = kube.wait_for_condition("dlq", "orders", "Ready", "False", "BoxConflict")
+    assert "created again by others" in condition["message"]
+    assert admin_client.is_untouched(dead)
     kube.kubectl("delete", "dlq", "orders", "--timeout=120s")
-    assert side.is_untouched(dead)
+    assert admin_client.is_untouched(dead)
 
 
 def test_boxes_of_0_2_0_are_recorded_as_found_and_deleted_after_a_confirmation(
-    kube: KubeNamespace, start: Callable[..., OperatorProcess], side: Side
+    kube: KubeNamespace, start: Callable[..., OperatorProcess], admin_client: Admin
 ) -> None:
     """0.2.0 kept no records, and its CRD prunes them: the same after a rollback and a second upgrade."""
     dead, status = fresh("dead"), ("--subresource=status", "--type=merge", "-p")
-    side.connect(kube)
+    admin_client.connect(kube)
     operator = start().wait_until_ready()
     kube.apply("DeadLetterQueue", "orders", plain(dead))
     kube.wait_for_condition("dlq", "orders", "Ready", "True")
     operator.stop()
     kube.kubectl("patch", "dlq", "orders", *status, json.dumps({"status": {"ownedBoxes": None}}))
-    if isinstance(side, RedisSide):
-        side.client.delete(keys.identity(dead))
+    if isinstance(admin_client, RedisAdmin):
+        admin_client.client.delete(keys.identity(dead))
     operator.start().wait_until_ready()
-    wait_until("recorded", lambda: records(kube).get(dead) == (side.id_of(dead), True))
+    wait_until("recorded", lambda: records(kube).get(dead) == (admin_client.id_of(dead), True))
     kube.wait_for_condition("dlq", "orders", "Ready", "True")
     kube.kubectl("delete", "dlq", "orders", "--wait=false")
     kube.wait_for_condition("dlq", "orders", "Ready", "False", "DeletionBlocked")
-    assert side.has(dead)
+    assert admin_client.has(dead)
     kube.kubectl("annotate", "dlq", "orders", f"{CONFIRM}=true")
     wait_until("confirmed", lambda: not kube.get("dlq", "orders"))
-    assert not side.has(dead)
+    assert not admin_client.has(dead)
 
 
 def test_a_box_created_just_before_a_crash_is_ours(
-    kube: KubeNamespace, start: Callable[..., OperatorProcess], side: Side
+    kube: KubeNamespace, start: Callable[..., OperatorProcess], admin_client: Admin
 ) -> None:
     """The record was stored, the box created, and the operator killed before it could store the id."""
     dead = fresh("dead")
-    side.connect(kube)
+    admin_client.connect(kube)
     operator = start().wait_until_ready()
     kube.apply("DeadLetterQueue", "orders", plain(dead))
     kube.wait_for_condition("dlq", "orders", "Ready", "True")
@@ -223,23 +223,25 @@ def test_a_box_created_just_before_a_crash_is_ours(
     kube.kubectl("patch", "dlq", "orders", "--subresource=status", "--type=merge", "-p", json.dumps({"status": intent}))
     operator.start().wait_until_ready()
     kube.wait_for_condition("dlq", "orders", "Ready", "True")
-    assert records(kube)[dead] == (side.id_of(dead), False)
+    assert records(kube)[dead] == (admin_client.id_of(dead), False)
 
 
-def test_a_topic_that_others_made_because_we_could_not_is_deleted_after_a_confirmation(
+def test_a_topic_that_others_created_for_the_queue_is_deleted_after_a_confirmation(
     kube: KubeNamespace, operator: OperatorProcess, kafka: str
 ) -> None:
-    side, dead = KafkaSide(kafka), fresh("dead")
-    side.connect(kube)
+    admin_client, dead = KafkaAdmin(kafka), fresh("dead")
+    admin_client.connect(kube)
     kube.apply("DeadLetterQueue", "orders", plain(dead, dead={"name": dead, "replicationFactor": 3}))
     kube.wait_for_condition("dlq", "orders", "BoxesReady", "False")
     wait_until("recorded", lambda: records(kube).get(dead) == ("", True))
-    side.make(dead)
+    admin_client.make(dead)
     kube.wait_for_condition("dlq", "orders", "Ready", "True")
-    assert records(kube)[dead] == (side.id_of(dead), True)
+    assert records(kube)[dead] == (admin_client.id_of(dead), True)
 
 
-def test_a_queue_that_owns_nothing_makes_no_courier(kube: KubeNamespace, operator: OperatorProcess, redis: str) -> None:
+def test_a_queue_with_a_box_conflict_gets_no_courier(
+    kube: KubeNamespace, operator: OperatorProcess, redis: str
+) -> None:
     source = fresh("orders")
     spec = {"brokerRef": {"name": "broker"}, "source": {"name": source, "group": "billing"}}
     spec |= {"delivery": {"http": {"url": "http://billing.example/orders"}}}
@@ -247,7 +249,7 @@ def test_a_queue_that_owns_nothing_makes_no_courier(kube: KubeNamespace, operato
         client.hset(f"{{{source}}}.billing.dlq.retry", "field", "of another program")
         kube.redis(redis)
         kube.apply("DeadLetterQueue", "orders", spec)
-        said = kube.wait_for_condition("dlq", "orders", "Ready", "False", "BoxConflict")
-        assert "dead.adopt" not in said["message"]
+        condition = kube.wait_for_condition("dlq", "orders", "Ready", "False", "BoxConflict")
+        assert "dead.adopt" not in condition["message"]
         assert not kube.get("deployment", "orders-courier")
         assert client.exists(f"{{{source}}}.billing.dlq") == 0

@@ -1,4 +1,4 @@
-"""Parked letters that are deleted from the retry box are counted in the status and told, also after a restart."""
+"""Parked letters that are deleted from the retry box are counted and reported, also after a restart."""
 
 import asyncio
 import json
@@ -21,9 +21,11 @@ async def park(kafka: str, boxes: Boxes, count: int) -> None:
     """Park as many letters, as a courier does; there is no node that runs one."""
     async with open_broker(kafka_at(kafka), no_secrets, LOOPBACK) as broker:
         await publish_all(broker, boxes.source, numbered_messages(count))
-        async with broker.subscribe(boxes.subscription()) as desk:
-            claims = await claim_some(desk, count)
-            await asyncio.gather(*(desk.settle(one, Parked(one.message, now_ms() + 3_600_000)) for one in claims))
+        async with broker.subscribe(boxes.subscription()) as subscription:
+            claims = await claim_some(subscription, count)
+            await asyncio.gather(
+                *(subscription.settle(one, Parked(one.message, now_ms() + 3_600_000)) for one in claims)
+            )
 
 
 def shows(operator: OperatorProcess, metric: str, value: int) -> bool:

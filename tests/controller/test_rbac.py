@@ -1,4 +1,4 @@
-"""The operator lives with the chart's own rights; it uses every one of them, and none is a wildcard."""
+"""The chart grants exactly the rights that the operator uses, and no wildcard."""
 
 import json
 import uuid
@@ -48,7 +48,7 @@ def granted(given: list[dict[str, Any]]) -> set[Access]:
     }
 
 
-def test_a_role_per_namespace_gives_what_the_cluster_role_gives() -> None:
+def test_namespaced_roles_grant_the_same_as_the_cluster_role() -> None:
     wide = granted(rules(render_chart("x", *VALUES), "ClusterRole"))
     assert wide == granted(rules(render_chart("x", "watchNamespaces={x}", *VALUES), "Role"))
     assert not [one for one in wide if "*" in "".join(one)]
@@ -64,34 +64,32 @@ def test_every_right_is_used(kube: KubeNamespace, redis: str, tmp_path: Path) ->
         config = proxy.kubeconfig(create_kubeconfig(kube.server, kube.namespace, tmp_path, *VALUES))
         with running_operator(config, kube.namespace, tmp_path / "operator.log", **OPTIONS) as operator:
             operator.wait_until_ready()
-            live_every_life(kube, redis)
+            use_every_right(kube, redis)
             wait_until(
                 f"every right is used; not yet {given - proxy.used_access.keys()}",
                 lambda: given <= proxy.used_access.keys(),
             )
-    told = operator.log.read_text()
-    assert "Api403" not in told
-    assert '"status": 403' not in told
+    log = operator.log.read_text()
+    assert "Api403" not in log
+    assert '"status": 403' not in log
 
 
-def test_a_tenant_grants_the_right_to_its_secrets_with_the_command_of_the_condition(
-    kube: KubeNamespace, redis: str, tmp_path: Path
-) -> None:
+def test_the_command_in_the_condition_grants_access_to_secrets(kube: KubeNamespace, redis: str, tmp_path: Path) -> None:
     values = (f"watchNamespaces={{{kube.namespace}}}", "secrets.readable=false")
     (deployment,) = yaml.safe_load_all(render_chart(kube.namespace, *values, templates=["deployment"]))
-    told = {one["name"]: one["value"] for one in deployment["spec"]["template"]["spec"]["containers"][0]["env"]}
+    environment = {one["name"]: one["value"] for one in deployment["spec"]["template"]["spec"]["containers"][0]["env"]}
     config = create_kubeconfig(kube.server, kube.namespace, tmp_path, values[1])
     kube.kubectl("create", "secret", "generic", "login", "--from-literal=username=x")
-    with running_operator(config, kube.namespace, tmp_path / "log", DLQ_SECRETS_GRANT=told["DLQ_SECRETS_GRANT"]):
+    with running_operator(config, kube.namespace, tmp_path / "log", DLQ_SECRETS_GRANT=environment["DLQ_SECRETS_GRANT"]):
         kube.apply("BrokerConnection", "locked", {"redis": {"url": redis, "secretRef": {"name": "login"}}})
-        said = kube.wait_for_condition("bkc", "locked", "Ready", "False", "SecretNotReadable")
-        _, command = said["message"].split("kubectl ")
+        condition = kube.wait_for_condition("bkc", "locked", "Ready", "False", "SecretNotReadable")
+        _, command = condition["message"].split("kubectl ")
         kube.server.kubectl(*command.split())
         kube.wait_for_condition("bkc", "locked", "Ready", "False", "SecretKeyMissing")
 
 
-def live_every_life(kube: KubeNamespace, redis: str) -> None:
-    """Everything the operator does for anybody: names that are not there yet, children that come and go, endings."""
+def use_every_right(kube: KubeNamespace, redis: str) -> None:
+    """Make the operator use each of its rights: missing references, created and deleted children, deletions."""
     boxes = [f"{name}-{uuid.uuid4().hex[:8]}" for name in ("source", "dead")]
     kube.apply("Replay", "lost", {"queueRef": {"name": "orders"}, "previewRef": {"name": "nothing"}})
     http = {"serviceRef": {"name": "billing", "port": 8080}}
@@ -119,7 +117,7 @@ def live_every_life(kube: KubeNamespace, redis: str) -> None:
     kube.kubectl("delete", "dlq", "orders", "--timeout=120s")
     kube.apply("DeadLetterQueue", "plain", plain | {"deletionPolicy": "Delete"})
     wait_until("it holds on", lambda: kube.get("dlq", "plain")["metadata"].get("finalizers"))
-    kube.redis("redis://127.0.0.1:1/0")  # nobody listens there
+    kube.redis("redis://127.0.0.1:1/0")  # a closed port
     kube.kubectl("delete", "dlq", "plain", "--wait=false")
     kube.wait_for_condition("dlq", "plain", "Ready", "False", "DeletionBlocked")
     kube.kubectl("annotate", "dlq", "plain", "deadletter.dev/force-delete=true")

@@ -1,4 +1,4 @@
-"""Every reference reason in a condition, and how each heals."""
+"""Every reason of ReferencesResolved, and how each goes away."""
 
 import base64
 import json
@@ -17,7 +17,9 @@ def routes(*names: str) -> list[dict[str, Any]]:
     return [{"match": 'error.category == "Validation"', "queueRef": {"name": name}} for name in names]
 
 
-def test_what_is_missing_is_said_and_heals(kube: KubeNamespace, operator: OperatorProcess, redis: str) -> None:
+def test_missing_references_are_reported_until_they_exist(
+    kube: KubeNamespace, operator: OperatorProcess, redis: str
+) -> None:
     kube.apply("DeadLetterQueue", "orders", plain(retryPolicyRef={"name": "slow"}, routes=routes("other")))
     found = kube.wait_for_condition("dlq", "orders", "ReferencesResolved", "False", "BrokerConnectionNotFound")
     assert found["message"] == "BrokerConnection broker does not exist; create it first."
@@ -35,7 +37,7 @@ def test_what_is_missing_is_said_and_heals(kube: KubeNamespace, operator: Operat
     kube.wait_for_condition("dlq", "orders", "Ready", "False", "RetryPolicyNotFound")
 
 
-def test_what_can_never_heal_stalls(kube: KubeNamespace, operator: OperatorProcess, redis: str) -> None:
+def test_permanent_problems_stall_the_queue(kube: KubeNamespace, operator: OperatorProcess, redis: str) -> None:
     kube.redis(redis)
     kube.redis(redis, "elsewhere")
     kube.apply("DeadLetterQueue", "c", plain())
@@ -56,14 +58,16 @@ def test_what_can_never_heal_stalls(kube: KubeNamespace, operator: OperatorProce
     kube.wait_for_condition("rtp", "bad", "Ready", "False", "InvalidSpec")
 
 
-def test_secrets_and_services(kube: KubeNamespace, operator: OperatorProcess, redis: str) -> None:
+def test_missing_secrets_keys_and_services_are_reported(
+    kube: KubeNamespace, operator: OperatorProcess, redis: str
+) -> None:
     kube.apply("BrokerConnection", "broker", {"redis": {"url": redis, "secretRef": {"name": "login"}}})
     kube.wait_for_condition("bkc", "broker", "Ready", "False", "SecretNotFound")
     kube.apply("DeadLetterQueue", "orders", plain())
     kube.wait_for_condition("dlq", "orders", "ReferencesResolved", "False", "SecretNotFound")
     kube.kubectl("create", "secret", "generic", "login", "--from-literal=username=orders")
-    said = kube.wait_for_condition("bkc", "broker", "Ready", "False", "SecretKeyMissing")
-    assert said["message"] == "Secret login has no key password; add it."
+    found = kube.wait_for_condition("bkc", "broker", "Ready", "False", "SecretKeyMissing")
+    assert found["message"] == "Secret login has no key password; add it."
     kube.wait_for_condition("dlq", "orders", "ReferencesResolved", "False", "SecretKeyMissing")
     password = {"data": {"password": base64.b64encode(b"canary-7f3a").decode(), "username": None}}
     kube.kubectl("patch", "secret", "login", "--type=merge", "-p", json.dumps(password))
@@ -75,10 +79,10 @@ def test_secrets_and_services(kube: KubeNamespace, operator: OperatorProcess, re
     http = {"http": {"serviceRef": {"name": "billing", "port": 8080}}}
     kube.redis(redis, "open")
     source = {"name": f"src-{uuid.uuid4().hex[:8]}", "group": "billing"}
-    kube.apply("DeadLetterQueue", "told", {"brokerRef": {"name": "open"}, "source": source, "delivery": http})
-    kube.wait_for_condition("dlq", "told", "ReferencesResolved", "False", "ServiceNotFound")
+    kube.apply("DeadLetterQueue", "delivered", {"brokerRef": {"name": "open"}, "source": source, "delivery": http})
+    kube.wait_for_condition("dlq", "delivered", "ReferencesResolved", "False", "ServiceNotFound")
     kube.kubectl("create", "service", "clusterip", "billing", "--tcp=8080:8080")
-    kube.wait_for_condition("dlq", "told", "Ready", "False", "WaitingForCourier")
+    kube.wait_for_condition("dlq", "delivered", "Ready", "False", "WaitingForCourier")
 
 
 def test_a_secret_without_its_label_is_not_read(

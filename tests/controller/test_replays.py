@@ -1,4 +1,4 @@
-"""Replays: one Apply at a time, counted from the ledger, suspended, refused, finished, expired."""
+"""Replays: order, counts from the ledger, suspension, refusals, results and expiry."""
 
 import json
 import os
@@ -45,13 +45,13 @@ def replay(queue: str = "orders", **more: Any) -> dict[str, Any]:
 
 
 def events(kube: KubeNamespace, name: str) -> list[tuple[str, str]]:
-    """What was told of a Replay, in order."""
+    """What was assignment of a Replay, in order."""
     selector = f"involvedObject.kind=Replay,involvedObject.name={name}"
     found = json.loads(kube.kubectl("get", "events", "--field-selector", selector, "-o", "json"))["items"]
     return [(one["type"], one["reason"]) for one in sorted(found, key=lambda one: one["firstTimestamp"])]
 
 
-def test_one_replay_at_a_time_and_its_counts(
+def test_replays_run_one_at_a_time_and_report_their_counts(
     kube: KubeNamespace, operator: OperatorProcess, redis: str, tmp_path: Path
 ) -> None:
     dead = adopted(kube, redis, 5)
@@ -67,8 +67,12 @@ def test_one_replay_at_a_time_and_its_counts(
     assert not kube.get("job", "second-replay")
     kube.apply("Replay", "preview", replay(mode="DryRun"))
     kube.wait_for_condition("rply", "preview", "Succeeded", "Unknown", "Queued")
-    told = json.loads(kube.get("configmap", "first-replay")["data"]["assignment.json"])
-    assert (told["boxes"]["dead"], told["target"]["kind"], told["target"]["box"]) == (dead, "Box", target)
+    assignment = json.loads(kube.get("configmap", "first-replay")["data"]["assignment.json"])
+    assert (assignment["boxes"]["dead"], assignment["target"]["kind"], assignment["target"]["box"]) == (
+        dead,
+        "Box",
+        target,
+    )
     assert work(kube, "first", tmp_path / "first") == 0
     kube.wait_for_condition("rply", "first", "Succeeded", "True", "AllReplayed")
     status = kube.get("rply", "first")["status"]
@@ -106,7 +110,7 @@ def test_a_replay_outlives_an_upgrade_of_the_operator(
     kube.wait_for_condition("rply", "back", "Succeeded", "True", "AllReplayed")
 
 
-def test_what_a_preview_selected_is_sent_although_preview_and_target_go(
+def test_a_previewed_selection_is_sent_although_preview_and_target_are_deleted(
     kube: KubeNamespace, operator: OperatorProcess, redis: str, tmp_path: Path
 ) -> None:
     adopted(kube, redis, 3)
@@ -126,19 +130,19 @@ def test_what_a_preview_selected_is_sent_although_preview_and_target_go(
     assert kube.get("rply", "dry")["status"]["estimatedDuration"]
     kube.apply("Replay", "back", replay(previewRef={"name": "dry"}, to=to))
     wait_until("job", lambda: kube.get("job", "back-replay"))
-    told = json.loads(kube.get("configmap", "back-replay")["data"]["assignment.json"])
-    assert told["target"]["watched"] == [f"{{{target['name']}}}.bills.dlq", invalid]
+    assignment = json.loads(kube.get("configmap", "back-replay")["data"]["assignment.json"])
+    assert assignment["target"]["watched"] == [f"{{{target['name']}}}.bills.dlq", invalid]
     for gone in ("rply/dry", "dlq/other"):
         kube.kubectl("delete", gone)
     kube.kubectl("patch", "rply", "back", "--type=merge", "-p", '{"spec":{"rate":{"perSecond":9}}}')
-    wait_until("told", lambda: "9" in kube.get("configmap", "back-replay")["data"]["live.json"])
+    wait_until("assignment", lambda: "9" in kube.get("configmap", "back-replay")["data"]["live.json"])
     assert work(kube, "back", tmp_path / "back") == 0
     kube.wait_for_condition("rply", "back", "Succeeded", "True", "AllReplayed")
     status = kube.get("rply", "back")["status"]
     assert (status["matched"], status["targets"]) == (1, [{"name": target["name"], "letters": 1}])
 
 
-def test_a_replay_that_cannot_begin_holds_nobody_back_and_joins_the_line_when_it_can(
+def test_a_replay_that_cannot_start_does_not_block_others_and_runs_later(
     kube: KubeNamespace, operator: OperatorProcess, redis: str, tmp_path: Path
 ) -> None:
     adopted(kube, redis, 2)
@@ -154,15 +158,15 @@ def test_a_replay_that_cannot_begin_holds_nobody_back_and_joins_the_line_when_it
     assert kube.get("rply", "early")["status"]["discarded"] == 1
 
 
-def test_a_new_replay_of_an_old_name_begins_anew(
+def test_a_replay_that_was_created_again_starts_from_the_beginning(
     kube: KubeNamespace, operator: OperatorProcess, redis: str, tmp_path: Path
 ) -> None:
     adopted(kube, redis, 2)
     for number in range(2):
         kube.apply("Replay", "again", replay(action="Discard", select={"limit": 1}))
         uid = kube.get("rply", "again")["metadata"]["uid"]
-        told = lambda uid=uid: uid in json.dumps(kube.get("configmap", "again-replay").get("data", {}))  # noqa: E731
-        wait_until("an assignment of its own", told)
+        assignment = lambda uid=uid: uid in json.dumps(kube.get("configmap", "again-replay").get("data", {}))  # noqa: E731
+        wait_until("an assignment of its own", assignment)
         wait_until("job", lambda uid=uid: uid in json.dumps(kube.get("job", "again-replay")))
         assert work(kube, "again", tmp_path / str(number)) == 0
         kube.wait_for_condition("rply", "again", "Succeeded", "True", "AllReplayed")
@@ -170,7 +174,7 @@ def test_a_new_replay_of_an_old_name_begins_anew(
         kube.kubectl("delete", "rply", "again")
 
 
-def test_suspend_rate_and_refusals(kube: KubeNamespace, operator: OperatorProcess, redis: str) -> None:
+def test_suspension_rate_changes_and_refusals(kube: KubeNamespace, operator: OperatorProcess, redis: str) -> None:
     adopted(kube, redis, 1, redrive={"strategy": "Disabled"})
     kube.apply("Replay", "apply", replay())
     found = kube.wait_for_condition("rply", "apply", "Stalled", "True", "RedriveDisabled")

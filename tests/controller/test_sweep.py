@@ -116,12 +116,12 @@ async def test_new_numbers_are_delayed_and_a_changed_condition_is_not(spec: dict
 
 async def test_a_read_error_is_reported_until_the_box_can_be_read() -> None:
     context = make_context()
-    await sweep_with(context, errors.BoxRecreated("orders.dead: partition 0 was made anew"))
+    await sweep_with(context, errors.BoxRecreated("orders.dead: partition 0 was deleted and created again"))
     found = sweep_finding(context, plain_queue())
     assert found is not None
     assert (found.reason, found.is_transient, KEY in context.observed.surveys) == ("BoxRecreated", False, True)
     empty_workqueue(context)
-    await sweep_with(context, errors.BoxRecreated("orders.dead: partition 0 was made anew"))
+    await sweep_with(context, errors.BoxRecreated("orders.dead: partition 0 was deleted and created again"))
     assert len(context.workqueue) == 0, "it was reported already"
     await sweep_with(context, BoxStats(0, None))
     assert sweep_finding(context, plain_queue()) is None

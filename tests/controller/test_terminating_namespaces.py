@@ -1,4 +1,4 @@
-"""A namespace that is deleted goes, whatever its queues still have to do."""
+"""A deleted namespace is not blocked by the finalizers of its queues."""
 
 import uuid
 from collections.abc import Iterator
@@ -42,21 +42,21 @@ def home(crds: ApiServer, manifests: str, tmp_path: Path) -> Iterator[Path]:
 
 
 @pytest.mark.parametrize("reachable", [True, False])
-def test_a_namespace_never_hangs_and_may_come_back(
+def test_a_namespace_with_a_queue_can_be_deleted_and_created_again(
     kube: KubeNamespace, home: Path, manifests: str, redis: str, tmp_path: Path, reachable: bool
 ) -> None:
     parts, dead = urlsplit(redis), f"dead-{uuid.uuid4().hex[:8]}"
-    wire = TcpProxy(parts.hostname or "", parts.port or 0).open()
+    proxy = TcpProxy(parts.hostname or "", parts.port or 0).open()
     with running_operator(home, kube.namespace, tmp_path / "operator.log") as operator:
         operator.wait_until_ready()
-        kube.redis(f"redis://127.0.0.1:{wire.port}/0")
+        kube.redis(f"redis://127.0.0.1:{proxy.port}/0")
         spec = {"brokerRef": {"name": "broker"}, "dead": {"name": dead}, "deletionPolicy": "Delete"}
         kube.apply("DeadLetterQueue", "orders", spec)
         kube.wait_for_condition("dlq", "orders", "Ready", "True")
         with driver.Redis.from_url(redis) as client:
             client.xadd(dead, {"value": b"x"})
             if not reachable:
-                wire.close()
+                proxy.close()
                 kube.wait_for_condition("dlq", "orders", "Ready", "False", "BrokerUnreachable")
             kube.server.kubectl("delete", "namespace", kube.namespace, "--wait=false")
             wait_until("it is gone", lambda: not is_there(kube))
@@ -64,16 +64,16 @@ def test_a_namespace_never_hangs_and_may_come_back(
         kube.server.kubectl("create", "namespace", kube.namespace)
         kube.server.kubectl("apply", "-f", "-", stdin=manifests)
         kube.redis(redis)
-        # What a namespace left behind belongs to no queue until it is given to one.
+        # A box that was left on the broker must be taken over explicitly.
         kube.apply("DeadLetterQueue", "orders", spec, annotations={"deadletter.dev/take-over": dead})
         kube.wait_for_condition("dlq", "orders", "Ready", "True")
-    wire.close()
+    proxy.close()
 
 
-def test_a_namespace_that_is_gone_keeps_no_other_waiting(
+def test_a_deleted_namespace_does_not_delay_the_others(
     crds: ApiServer, kube: KubeNamespace, redis: str, tmp_path: Path
 ) -> None:
-    """The operator was told of two namespaces, and of one its rights are gone with it."""
+    """The operator watches two namespaces, and its rights in one were deleted with it."""
     gone = f"gone-{uuid.uuid4().hex[:8]}"
     manifests = render_chart(kube.namespace, f"watchNamespaces={{{kube.namespace},{gone}}}")
     kept = [one for one in yaml.safe_load_all(manifests) if one and one["metadata"].get("namespace") != gone]
