@@ -82,5 +82,5 @@ def test_a_cluster_that_kind_cannot_make_is_said_in_a_line(tmp_path: Path, monke
     program.write_text("#!/bin/sh\nexit 1\n")
     program.chmod(0o755)
     monkeypatch.setattr(binaries, "path", lambda _: program)
-    with pytest.raises(BedError, match="kind could not make a cluster"):
+    with pytest.raises(BedError, match="kind could not create a cluster"):
         kind.create("never", tmp_path / "image.tar")

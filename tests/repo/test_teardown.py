@@ -80,5 +80,5 @@ def test_a_pid_that_was_given_anew_is_not_ours(tmp_path: Path) -> None:
 
 
 def test_a_part_that_does_not_come_up_says_so() -> None:
-    with pytest.raises(BedError, match="Redis: not there after"):
+    with pytest.raises(BedError, match="Redis: not ready after"):
         processes.wait_until("Redis", lambda: False, 0.1)
