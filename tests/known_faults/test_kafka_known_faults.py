@@ -380,9 +380,9 @@ async def test_messages_deleted_before_they_were_read_are_not_lag(
 ) -> None:
     monkeypatch.setattr(kafka_subscription, "LAG_INTERVAL_S", 0.5)
     async with trimmed_while_suspended(queue) as (courier, service):
-        await wait_until(lambda: courier._desk.lag == 0, 5)
+        await wait_until(lambda: courier._subscription.lag == 0, 5)
         assert_set_up(len(service.received) <= SENT)
-        assert courier._desk.lag == 0
+        assert courier._subscription.lag == 0
 
 
 @asynccontextmanager
@@ -399,7 +399,7 @@ async def trimmed_while_suspended(queue: BrokerQueue) -> AsyncIterator[tuple[Cou
         paused = "Suspended"
         await wait_until_paused(courier)
         await queue.send(*(message("x" * 20_000, f"k{n}") for n in range(SENT)))  # more than is prefetched
-        await until(lambda: courier._desk.lag > SENT // 2)  # it has noticed the new messages
+        await until(lambda: courier._subscription.lag > SENT // 2)  # it has noticed the new messages
         await delete_records(queue, "orders", SENT + 1)
         paused = ""
         yield courier, service

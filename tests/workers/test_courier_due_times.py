@@ -75,7 +75,7 @@ async def test_every_attempt_of_a_parked_letter_has_the_timestamp_of_its_message
 def test_the_timestamp_of_a_request(parked: bool, origin: Origin, expected: int):
     one = add_headers(Message(b"k", b"v", timestamp=LATER), Envelope(origin=origin, id="orders/0/7"))
     claim = Claim(Place("box", 0, 9), one, parked=parked)
-    head = RequestRenderer("POST", "/", "shop.test").head(one, letters.delivery_metadata(claim))
+    head = RequestRenderer("POST", "/", "shop.test").render_head(one, letters.delivery_metadata(claim))
     assert f"Dlq-Timestamp: {times.render(expected)}\r\n".encode() in head
 
 

@@ -113,8 +113,8 @@ async def test_the_reason_of_a_blocked_partition_is_reported_until_it_opens(queu
         await queue.send(message())
         with patch.object(SourcePartition, "recover", refused):
             assigned = subscription._consumer.assignment()
-            await subscription.on_partitions_revoked(assigned)
-            await subscription.on_partitions_assigned(assigned)
+            await subscription._assignment.on_partitions_revoked(assigned)
+            await subscription._assignment.on_partitions_assigned(assigned)
             with pytest.raises(NotAuthorised):
                 await claim_on(subscription)
         while True:

@@ -65,5 +65,5 @@ async def test_a_courier_without_its_offsets_waits_for_a_decision(
             await until(lambda: len(service.received) == 15)
             assert await readiness(port) == "ok\n"
         finally:
-            assert await pod.end(signal.SIGTERM) == 0
+            assert await pod.end(signal.SIGTERM) == 0, pod.log
     assert set(service.bodies[5:]) == {f"{name}{n}".encode() for name in "ab" for n in range(5)}
