@@ -67,7 +67,7 @@ def test_a_corrupt_ledger_is_reported_until_it_is_repaired(
 def test_a_recreated_box_waits_for_the_reset_annotation(
     kube: KubeNamespace, operator: OperatorProcess, kafka: str
 ) -> None:
-    boxes = box_names(fresh_name("anew"))
+    boxes = box_names(fresh_name("recreated"))
     kube.kafka(kafka)
     kube.apply("DeadLetterQueue", "orders", {"brokerRef": {"name": "broker"}, "dead": {"name": boxes.dead}})
     kube.wait_for_condition("dlq", "orders", "Ready", "True")
@@ -81,7 +81,7 @@ def test_a_recreated_box_waits_for_the_reset_annotation(
 
     asyncio.run(settle_and_drop())
     found = kube.wait_for_condition("dlq", "orders", "BoxesReady", "False", "BoxRecreated")
-    assert "was made anew" in found["message"]
+    assert "was created again" in found["message"]
     kube.kubectl("annotate", "dlq", "orders", "deadletter.dev/reset-ledger=true")
     kube.wait_for_condition("dlq", "orders", "Ready", "True")
     assert "deadletter.dev/reset-ledger" not in kube.get("dlq", "orders")["metadata"].get("annotations", {})
