@@ -1,4 +1,4 @@
-"""The wall clock of one process, off by some minutes: libfaketime, preloaded. Its monotonic clock is left alone."""
+"""Shift the wall clock of one process by some minutes with libfaketime; its monotonic clock is not shifted."""
 
 from pathlib import Path
 
@@ -6,7 +6,7 @@ from tests.bed import tools
 
 
 def shifted_clock(minutes: int) -> dict[str, str]:
-    """What such a process finds in its environment."""
+    """Return the environment variables of the process."""
     tools.need("faketime")
     (library,) = Path("/usr/lib").glob("*/faketime/libfaketime.so.1")
     return {

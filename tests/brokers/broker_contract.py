@@ -1,6 +1,6 @@
-"""What every broker keeps: the same tests on memory, Kafka and Redis.
+"""Tests of the broker contract: the same for the broker in memory, Kafka and Redis.
 
-A subclass gives the fixture `broker` (an open Broker). `fresh` makes names that no other test uses.
+A subclass or its module provides the fixture `broker`. The fixture `fresh` makes unique names.
 """
 
 import pytest
@@ -14,7 +14,7 @@ from deadletter.core.heartbeats import WorkerStatus
 from deadletter.core.replay_progress import SettledAs
 from tests.brokers.group_offsets_contract import GroupOffsetsContract
 from tests.brokers.helpers import (
-    POISON,
+    UNUSUAL_MESSAGES,
     Boxes,
     MakeName,
     claim_some,
@@ -31,20 +31,22 @@ from tests.brokers.subscription_contract import SubscriptionContract
 
 
 class BrokerContract(SubscriptionContract, GroupOffsetsContract):
-    """Subclass it with a fixture `broker`."""
+    """Tests of every method of the contract."""
 
-    async def test_the_server_says_who_it_is(self, broker: Broker) -> None:
+    async def test_the_server_reports_kind_id_and_brokers(self, broker: Broker) -> None:
         server = await broker.server_info()
         assert server.kind
         assert server.id
         assert server.brokers >= 1
 
-    async def test_a_box_is_made_once(self, broker: Broker, fresh: MakeName) -> None:
+    async def test_a_box_is_created_once(self, broker: Broker, fresh: MakeName) -> None:
         spec = BoxSpec(fresh("box"), 1)
         assert await broker.ensure(spec) == await broker.ensure(spec)
         assert set(await broker.describe([spec.name, fresh("nowhere")])) == {spec.name}
 
-    async def test_a_box_keeps_its_id_and_a_new_one_of_its_name_has_another(self, broker: Broker, fresh: MakeName) -> None:
+    async def test_a_box_keeps_its_id_and_a_new_one_of_its_name_has_another(
+        self, broker: Broker, fresh: MakeName
+    ) -> None:
         for spec in (BoxSpec(fresh("box"), 1), BoxSpec(fresh("box"), 1, is_retry_box=True)):
             first = (await broker.ensure(spec)).id
             assert first
@@ -55,20 +57,22 @@ class BrokerContract(SubscriptionContract, GroupOffsetsContract):
     async def test_a_box_that_must_be_new_is_refused_and_left_alone_if_it_exists(
         self, broker: Broker, fresh: MakeName
     ) -> None:
-        for parking in (False, True):
+        for is_retry_box in (False, True):
             name = fresh("box")
-            made = await broker.ensure(BoxSpec(name, 1, retention_ms=7_777_777, is_retry_box=parking, must_be_new=True))
+            created = await broker.ensure(
+                BoxSpec(name, 1, retention_ms=7_777_777, is_retry_box=is_retry_box, must_be_new=True)
+            )
             with pytest.raises(BoxAppeared):
-                await broker.ensure(BoxSpec(name, 1, retention_ms=60_000, is_retry_box=parking, must_be_new=True))
-            assert (await broker.describe([name]))[name] == made
+                await broker.ensure(BoxSpec(name, 1, retention_ms=60_000, is_retry_box=is_retry_box, must_be_new=True))
+            assert (await broker.describe([name]))[name] == created
 
-    async def test_an_adopted_box_is_never_made(self, broker: Broker, fresh: MakeName) -> None:
+    async def test_a_box_to_adopt_is_never_created(self, broker: Broker, fresh: MakeName) -> None:
         spec = BoxSpec(fresh("box"), adopt=True)
         with pytest.raises(BoxMissing):
             await broker.ensure(spec)
         assert not await broker.describe([spec.name])
 
-    async def test_a_dropped_box_is_gone_and_dropping_again_is_fine(self, broker: Broker, fresh: MakeName) -> None:
+    async def test_a_box_can_be_deleted_twice(self, broker: Broker, fresh: MakeName) -> None:
         name = fresh("box")
         await broker.ensure(BoxSpec(name, 1))
         await broker.delete([name])
@@ -79,23 +83,25 @@ class BrokerContract(SubscriptionContract, GroupOffsetsContract):
         with pytest.raises(BoxMissing):
             await broker.window(fresh("nowhere"))
 
-    async def test_poison_comes_back_byte_for_byte(self, broker: Broker, fresh: MakeName) -> None:
+    async def test_unusual_messages_are_read_byte_for_byte(self, broker: Broker, fresh: MakeName) -> None:
         name = fresh("box")
         await broker.ensure(BoxSpec(name, 1))
-        await publish_all(broker, name, list(POISON))
-        assert [payload(one.message) for one in await read_all(broker, name)] == list(map(payload, POISON))
+        await publish_all(broker, name, list(UNUSUAL_MESSAGES))
+        assert [payload(one.message) for one in await read_all(broker, name)] == list(map(payload, UNUSUAL_MESSAGES))
 
-    async def test_poison_is_parked_buried_and_replayed_byte_for_byte(self, broker: Broker, fresh: MakeName) -> None:
+    async def test_unusual_messages_are_parked_buried_and_replayed_byte_for_byte(
+        self, broker: Broker, fresh: MakeName
+    ) -> None:
         boxes = await make_boxes(broker, fresh("q"))
-        await publish_all(broker, boxes.source, list(POISON))
+        await publish_all(broker, boxes.source, list(UNUSUAL_MESSAGES))
         async with broker.subscribe(boxes.subscription()) as subscription:
-            for claim in await claim_some(subscription, len(POISON)):
+            for claim in await claim_some(subscription, len(UNUSUAL_MESSAGES)):
                 await subscription.settle(claim, Parked(claim.message, now_ms()))
-            for claim in await claim_some(subscription, len(POISON)):
+            for claim in await claim_some(subscription, len(UNUSUAL_MESSAGES)):
                 await subscription.settle(claim, Buried(boxes.dead, claim.message))
         letters = await read_all(broker, boxes.dead)
-        assert {payload(one.message) for one in letters} == set(map(payload, POISON))
-        assert len(letters) == len(POISON)
+        assert {payload(one.message) for one in letters} == set(map(payload, UNUSUAL_MESSAGES))
+        assert len(letters) == len(UNUSUAL_MESSAGES)
         async with broker.partition_writer(boxes.dead, boxes.ledger, 0, "uid-1") as writer:
             settled = {SettledAs.Replayed: [one.place.offset for one in letters]}
             await writer.commit(CommitBatch(progress_of(letters), publications_to(boxes.target, letters), settled))
@@ -119,7 +125,7 @@ class BrokerContract(SubscriptionContract, GroupOffsetsContract):
         found = [one async for batch in broker.read(name, window) for one in batch]
         assert [one.message.value for one in found] == [m.value for m in numbered_messages(5)]
 
-    async def test_a_moved_letter_arrives_once_and_is_settled(self, broker: Broker, fresh: MakeName) -> None:
+    async def test_a_replayed_letter_arrives_once_and_is_settled(self, broker: Broker, fresh: MakeName) -> None:
         boxes = await make_boxes(broker, fresh("q"))
         await publish_all(broker, boxes.dead, numbered_messages(10))
         letters = await read_all(broker, boxes.dead)
@@ -129,7 +135,9 @@ class BrokerContract(SubscriptionContract, GroupOffsetsContract):
             assert writer.progress is None
             assert all(writer.is_open(one.place.offset) for one in letters)
             progress = progress_of(letters, scanned=10, matched=5, replayed=5)
-            await writer.commit(CommitBatch(progress, publications_to(boxes.target, chosen), {SettledAs.Replayed: offsets}))
+            await writer.commit(
+                CommitBatch(progress, publications_to(boxes.target, chosen), {SettledAs.Replayed: offsets})
+            )
         assert await values(broker, boxes.target) == [one.message.value for one in chosen]
         async with broker.partition_writer(boxes.dead, boxes.ledger, 0, "uid-1") as again:
             assert again.progress == progress
@@ -137,23 +145,25 @@ class BrokerContract(SubscriptionContract, GroupOffsetsContract):
         await self.check_settled(broker, boxes, offsets)
 
     async def check_settled(self, broker: Broker, boxes: Boxes, offsets: list[int]) -> None:
-        """In the ledger, or gone from the box."""
+        """Check that each offset is settled in the ledger or deleted from the box."""
         settled = (await broker.settled_offsets(boxes.dead, boxes.ledger)).get(0, set[int]())
-        there = {one.place.offset for one in await read_all(broker, boxes.dead)}
-        assert all(offset in settled or offset not in there for offset in offsets)
+        present = {one.place.offset for one in await read_all(broker, boxes.dead)}
+        assert all(offset in settled or offset not in present for offset in offsets)
 
-    async def test_a_second_mover_fences_the_first(self, broker: Broker, fresh: MakeName) -> None:
+    async def test_a_second_writer_fences_the_first(self, broker: Broker, fresh: MakeName) -> None:
         boxes = await make_boxes(broker, fresh("q"))
         await publish_all(broker, boxes.dead, numbered_messages(2))
         letters = await read_all(broker, boxes.dead)
-        step = CommitBatch(
-            progress_of(letters), publications_to(boxes.target, letters), {SettledAs.Replayed: [x.place.offset for x in letters]}
+        batch = CommitBatch(
+            progress_of(letters),
+            publications_to(boxes.target, letters),
+            {SettledAs.Replayed: [x.place.offset for x in letters]},
         )
         writers = (broker.partition_writer(boxes.dead, boxes.ledger, 0, "uid-1") for _ in range(2))
         async with next(writers) as first, next(writers) as second:
             with pytest.raises(Fenced):
-                await first.commit(step)
-            await second.commit(step)
+                await first.commit(batch)
+            await second.commit(batch)
         assert await values(broker, boxes.target) == [m.value for m in numbered_messages(2)]
 
     async def test_a_missing_target_settles_nothing(self, broker: Broker, fresh: MakeName) -> None:
@@ -161,17 +171,17 @@ class BrokerContract(SubscriptionContract, GroupOffsetsContract):
         await publish_all(broker, boxes.dead, numbered_messages(1))
         letters = await read_all(broker, boxes.dead)
         nowhere = fresh("nowhere")
-        step = CommitBatch(
+        batch = CommitBatch(
             progress_of(letters), publications_to(nowhere, letters), {SettledAs.Replayed: [letters[0].place.offset]}
         )
         async with broker.partition_writer(boxes.dead, boxes.ledger, 0, "uid-1") as writer:
             with pytest.raises(BoxMissing, match=nowhere):
-                await writer.commit(step)
+                await writer.commit(batch)
         async with broker.partition_writer(boxes.dead, boxes.ledger, 0, "uid-1") as again:
             assert again.progress is None
             assert again.is_open(letters[0].place.offset)
 
-    async def test_a_selection_is_kept_until_it_is_forgotten(self, broker: Broker, fresh: MakeName) -> None:
+    async def test_a_selection_is_stored_until_its_records_are_deleted(self, broker: Broker, fresh: MakeName) -> None:
         boxes = await make_boxes(broker, fresh("q"))
         await publish_all(broker, boxes.dead, numbered_messages(6))
         letters = await read_all(broker, boxes.dead)
@@ -196,35 +206,39 @@ class BrokerContract(SubscriptionContract, GroupOffsetsContract):
         await publish_all(broker, boxes.dead, numbered_messages(2))
         letters = await read_all(broker, boxes.dead)
         async with broker.partition_writer(boxes.dead, boxes.ledger, 0, "uid-1") as writer:
-            await writer.commit(CommitBatch(progress_of(letters), settled={SettledAs.Archived: [letters[0].place.offset]}))
+            await writer.commit(
+                CommitBatch(progress_of(letters), settled={SettledAs.Archived: [letters[0].place.offset]})
+            )
             assert not writer.is_open(letters[0].place.offset)
-        shelf = [one async for b in broker.read(boxes.dead, await broker.window(boxes.dead, True), True) for one in b]
+        archive = [one async for b in broker.read(boxes.dead, await broker.window(boxes.dead, True), True) for one in b]
         async with broker.partition_writer(boxes.dead, boxes.ledger, 0, "uid-2", archived=True) as writer:
-            archived = [one for one in shelf if writer.is_open(one.place.offset)]
+            archived = [one for one in archive if writer.is_open(one.place.offset)]
             assert [one.message.value for one in archived] == [b"v0"]
             offsets = [one.place.offset for one in archived]
             await writer.commit(
-                CommitBatch(progress_of(archived), publications_to(boxes.target, archived), {SettledAs.Replayed: offsets})
+                CommitBatch(
+                    progress_of(archived), publications_to(boxes.target, archived), {SettledAs.Replayed: offsets}
+                )
             )
         async with broker.partition_writer(boxes.dead, boxes.ledger, 0, "uid-3", archived=True) as writer:
-            assert not any(writer.is_open(one.place.offset) for one in shelf)
+            assert not any(writer.is_open(one.place.offset) for one in archive)
         assert await values(broker, boxes.target) == [b"v0"]
 
-    async def test_the_word_of_a_worker_without_a_desk_is_read_until_it_is_taken_back(
+    async def test_the_status_of_a_worker_without_subscription_is_swept_until_it_is_deleted(
         self, broker: Broker, fresh: MakeName
     ) -> None:
         boxes = await make_boxes(broker, fresh("q"))
         monitor = broker.monitor()
-        word = WorkerStatus("redrive-0", paused="ErrorBudgetSpent", message="too many", at=now_ms())
+        status = WorkerStatus("redrive-0", paused="ErrorBudgetSpent", message="too many", at=now_ms())
         try:
-            await broker.report_status(boxes.dead, boxes.ledger, "redrive-0", word)
-            assert (await self.stats(monitor, boxes)).couriers == (word,)
+            await broker.report_status(boxes.dead, boxes.ledger, "redrive-0", status)
+            assert (await self.stats(monitor, boxes)).couriers == (status,)
             await broker.report_status(boxes.dead, boxes.ledger, "redrive-0", None)
             assert (await self.stats(monitor, boxes)).couriers == ()
         finally:
             await monitor.close()
 
-    async def test_a_sweep_counts_what_is_open(self, broker: Broker, fresh: MakeName) -> None:
+    async def test_a_sweep_counts_open_letters(self, broker: Broker, fresh: MakeName) -> None:
         boxes = await make_boxes(broker, fresh("q"))
         monitor = broker.monitor()
         try:
@@ -235,7 +249,9 @@ class BrokerContract(SubscriptionContract, GroupOffsetsContract):
             letters = await read_all(broker, boxes.dead)
             offsets = [one.place.offset for one in letters[:3]]
             async with broker.partition_writer(boxes.dead, boxes.ledger, 0, "uid-1") as writer:
-                await writer.commit(CommitBatch(progress_of(letters, discarded=3), settled={SettledAs.Discarded: offsets}))
+                await writer.commit(
+                    CommitBatch(progress_of(letters, discarded=3), settled={SettledAs.Discarded: offsets})
+                )
             stats = await self.stats(monitor, boxes, depth=4)
             assert sum(group.letters for group in stats.groups) == 4
             assert [progress.discarded for progress in stats.progress["uid-1"]] == [3]

@@ -1,4 +1,4 @@
-"""Open brokers for the tests of one module, which names its kind: `BROKER = "kafka"` or one of the others below."""
+"""Open the broker for the tests of one module; the constant `BROKER` of the module names a key of `CONNECT`."""
 
 from collections.abc import AsyncIterator
 
@@ -13,13 +13,13 @@ CONNECT = {
     "kafka": kafka_at,
     "redis": redis_at,
     "kafka_cluster": lambda cluster: kafka_at(cluster.bootstrap),
-    "redis_sentinel": lambda watched: redis_at(watched.url),
+    "redis_sentinel": lambda sentinel: redis_at(sentinel.url),
 }
 
 
 @pytest.fixture
 async def broker(request: pytest.FixtureRequest) -> AsyncIterator[Broker]:
-    """The bed's broker of the module's kind."""
+    """An open broker of the kind that the module names."""
     kind = request.module.BROKER
     connection = CONNECT[kind](request.getfixturevalue(kind))
     async with open_broker(connection, no_secrets, LOOPBACK) as opened:
@@ -28,7 +28,7 @@ async def broker(request: pytest.FixtureRequest) -> AsyncIterator[Broker]:
 
 @pytest.fixture
 async def client(redis: str) -> AsyncIterator[Redis]:
-    """Redis itself, past our door."""
-    made = Redis.from_url(redis)
-    yield made
-    await made.aclose()
+    """A plain Redis client, for changes behind the back of the broker."""
+    opened = Redis.from_url(redis)
+    yield opened
+    await opened.aclose()

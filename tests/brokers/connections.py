@@ -1,4 +1,4 @@
-"""How tests open a broker: no Secrets, addresses of the bed, names of their own."""
+"""Connections of tests: without Secrets, with the addresses of the test bed, and unique names."""
 
 import uuid
 

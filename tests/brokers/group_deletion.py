@@ -1,4 +1,4 @@
-"""Take a consumer group's offsets away, as an administrator or their expiry does."""
+"""Delete the offsets of a consumer group, as an administrator or their expiry does."""
 
 import asyncio
 
@@ -29,7 +29,7 @@ class _DeleteGroups(RequestStruct):
 
 
 class DeleteGroupsRequest(Request[_DeleteGroups]):
-    """What the admin client's deleteConsumerGroups sends; aiokafka has no such call."""
+    """DeleteGroups request; aiokafka has no call for it."""
 
     API_KEY = 42
 
@@ -61,7 +61,7 @@ class _DeleteOffsets(RequestStruct):
 
 
 class DeleteOffsetsRequest(Request[_DeleteOffsets]):
-    """What the admin client's deleteConsumerGroupOffsets sends; aiokafka has no such call."""
+    """OffsetDelete request; aiokafka has no call for it."""
 
     API_KEY = 47
 
@@ -78,7 +78,7 @@ async def delete_offsets(broker: KafkaBroker, source: str, group: str) -> None:
     request = DeleteOffsetsRequest(group, source, await kafka.partition_count(source))
     codes = {SUBSCRIBED}
     async with asyncio.timeout(TIMEOUT_S):
-        while codes & {SUBSCRIBED, *MOVING}:  # while the group forms anew, every topic counts as subscribed
+        while codes & {SUBSCRIBED, *MOVING}:  # during a rebalance every topic counts as subscribed
             await asyncio.sleep(0.1)
             coordinator = await (await kafka.admin_client()).find_coordinator(group)
             answer = await (await kafka.shared_client()).send(coordinator, request)

@@ -1,4 +1,4 @@
-"""What a consumer group that lost its offsets does: the same tests on memory, Kafka and Redis."""
+"""Tests of consumer groups that lost their offsets: the same for the broker in memory, Kafka and Redis."""
 
 import asyncio
 from dataclasses import replace
@@ -24,13 +24,15 @@ from tests.brokers.helpers import (
 )
 
 
-async def add(broker: Broker, box: str, count: int, first: int) -> None:
-    """Messages of now; Redis stamps them itself."""
-    await publish_all(broker, box, [Message(one.key, one.value, one.headers, now_ms()) for one in numbered_messages(count, first)])
+async def publish_now(broker: Broker, box: str, count: int, first: int) -> None:
+    """Publish messages with the current time; Redis sets the time itself."""
+    await publish_all(
+        broker, box, [Message(one.key, one.value, one.headers, now_ms()) for one in numbered_messages(count, first)]
+    )
 
 
-async def claimed(broker: Broker, boxes: Boxes, count: int) -> list[bytes | None]:
-    """What a courier of the started group gets."""
+async def claim_as_started_group(broker: Broker, boxes: Boxes, count: int) -> list[bytes | None]:
+    """Return the values that a courier of a group that has started claims."""
     async with broker.subscribe(boxes.subscription(from_earliest=False, has_started=True)) as subscription:
         claims = await claim_some(subscription, count)
         await settle_all(subscription, claims)
@@ -39,22 +41,22 @@ async def claimed(broker: Broker, boxes: Boxes, count: int) -> list[bytes | None
 
 
 class GroupOffsetsContract:
-    """The part of the contract that is about a group's offsets."""
+    """Tests of starting, losing and resuming the offsets of a group."""
 
     @pytest.fixture
     async def lost(self, broker: Broker, fresh: MakeName) -> tuple[Boxes, int]:
-        """v0 to v2 were delivered, v3 and v4 wait, v5 came later; the offsets are gone. Also: the time before v5."""
+        """A group that lost its offsets after v0 to v2 of v0 to v5 were delivered; also the time before v5."""
         boxes = await make_boxes(broker, fresh("q"))
-        await add(broker, boxes.source, 3, 0)
+        await publish_now(broker, boxes.source, 3, 0)
         async with broker.subscribe(boxes.subscription()) as subscription:
             await settle_all(subscription, await claim_some(subscription, 3))
-        await add(broker, boxes.source, 2, 3)
+        await publish_now(broker, boxes.source, 2, 3)
         await asyncio.sleep(0.02)  # so that the next message has a later time
-        then = now_ms()
-        await add(broker, boxes.source, 1, 5)
+        before_v5 = now_ms()
+        await publish_now(broker, boxes.source, 1, 5)
         assert not await broker.is_group_lost(boxes.source, boxes.group)
         await delete_group(broker, boxes.source, boxes.group)
-        return boxes, then
+        return boxes, before_v5
 
     @pytest.mark.parametrize("from_earliest", [True, False])
     async def test_a_started_group_without_offsets_neither_reads_nor_commits(
@@ -68,23 +70,23 @@ class GroupOffsetsContract:
             assert await broker.is_group_lost(boxes.source, boxes.group)
 
     @pytest.mark.parametrize(("start", "values"), [("Earliest", [0, 1, 2, 3, 4, 5]), ("Latest", []), ("time", [5])])
-    async def test_a_lost_group_goes_on_where_it_is_told(
+    async def test_a_lost_group_resumes_at_the_chosen_position(
         self, broker: Broker, lost: tuple[Boxes, int], start: StartPosition, values: list[int]
     ) -> None:
-        boxes, then = lost
-        told = then if start == "time" else start
-        resumed = await broker.resume_group(boxes.source, boxes.group, told)
+        boxes, before_v5 = lost
+        position = before_v5 if start == "time" else start
+        resumed = await broker.resume_group(boxes.source, boxes.group, position)
         assert resumed in (ResumedGroup(6 - len(values), len(values)), ResumedGroup(None, None))
         assert not await broker.is_group_lost(boxes.source, boxes.group)
-        await add(broker, boxes.source, 1, 6)
-        assert await claimed(broker, boxes, len(values) + 1) == [b"v%d" % n for n in (*values, 6)]
+        await publish_now(broker, boxes.source, 1, 6)
+        assert await claim_as_started_group(broker, boxes, len(values) + 1) == [b"v%d" % n for n in (*values, 6)]
 
     async def test_a_group_is_resumed_once(self, broker: Broker, lost: tuple[Boxes, int]) -> None:
         boxes, _ = lost
         assert await broker.resume_group(boxes.source, boxes.group, "Latest")
         assert await broker.resume_group(boxes.source, boxes.group, "Earliest") is None
-        await add(broker, boxes.source, 1, 6)
-        assert await claimed(broker, boxes, 1) == [b"v6"]
+        await publish_now(broker, boxes.source, 1, 6)
+        assert await claim_as_started_group(broker, boxes, 1) == [b"v6"]
 
     async def test_a_time_after_all_messages_is_the_end(self, broker: Broker, lost: tuple[Boxes, int]) -> None:
         boxes, _ = lost
@@ -93,7 +95,7 @@ class GroupOffsetsContract:
         async with broker.subscribe(boxes.subscription(has_started=True)) as subscription:
             assert await subscription.claim(1) == []
 
-    async def test_a_source_without_messages_needs_no_decision(self, broker: Broker, fresh: MakeName) -> None:
+    async def test_a_group_of_an_empty_source_is_not_lost(self, broker: Broker, fresh: MakeName) -> None:
         boxes = await make_boxes(broker, fresh("q"))
         async with broker.subscribe(boxes.subscription()) as subscription:
             assert await subscription.claim(1) == []
@@ -101,17 +103,17 @@ class GroupOffsetsContract:
         assert not await broker.is_group_lost(boxes.source, boxes.group)
         assert await broker.resume_group(boxes.source, boxes.group, "Latest") is None
         async with broker.subscribe(boxes.subscription(from_earliest=False, has_started=True)) as subscription:
-            await add(broker, boxes.source, 1, 0)
+            await publish_now(broker, boxes.source, 1, 0)
             assert [claim.message.value for claim in await claim_some(subscription, 1)] == [b"v0"]
 
     async def test_a_partition_without_an_offset_is_a_new_one(self, broker: Broker, fresh: MakeName) -> None:
         boxes = await make_boxes(broker, fresh("q"))
-        await add(broker, boxes.source, 1, 0)
+        await publish_now(broker, boxes.source, 1, 0)
         async with broker.subscribe(boxes.subscription()) as subscription:
             await settle_all(subscription, await claim_some(subscription, 1))
         state = await broker.ensure(BoxSpec(boxes.source, 2))
         if state.partitions == 1:
-            return  # a stream has no others
+            return  # a stream has one partition
         await publish_all(broker, boxes.source, numbered_messages(2, 5), 1)
         async with broker.subscribe(boxes.subscription(from_earliest=False, has_started=True)) as subscription:
             claims = await claim_some(subscription, 2)
@@ -125,11 +127,11 @@ class GroupOffsetsContract:
         other = await make_boxes(broker, fresh("q"), partitions=2)
         boxes = replace(await make_boxes(broker, fresh("q"), partitions=2), group=other.group)
         await publish_all(broker, boxes.source, numbered_messages(4), None)
-        async with broker.subscribe(other.subscription("pod-a")) as at_work:
+        async with broker.subscribe(other.subscription("pod-a")) as other_subscription:
             async with broker.subscribe(boxes.subscription("pod-b", from_earliest)) as subscription:
-                await add(broker, boxes.source, 1, 4)
+                await publish_now(broker, boxes.source, 1, 4)
                 claims = await claim_some(subscription, len(values))
                 assert sorted(claim.message.value or b"" for claim in claims) == [b"v%d" % n for n in values]
                 assert await subscription.claim(1) == []
-            await add(broker, other.source, 1, 9)
-            assert [claim.message.value for claim in await claim_some(at_work, 1)] == [b"v9"]
+            await publish_now(broker, other.source, 1, 9)
+            assert [claim.message.value for claim in await claim_some(other_subscription, 1)] == [b"v9"]

@@ -1,4 +1,4 @@
-"""Boxes, letters and claims for tests of any broker."""
+"""Helpers for tests of every broker: boxes, messages, claims."""
 
 import asyncio
 import time
@@ -15,7 +15,7 @@ from deadletter.core.replay_progress import PartitionProgress, Span
 
 TIMEOUT_S = 120.0
 MakeName = Callable[[str], str]
-POISON = (
+UNUSUAL_MESSAGES = (
     Message(None, None, (("only", b"headers"),)),
     Message(b"", b"", ()),
     Message(b"\xff\x00key", b"\x00\xfe value", (("a", None), ("a", b""), ("b", b"\xc3\x28"), ("a", b"again"))),
@@ -26,7 +26,7 @@ POISON = (
 
 @dataclass(frozen=True)
 class Boxes:
-    """The boxes of one queue, and a target to replay to."""
+    """The boxes and the consumer group of one queue, and a box to replay to."""
 
     source: str
     dead: str
@@ -35,7 +35,9 @@ class Boxes:
     target: str
     group: str
 
-    def subscription(self, consumer: str = "pod-0", from_earliest: bool = True, has_started: bool = False) -> SubscriptionSpec:
+    def subscription(
+        self, consumer: str = "pod-0", from_earliest: bool = True, has_started: bool = False
+    ) -> SubscriptionSpec:
         return SubscriptionSpec(
             self.source, self.group, self.dead, self.retry, self.ledger, consumer, from_earliest, has_started
         )
@@ -51,7 +53,7 @@ def box_names(source: str) -> Boxes:
 
 
 async def make_boxes(broker: Broker, source: str, partitions: int = 1) -> Boxes:
-    """Make the boxes of a queue, on three brokers with three replicas."""
+    """Create the boxes of a queue, with three replicas if there are three brokers."""
     boxes, replicas = box_names(source), min((await broker.server_info()).brokers, 3)
     for name in (boxes.source, boxes.dead, boxes.target):
         await broker.ensure(BoxSpec(name, partitions, replicas))
@@ -64,16 +66,18 @@ def numbered_messages(count: int, start: int = 0) -> list[Message]:
 
 
 async def publish_all(broker: Broker, box: str, messages: list[Message], partition: int | None = 0) -> None:
-    outside = uuid.uuid4().hex
-    await broker.publish([Publication(box, m, Place(outside, 0, n), partition) for n, m in enumerate(messages)])
+    """Publish as an application would: each message is a letter of a box that does not exist."""
+    other_box = uuid.uuid4().hex
+    await broker.publish([Publication(box, m, Place(other_box, 0, n), partition) for n, m in enumerate(messages)])
 
 
 def payload(message: Message) -> tuple[bytes | None, bytes | None, tuple[tuple[str, bytes | None], ...]]:
-    """All that must come back byte for byte."""
+    """Return everything that must be preserved byte for byte."""
     return message.key, message.value, tuple(message.headers)
 
 
 async def read_all(broker: Broker, box: str) -> list[StoredMessage]:
+    """Read all messages of a box."""
     found: list[StoredMessage] = []
     async for batch in broker.read(box, await broker.window(box)):
         found += batch
@@ -93,12 +97,12 @@ def publications_to(target: str, letters: list[StoredMessage]) -> list[Publicati
     return [Publication(target, one.message, one.place) for one in letters]
 
 
-async def claim_some(subscription: Subscription, count: int, patience: float = TIMEOUT_S) -> list[Claim]:
-    """At least `count` claims, however long the group takes to form."""
+async def claim_some(subscription: Subscription, count: int, timeout_s: float = TIMEOUT_S) -> list[Claim]:
+    """Claim until there are at least `count` claims; the group may need some time to form."""
     claims: list[Claim] = []
-    deadline = time.monotonic() + patience
+    deadline = time.monotonic() + timeout_s
     while len(claims) < count:
-        assert time.monotonic() < deadline, f"only {len(claims)} of {count} claims came"
+        assert time.monotonic() < deadline, f"only {len(claims)} of {count} were claimed"
         claims += await subscription.claim(count - len(claims))
     return claims
 

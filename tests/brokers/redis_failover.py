@@ -1,4 +1,4 @@
-"""A Redis and its replica behind one address, as a Service has it; a test moves the address and changes the roles."""
+"""A Redis and its replica behind one address, like a Service; a test moves the address and swaps the roles."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -10,7 +10,7 @@ from redis.exceptions import ConnectionError as LostConnection
 
 from tests.brokers.redis_servers import HERE, own_redis, url_of
 
-PATIENCE_S = 60.0
+TIMEOUT_S = 60.0
 
 
 class RedisFailover:
@@ -27,30 +27,30 @@ class RedisFailover:
 
     async def until_replicated(self) -> None:
         """Wait until the replica has everything that the master has acknowledged."""
-        async with asyncio.timeout(PATIENCE_S), Redis(host=HERE, port=self.master) as master:
+        async with asyncio.timeout(TIMEOUT_S), Redis(host=HERE, port=self.master) as master:
             while await master.wait(1, 1_000) < 1:
                 await asyncio.sleep(0.05)
 
     async def stop_replication(self) -> None:
-        """Cut the link to the master: what follows is lost by a failover."""
+        """Stop the replication: a failover loses all writes from now on."""
         async with Redis(host=HERE, port=self.replica) as replica:
             await replica.replicaof(HERE, 1)  # type: ignore[no-untyped-call]
 
     async def kill_master(self) -> None:
-        """The master ends with all its connections; the replica takes over."""
+        """Kill the master with all its connections and promote the replica."""
         async with Redis(host=HERE, port=self.master) as master:
             with suppress(OSError, LostConnection):
                 await master.shutdown(nosave=True, now=True)  # without waiting for the replica
         await self._promote()
 
     async def demote_master(self) -> None:
-        """The replica takes over and the old master follows it; open connections stay open and read-only."""
+        """Promote the replica; the old master follows it, so that open connections stay open and become read-only."""
         await self._promote()
         async with Redis(host=HERE, port=self.master) as master:
             await master.replicaof(HERE, self.replica)  # type: ignore[no-untyped-call]
 
     async def make_read_only(self) -> None:
-        """The address leads to a replica for good."""
+        """Turn the master into a replica and keep the address on it."""
         async with Redis(host=HERE, port=self.master) as master:
             await master.replicaof(HERE, self.replica)  # type: ignore[no-untyped-call]
 
@@ -65,15 +65,15 @@ class RedisFailover:
         except OSError:
             writer.close()
             return
-        ways = {asyncio.create_task(_copy(reader, outer)), asyncio.create_task(_copy(inner, writer))}
-        self._forwarding |= ways
-        await asyncio.wait(ways)
-        self._forwarding -= ways
+        directions = {asyncio.create_task(_copy(reader, outer)), asyncio.create_task(_copy(inner, writer))}
+        self._forwarding |= directions
+        await asyncio.wait(directions)
+        self._forwarding -= directions
 
     async def close(self) -> None:
-        """Cut what is still connected."""
-        for way in list(self._forwarding):
-            way.cancel()
+        """Cut all open connections."""
+        for direction in list(self._forwarding):
+            direction.cancel()
         while self._forwarding:
             await asyncio.sleep(0.01)
 
@@ -91,14 +91,14 @@ async def _copy(source: asyncio.StreamReader, target: asyncio.StreamWriter) -> N
 
 @asynccontextmanager
 async def redis_with_replica(directory: Path) -> AsyncIterator[RedisFailover]:
-    """A master, its replica in step with it, and the address in front of them."""
+    """Start a master, a replica that has caught up, and the address in front of them."""
     async with AsyncExitStack() as stack:
         master = stack.enter_context(own_redis(directory / "master", "--repl-diskless-sync-delay", "0"))
         replica = stack.enter_context(own_redis(directory / "replica", "--replicaof", f"{HERE} {master}"))
-        made = RedisFailover(master, replica)
-        await made.until_replicated()
-        front = await asyncio.start_server(made.forward, HERE, 0)
-        stack.push_async_callback(made.close)
+        failover = RedisFailover(master, replica)
+        await failover.until_replicated()
+        front = await asyncio.start_server(failover.forward, HERE, 0)
+        stack.push_async_callback(failover.close)
         stack.callback(front.close)
-        made.port = front.sockets[0].getsockname()[1]
-        yield made
+        failover.port = front.sockets[0].getsockname()[1]
+        yield failover

@@ -1,4 +1,4 @@
-"""Redis servers of a test's own, and a wire between client and server that can be cut."""
+"""Redis servers for a single test, and a proxy between client and server that can lose replies."""
 
 import asyncio
 import subprocess
@@ -12,16 +12,16 @@ HERE = "127.0.0.1"
 
 
 def url_of(port: int) -> str:
-    """A Redis on this machine."""
+    """Return the URL of a Redis on this machine."""
     return f"redis://{HERE}:{port}/0"
 
 
 @contextmanager
 def own_redis(directory: Path, *settings: str, plain: bool = True) -> Iterator[int]:
-    """A Redis that only this test uses; its port. Without `plain` it speaks TLS alone."""
+    """Start a Redis for one test and yield its port. Without `plain` it accepts TLS only."""
     tools.need("redis-server", "redis-cli")
     directory.mkdir(parents=True, exist_ok=True)
-    child, port = _started(directory, settings, plain)
+    child, port = _start(directory, settings, plain)
     try:
         yield port
     finally:
@@ -29,13 +29,23 @@ def own_redis(directory: Path, *settings: str, plain: bool = True) -> Iterator[i
         child.wait()
 
 
-def _started(directory: Path, settings: tuple[str, ...], plain: bool) -> tuple[subprocess.Popen[bytes], int]:
-    """Somebody else may take the port before it is used: then another one."""
+def _start(directory: Path, settings: tuple[str, ...], plain: bool) -> tuple[subprocess.Popen[bytes], int]:
+    """Start a Redis; try another port if a different process has taken the free one."""
     for _ in range(10):
         (port,) = ports.free(HERE)
         listen = ["--port", str(port)] if plain else ["--port", "0", "--tls-port", str(port)]
-        words = [tools.path("redis-server"), "--bind", HERE, *listen, "--dir", str(directory), "--save", "", *settings]
-        child = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        command = [
+            tools.path("redis-server"),
+            "--bind",
+            HERE,
+            *listen,
+            "--dir",
+            str(directory),
+            "--save",
+            "",
+            *settings,
+        ]
+        child = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         processes.wait_until("Redis", lambda c=child, p=port: c.poll() is not None or ports.answers(HERE, p), 60)
         if child.poll() is None:
             return child, port
@@ -43,22 +53,22 @@ def _started(directory: Path, settings: tuple[str, ...], plain: bool) -> tuple[s
 
 
 class DurableRedis:
-    """A Redis that writes down every command before it answers, and comes back with all of it at the same port."""
+    """A Redis that persists every command before it replies, and can be restarted at the same port."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
 
     def __enter__(self) -> "DurableRedis":
         settings = ("--appendonly", "yes", "--appendfsync", "always")
-        self._child, self.port = _started(self._directory, settings, plain=True)
-        self._words = self._child.args
+        self._child, self.port = _start(self._directory, settings, plain=True)
+        self._command = self._child.args
         return self
 
     def restart(self, hard: bool) -> None:
-        """End it and start it again."""
+        """Kill (`hard`) or terminate the server, and start it again."""
         (self._child.kill if hard else self._child.terminate)()
         self._child.wait()
-        self._child = subprocess.Popen(self._words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        self._child = subprocess.Popen(self._command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         processes.wait_until("Redis", lambda: ports.answers(HERE, self.port), 60)
 
     def __exit__(self, *_: object) -> None:
@@ -67,41 +77,42 @@ class DurableRedis:
 
 
 class CuttingProxy:
-    """Carries bytes both ways. `lose(word)`: when a request holds it, the reply is swallowed and the wire cut."""
+    """Forwards bytes both ways. `lose_reply_to` drops the reply to a request and cuts the connection."""
 
     def __init__(self) -> None:
-        self._words: list[bytes] = []
+        self._marked: list[bytes] = []
         self.lost_replies = 0
         self.silent = False
         self.port = 0
 
-    def lose_reply_to(self, word: bytes) -> None:
-        self._words.append(word)
+    def lose_reply_to(self, content: bytes) -> None:
+        """Drop the reply to the next request that contains these bytes."""
+        self._marked.append(content)
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, server: str) -> None:
         host, _, port = server.rpartition(":")
         inner, outer = await asyncio.open_connection(host, int(port))
-        doomed = asyncio.Event()
-        ways = {
-            asyncio.ensure_future(self._carry(reader, outer, lambda piece: self._look(piece, doomed))),
-            asyncio.ensure_future(self._carry(inner, writer, lambda _: not doomed.is_set())),
+        is_cut = asyncio.Event()
+        directions = {
+            asyncio.ensure_future(self._forward(reader, outer, lambda piece: self._inspect(piece, is_cut))),
+            asyncio.ensure_future(self._forward(inner, writer, lambda _: not is_cut.is_set())),
         }
-        await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
-        for way in ways:
-            way.cancel()
+        await asyncio.wait(directions, return_when=asyncio.FIRST_COMPLETED)
+        for direction in directions:
+            direction.cancel()
         outer.close()
         writer.close()
 
-    def _look(self, piece: bytes, doomed: asyncio.Event) -> bool:
-        for word in self._words:
-            if word in piece:
-                self._words.remove(word)
+    def _inspect(self, piece: bytes, is_cut: asyncio.Event) -> bool:
+        for content in self._marked:
+            if content in piece:
+                self._marked.remove(content)
                 self.lost_replies += 1
-                doomed.set()
+                is_cut.set()
                 break
         return True
 
-    async def _carry(
+    async def _forward(
         self, source: asyncio.StreamReader, target: asyncio.StreamWriter, may_pass: Callable[[bytes], bool]
     ) -> None:
         while piece := await source.read(1 << 16):
@@ -115,11 +126,11 @@ class CuttingProxy:
 
 @asynccontextmanager
 async def cutting_proxy(server: str) -> AsyncIterator[CuttingProxy]:
-    """A wire to the server at `host:port`."""
-    wire = CuttingProxy()
-    listening = await asyncio.start_server(lambda r, w: wire.serve(r, w, server), HERE, 0)
-    wire.port = listening.sockets[0].getsockname()[1]
+    """Start a proxy to the server at `host:port`."""
+    proxy = CuttingProxy()
+    listening = await asyncio.start_server(lambda r, w: proxy.serve(r, w, server), HERE, 0)
+    proxy.port = listening.sockets[0].getsockname()[1]
     try:
-        yield wire
+        yield proxy
     finally:
         listening.close()

@@ -79,7 +79,7 @@ async def revoke_acl(secured: SecuredKafka, permission: int, operation: int, *re
 
 async def _ask(secured: SecuredKafka, request: Any) -> Any:
     async with open_broker(kafka_at(secured.plain), no_secrets, LOOPBACK) as broker:
-        client = await broker._kafka.client()  # type: ignore[attr-defined]
+        client = await broker._kafka.shared_client()  # type: ignore[attr-defined]
         return await client.send(client.get_random_node(), request)
 
 

@@ -1,4 +1,4 @@
-"""What a courier may rely on: the same tests of a desk on memory, Kafka and Redis."""
+"""Tests of the contract of subscriptions: the same for the broker in memory, Kafka and Redis."""
 
 import asyncio
 import time
@@ -31,32 +31,32 @@ LARGE = 300_000
 
 
 class SubscriptionContract:
-    """The half of the contract that is about desks."""
+    """Tests of claiming, settling and parking."""
 
     @pytest.fixture
     def fresh(self) -> MakeName:
         return lambda name: f"{name}-{uuid.uuid4().hex[:12]}"
 
     async def stats(self, monitor, boxes: Boxes, depth: int = 0):
-        """The reading once it has caught up with what is there."""
+        """Sweep until the monitor has caught up and counts this depth."""
         deadline = time.monotonic() + TIMEOUT_S
         while True:
             found = (await monitor.sweep([boxes.monitored], now_ms()))[boxes.dead]
             if isinstance(found, BrokerError) and not isinstance(found, BrokerUnreachable):
-                raise found  # but a partition just made may have no leader yet: the next sweep tells
+                raise found  # but a new partition may have no leader yet: sweep again
             if not isinstance(found, BrokerError) and found.caught_up and found.depth == depth:
                 return found
-            assert time.monotonic() < deadline, f"{found!r}, wanted depth {depth}"
+            assert time.monotonic() < deadline, f"{found!r}, expected depth {depth}"
             await asyncio.sleep(0.1)
 
-    async def test_what_was_delivered_is_not_claimed_again(self, broker: Broker, fresh: MakeName) -> None:
+    async def test_delivered_messages_are_not_claimed_again(self, broker: Broker, fresh: MakeName) -> None:
         boxes = await make_boxes(broker, fresh("q"))
         await publish_all(broker, boxes.source, numbered_messages(10))
         async with broker.subscribe(boxes.subscription()) as subscription:
             claims = await claim_some(subscription, 10)
             assert [claim.message.value for claim in claims] == [m.value for m in numbered_messages(10)]
             assert all(subscription.holds(claim) for claim in claims)
-            # Out of order, and two stay in our hands.
+            # Out of order, and two claims are not settled.
             await settle_all(subscription, [claims[n] for n in (9, 3, 1, 0, 5, 6, 8, 4)])
         await publish_all(broker, boxes.source, numbered_messages(1, 10))
         async with broker.subscribe(boxes.subscription()) as subscription:
@@ -66,7 +66,7 @@ class SubscriptionContract:
         async with broker.subscribe(boxes.subscription()) as subscription:
             assert await subscription.claim(5) == []
 
-    async def test_a_new_group_starts_at_the_end_when_asked(self, broker: Broker, fresh: MakeName) -> None:
+    async def test_a_new_group_can_start_at_the_end(self, broker: Broker, fresh: MakeName) -> None:
         boxes = await make_boxes(broker, fresh("q"))
         await publish_all(broker, boxes.source, numbered_messages(3))
         async with broker.subscribe(boxes.subscription(from_earliest=False)) as subscription:
@@ -75,7 +75,7 @@ class SubscriptionContract:
         async with broker.subscribe(boxes.subscription(from_earliest=False)) as subscription:
             assert [claim.message.value for claim in await claim_some(subscription, 1)] == [b"v3"]
 
-    async def test_noted_attempts_survive_a_restart(self, broker: Broker, fresh: MakeName) -> None:
+    async def test_recorded_attempts_survive_a_restart(self, broker: Broker, fresh: MakeName) -> None:
         boxes = await make_boxes(broker, fresh("q"))
         await publish_all(broker, boxes.source, numbered_messages(2))
         async with broker.subscribe(boxes.subscription()) as subscription:
@@ -87,7 +87,7 @@ class SubscriptionContract:
             assert again.message.value == b"v0"
             assert (again.attempts, again.first_failed_at) == (3, 1_700_000_000_123)
 
-    async def test_a_buried_letter_lies_in_the_dead_box_once(self, broker: Broker, fresh: MakeName) -> None:
+    async def test_a_buried_letter_is_in_the_dead_box_once(self, broker: Broker, fresh: MakeName) -> None:
         boxes = await make_boxes(broker, fresh("q"))
         await publish_all(broker, boxes.source, numbered_messages(3))
         async with broker.subscribe(boxes.subscription()) as subscription:
@@ -103,7 +103,7 @@ class SubscriptionContract:
         async with broker.subscribe(boxes.subscription()) as subscription:
             assert await subscription.claim(1) == []
 
-    async def test_a_letter_that_cannot_be_buried_stays_ours(self, broker: Broker, fresh: MakeName) -> None:
+    async def test_a_letter_that_cannot_be_buried_remains_claimed(self, broker: Broker, fresh: MakeName) -> None:
         boxes = await make_boxes(broker, fresh("q"))
         await publish_all(broker, boxes.source, numbered_messages(2))
         async with broker.subscribe(boxes.subscription()) as subscription:
@@ -117,7 +117,7 @@ class SubscriptionContract:
         async with broker.subscribe(boxes.subscription()) as subscription:
             assert await subscription.claim(1) == []
 
-    async def test_a_parked_letter_comes_back_when_due(self, broker: Broker, fresh: MakeName) -> None:
+    async def test_a_parked_letter_is_claimed_when_due(self, broker: Broker, fresh: MakeName) -> None:
         boxes = await make_boxes(broker, fresh("q"))
         await publish_all(broker, boxes.source, numbered_messages(2))
         async with broker.subscribe(boxes.subscription()) as subscription:
@@ -139,7 +139,9 @@ class SubscriptionContract:
             assert await subscription.claim(1) == []
         assert await values(broker, boxes.dead) == [b"v0"]
 
-    async def test_due_letters_leave_room_for_messages_of_the_source(self, broker: Broker, fresh: MakeName) -> None:
+    async def test_due_letters_and_messages_of_the_source_are_claimed_together(
+        self, broker: Broker, fresh: MakeName
+    ) -> None:
         boxes = await make_boxes(broker, fresh("q"))
         await publish_all(broker, boxes.source, numbered_messages(6))
         async with broker.subscribe(boxes.subscription()) as subscription:
@@ -170,24 +172,24 @@ class SubscriptionContract:
         async with broker.subscribe(boxes.subscription()) as subscription:
             assert await subscription.claim(1) == []
 
-    async def test_no_more_bytes_are_claimed_than_asked_for(self, broker: Broker, fresh: MakeName) -> None:
+    async def test_claims_respect_the_limit_of_bytes(self, broker: Broker, fresh: MakeName) -> None:
         boxes = await make_boxes(broker, fresh("q"))
         await publish_all(broker, boxes.source, [Message(b"k", bytes(LARGE)) for _ in range(12)])
         async with broker.subscribe(boxes.subscription()) as subscription:
-            claims = await self.claimed_by_bytes(subscription, 12)
+            claims = await self.claim_with_byte_limit(subscription, 12)
             due, early = now_ms() + 2_000, list[Claim]()
             await asyncio.gather(*(subscription.settle(claim, Parked(claim.message, due)) for claim in claims))
             while subscription.parked_letters < 12 and now_ms() < due:
                 early += await subscription.claim(1, 1)
-            await settle_all(subscription, early + await self.claimed_by_bytes(subscription, 12 - len(early)))
+            await settle_all(subscription, early + await self.claim_with_byte_limit(subscription, 12 - len(early)))
 
-    async def claimed_by_bytes(self, subscription: Subscription, count: int) -> list[Claim]:
+    async def claim_with_byte_limit(self, subscription: Subscription, count: int) -> list[Claim]:
         claims: list[Claim] = []
         async with asyncio.timeout(TIMEOUT_S):
             while len(claims) < count:
-                some = await subscription.claim(count, 2 * LARGE)
-                assert len(some) <= 3  # the last one may reach over
-                claims += some
+                found = await subscription.claim(count, 2 * LARGE)
+                assert len(found) <= 3  # the last claim may exceed the limit
+                claims += found
         return claims
 
     async def test_a_letter_replayed_into_the_retry_box_is_claimed(self, broker: Broker, fresh: MakeName) -> None:
@@ -204,13 +206,15 @@ class SubscriptionContract:
             assert (claim.message.value, claim.parked, claim.attempts) == (b"v0", True, 0)
             await subscription.settle(claim, Delivered())
 
-    async def test_a_couriers_word_reaches_the_sweep(self, broker: Broker, fresh: MakeName) -> None:
+    async def test_the_status_of_a_courier_is_swept(self, broker: Broker, fresh: MakeName) -> None:
         boxes = await make_boxes(broker, fresh("q"))
         monitor = broker.monitor()
-        word = WorkerStatus("pod-0", circuit="Open", paused="CircuitOpen", message="5 in a row", parked=2, at=now_ms())
+        status = WorkerStatus(
+            "pod-0", circuit="Open", paused="CircuitOpen", message="5 in a row", parked=2, at=now_ms()
+        )
         try:
             async with broker.subscribe(boxes.subscription()) as subscription:
-                await subscription.report_status(word)
-                assert (await self.stats(monitor, boxes)).couriers == (word,)
+                await subscription.report_status(status)
+                assert (await self.stats(monitor, boxes)).couriers == (status,)
         finally:
             await monitor.close()

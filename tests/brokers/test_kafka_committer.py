@@ -1,4 +1,4 @@
-"""The committer of a partition: letters are gathered for longer than deliveries, and keep nobody waiting."""
+"""The committer of a partition: letters are gathered for longer than deliveries, and never delay them."""
 
 import asyncio
 from collections.abc import Sequence
@@ -12,23 +12,23 @@ from deadletter.brokers.types import Buried, Claim, Delivered, Settlement
 from deadletter.core.letters import Message, Place
 
 
-class Log:
-    """A partition in memory that remembers what was written together."""
+class MemoryStore:
+    """A partition in memory that records which offsets were written together."""
 
-    is_ours = True
+    is_assigned = True
 
     def __init__(self) -> None:
         self.written: list[list[int]] = []
 
-    def may_wait(self, verdict: PendingSettlement) -> bool:
-        return isinstance(verdict.settlement, Buried)
+    def may_be_delayed(self, pending: PendingSettlement) -> bool:
+        return isinstance(pending.settlement, Buried)
 
-    async def write(self, verdicts: Sequence[PendingSettlement]) -> None:
-        self.written.append([verdict.offset for verdict in verdicts])
+    async def write(self, settlements: Sequence[PendingSettlement]) -> None:
+        self.written.append([pending.offset for pending in settlements])
 
     async def recover(self) -> None: ...
 
-    async def write_notes(self) -> None: ...
+    async def write_attempts(self) -> None: ...
 
     def is_settled(self, offset: int) -> bool:
         return any(offset in batch for batch in self.written)
@@ -42,44 +42,44 @@ def claim(offset: int) -> Claim:
 
 
 @pytest.fixture
-async def log():
-    return Log()
+async def store():
+    return MemoryStore()
 
 
-async def settle(made: PartitionCommitter, offset: int, how: Settlement) -> "asyncio.Future[None]":
-    """Ask for it; it is in the committer's hands when this returns."""
-    asked = asyncio.ensure_future(made.settle(claim(offset), how))
+async def start_settling(made: PartitionCommitter, offset: int, settlement: Settlement) -> "asyncio.Future[None]":
+    """Settle a claim in a task; the committer has it when this returns."""
+    task = asyncio.ensure_future(made.settle(claim(offset), settlement))
     await asyncio.sleep(0)
-    return asked
+    return task
 
 
-async def test_what_was_delivered_does_not_wait_for_letters_and_letters_wait_for_each_other(log: Log):
+async def test_letters_wait_for_each_other_and_deliveries_do_not_wait_for_letters(store: MemoryStore):
     with patch.object(committer, "LETTER_BATCH_INTERVAL_S", 3600.0):
-        made = PartitionCommitter(log)
-        await made.settle(claim(0), LETTER)  # the first one in a while does not wait
-        waiting = [await settle(made, offset, LETTER) for offset in (1, 2)]
+        made = PartitionCommitter(store)
+        await made.settle(claim(0), LETTER)  # the first letter after a while does not wait
+        waiting = [await start_settling(made, offset, LETTER) for offset in (1, 2)]
         await made.settle(claim(3), Delivered())
         await made.settle(claim(4), Delivered())
-        assert log.written == [[0], [3], [4]]
-        await made.close(flush=True)  # nothing is left behind
+        assert store.written == [[0], [3], [4]]
+        await made.close(flush=True)
         await asyncio.gather(*waiting)
-    assert log.written == [[0], [3], [4], [1, 2]]
+    assert store.written == [[0], [3], [4], [1, 2]]
 
 
-async def test_letters_are_written_when_their_time_has_come_though_nothing_else_happens(log: Log):
+async def test_letters_are_written_after_their_interval_although_nothing_else_is_settled(store: MemoryStore):
     with patch.object(committer, "LETTER_BATCH_INTERVAL_S", 0.2):
-        made = PartitionCommitter(log)
+        made = PartitionCommitter(store)
         await made.settle(claim(0), LETTER)
         await asyncio.wait_for(made.settle(claim(1), LETTER), 60)
         await made.close(flush=True)
-    assert log.written == [[0], [1]]
+    assert store.written == [[0], [1]]
 
 
-async def test_many_letters_wait_for_no_more(log: Log):
+async def test_many_letters_are_not_delayed(store: MemoryStore):
     with patch.object(committer, "LETTER_BATCH_INTERVAL_S", 3600.0), patch.object(committer, "MANY_LETTERS", 3):
-        made = PartitionCommitter(log)
+        made = PartitionCommitter(store)
         await made.settle(claim(0), LETTER)
-        waiting = [await settle(made, offset, LETTER) for offset in (1, 2, 3)]
+        waiting = [await start_settling(made, offset, LETTER) for offset in (1, 2, 3)]
         await asyncio.wait_for(asyncio.gather(*waiting), 60)
-        assert log.written == [[0], [1, 2, 3]]
+        assert store.written == [[0], [1, 2, 3]]
         await made.close(flush=True)

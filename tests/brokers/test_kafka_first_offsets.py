@@ -55,8 +55,8 @@ async def test_couriers_that_wait_for_a_decision_do_not_fence_who_resumes_the_gr
     assert isinstance(broker, KafkaBroker)
     boxes = await make_boxes(broker, fresh_name("far"))
     await publish_all(broker, boxes.source, numbered_messages(3))
-    async with broker.subscribe(boxes.subscription()) as desk:
-        await settle_all(desk, await claim_some(desk, 3))
+    async with broker.subscribe(boxes.subscription()) as subscription:
+        await settle_all(subscription, await claim_some(subscription, 3))
     await delete_group(broker, boxes.source, boxes.group)
     resuming = asyncio.ensure_future(broker.resume_group(boxes.source, boxes.group, "Earliest"))
     lost = 0

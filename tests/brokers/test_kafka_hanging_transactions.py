@@ -91,26 +91,26 @@ def fail_once(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
 async def test_a_burial_that_was_given_up_does_not_come_back(
     broker: Broker, boxes: Boxes, lost: set[str], fail_once: Callable[[], None]
 ) -> None:
-    async with broker.subscribe(boxes.subscription()) as desk:
-        first, second = await claim_some(desk, 2)
+    async with broker.subscribe(boxes.subscription()) as subscription:
+        first, second = await claim_some(subscription, 2)
         lost.add(boxes.dead)
         fail_once()
-        await desk.settle(first, Buried(boxes.dead, first.message))
-        await desk.settle(second, Buried(boxes.dead, second.message))
+        await subscription.settle(first, Buried(boxes.dead, first.message))
+        await subscription.settle(second, Buried(boxes.dead, second.message))
     assert await values(broker, boxes.dead) == [b"v0", b"v1"]
 
 
 async def test_a_buried_letter_is_not_lost_to_the_next_courier(
     broker: Broker, boxes: Boxes, lost: set[str], fail_once: Callable[[], None]
 ) -> None:
-    async with broker.subscribe(boxes.subscription()) as desk:
-        first, _ = await claim_some(desk, 2)
+    async with broker.subscribe(boxes.subscription()) as subscription:
+        first, _ = await claim_some(subscription, 2)
         lost.add(boxes.dead)
-        await desk.settle(first, Buried(boxes.dead, first.message))
-    async with broker.subscribe(boxes.subscription()) as desk:
-        (second,) = await claim_some(desk, 1)
+        await subscription.settle(first, Buried(boxes.dead, first.message))
+    async with broker.subscribe(boxes.subscription()) as subscription:
+        (second,) = await claim_some(subscription, 1)
         fail_once()
-        await desk.settle(second, Buried(boxes.dead, second.message))
+        await subscription.settle(second, Buried(boxes.dead, second.message))
     assert await values(broker, boxes.dead) == [b"v0", b"v1"]
 
 
@@ -118,43 +118,43 @@ async def test_a_buried_letter_is_not_lost_to_the_next_burial(
     broker: Broker, boxes: Boxes, lost: set[str], fail_once: Callable[[], None]
 ) -> None:
     """The same courier goes on after its broker came back."""
-    async with broker.subscribe(boxes.subscription()) as desk:
-        first, second = await claim_some(desk, 2)
+    async with broker.subscribe(boxes.subscription()) as subscription:
+        first, second = await claim_some(subscription, 2)
         lost.add(boxes.dead)
-        await desk.settle(first, Buried(boxes.dead, first.message))
-        work = desk._assignment.partitions[TopicPartition(boxes.source, 0)]  # type: ignore[attr-defined]
+        await subscription.settle(first, Buried(boxes.dead, first.message))
+        work = subscription._assignment.partitions[TopicPartition(boxes.source, 0)]  # type: ignore[attr-defined]
         for connection in list(work._producer._producer.client._conns.values()):
             connection.close()
         fail_once()
         with pytest.raises(BrokerUnreachable):
-            await desk.settle(second, Buried(boxes.dead, second.message))
-        await desk.settle(second, Buried(boxes.dead, second.message))
+            await subscription.settle(second, Buried(boxes.dead, second.message))
+        await subscription.settle(second, Buried(boxes.dead, second.message))
     assert await values(broker, boxes.dead) == [b"v0", b"v1"]
 
 
 async def test_an_offset_whose_marker_was_lost_is_not_forgotten(broker: Broker, boxes: Boxes, lost: set[str]) -> None:
-    async with broker.subscribe(boxes.subscription()) as desk:
-        claims = await claim_some(desk, 2)
-        await desk.settle(claims[0], Delivered())
+    async with broker.subscribe(boxes.subscription()) as subscription:
+        claims = await claim_some(subscription, 2)
+        await subscription.settle(claims[0], Delivered())
         lost.add(boxes.group)
-        await desk.settle(claims[1], Buried(boxes.dead, claims[1].message))
-    async with broker.subscribe(boxes.subscription()) as desk:
-        assert await desk.claim(1) == []
+        await subscription.settle(claims[1], Buried(boxes.dead, claims[1].message))
+    async with broker.subscribe(boxes.subscription()) as subscription:
+        assert await subscription.claim(1) == []
     assert await values(broker, boxes.dead) == [b"v1"]
 
 
 async def test_a_parked_letter_whose_settlement_lost_its_marker_is_not_buried_twice(
     broker: Broker, boxes: Boxes, lost: set[str]
 ) -> None:
-    async with broker.subscribe(boxes.subscription()) as desk:
-        for claim in await claim_some(desk, 2):
-            await desk.settle(claim, Parked(claim.message, now_ms()))
-        claims = await claim_some(desk, 2)
-        await desk.settle(claims[0], Delivered())
+    async with broker.subscribe(boxes.subscription()) as subscription:
+        for claim in await claim_some(subscription, 2):
+            await subscription.settle(claim, Parked(claim.message, now_ms()))
+        claims = await claim_some(subscription, 2)
+        await subscription.settle(claims[0], Delivered())
         lost.add(boxes.ledger)
-        await desk.settle(claims[1], Buried(boxes.dead, claims[1].message))
-    async with broker.subscribe(boxes.subscription()) as desk:
-        assert await desk.claim(1) == []
+        await subscription.settle(claims[1], Buried(boxes.dead, claims[1].message))
+    async with broker.subscribe(boxes.subscription()) as subscription:
+        assert await subscription.claim(1) == []
     assert await values(broker, boxes.dead) == [claims[1].message.value]
 
 
@@ -162,10 +162,10 @@ async def test_a_word_outlives_an_opening_that_failed(
     broker: Broker, boxes: Boxes, lost: set[str], fail_once: Callable[[], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The coordinator tells how a transaction ended only until the id is opened again."""
-    async with broker.subscribe(boxes.subscription()) as desk:
-        first, _ = await claim_some(desk, 2)
+    async with broker.subscribe(boxes.subscription()) as subscription:
+        first, _ = await claim_some(subscription, 2)
         lost.add(boxes.dead)
-        await desk.settle(first, Buried(boxes.dead, first.message))
+        await subscription.settle(first, Buried(boxes.dead, first.message))
     look = hanging_transactions.first_open_offsets
 
     async def failing(*words: Any) -> Any:
@@ -173,10 +173,10 @@ async def test_a_word_outlives_an_opening_that_failed(
         raise BrokerUnreachable("it went away again")
 
     monkeypatch.setattr(hanging_transactions, "first_open_offsets", failing)
-    async with broker.subscribe(boxes.subscription()) as desk:
-        (second,) = await claim_some(desk, 1)
+    async with broker.subscribe(boxes.subscription()) as subscription:
+        (second,) = await claim_some(subscription, 1)
         fail_once()
-        await desk.settle(second, Buried(boxes.dead, second.message))
+        await subscription.settle(second, Buried(boxes.dead, second.message))
     assert await values(broker, boxes.dead) == [b"v0", b"v1"]
 
 
@@ -188,10 +188,12 @@ async def replayed(broker: Broker, boxes: Boxes) -> Callable[[str, int], Any]:
 
     async def replay(uid: str, number: int) -> bool:
         one, offset = letters[number : number + 1], letters[number].place.offset
-        async with broker.partition_writer(boxes.dead, boxes.ledger, 0, uid) as mover:
-            if not mover.is_open(offset):
+        async with broker.partition_writer(boxes.dead, boxes.ledger, 0, uid) as writer:
+            if not writer.is_open(offset):
                 return False
-            await mover.commit(CommitBatch(progress_of(one), publications_to(boxes.target, one), {SettledAs.Replayed: [offset]}))
+            await writer.commit(
+                CommitBatch(progress_of(one), publications_to(boxes.target, one), {SettledAs.Replayed: [offset]})
+            )
         return True
 
     return replay

@@ -60,9 +60,9 @@ async def broker(forgetful: Forgetful) -> AsyncIterator[Broker]:
 @pytest.mark.parametrize("from_earliest", [False, True])
 async def test_expired_offsets_stop_the_courier(broker: Broker, from_earliest: bool) -> None:
     boxes = await make_boxes(broker, fresh_name("expired"), partitions=2)
-    async with broker.subscribe(boxes.subscription(from_earliest=from_earliest)) as desk:
+    async with broker.subscribe(boxes.subscription(from_earliest=from_earliest)) as subscription:
         await publish_all(broker, boxes.source, numbered_messages(10), None)
-        await settle_all(desk, await claim_some(desk, 10))
+        await settle_all(subscription, await claim_some(subscription, 10))
     await publish_all(broker, boxes.source, numbered_messages(20, 10), None)
     async with asyncio.timeout(300):
         while not await broker.is_group_lost(boxes.source, boxes.group):
@@ -73,27 +73,27 @@ async def test_expired_offsets_stop_the_courier(broker: Broker, from_earliest: b
     resumed = await broker.resume_group(boxes.source, boxes.group, "Earliest")
     assert resumed is not None
     assert (resumed.skipped_messages, resumed.remaining_messages) == (0, 30)
-    async with broker.subscribe(boxes.subscription(from_earliest=from_earliest, has_started=True)) as desk:
-        assert len(await claim_some(desk, 30)) == 30
+    async with broker.subscribe(boxes.subscription(from_earliest=from_earliest, has_started=True)) as subscription:
+        assert len(await claim_some(subscription, 30)) == 30
 
 
 async def test_offsets_that_go_under_a_live_courier_stop_it(broker: Broker, forgetful: Forgetful) -> None:
     boxes = await make_boxes(broker, fresh_name("emptied"), partitions=2)
-    async with broker.subscribe(boxes.subscription()) as desk:
+    async with broker.subscribe(boxes.subscription()) as subscription:
         await publish_all(broker, boxes.source, numbered_messages(10), None)
-        await settle_all(desk, await claim_some(desk, 10))
+        await settle_all(subscription, await claim_some(subscription, 10))
         await asyncio.to_thread(forgetful.lose_offsets)
-        await claim_until_lost(desk)
+        await claim_until_lost(subscription)
     assert await broker.is_group_lost(boxes.source, boxes.group)
 
 
-async def claim_until_lost(desk) -> None:
+async def claim_until_lost(subscription) -> None:
     """Nothing is claimed again meanwhile."""
     async with asyncio.timeout(180):
         while True:
             claims: list[Claim] = []
             try:
-                claims = await desk.claim(10)
+                claims = await subscription.claim(10)
             except GroupOffsetsLost:
                 return
             except BrokerError:

@@ -80,10 +80,10 @@ async def finish(
     async with asyncio.timeout(writer_processes.RECOVERY_TIMEOUT_S):
         while True:
             try:
-                async with broker.partition_writer(boxes.dead, boxes.ledger, 0, "uid-1") as mover:
-                    left = [one for one in letters if mover.is_open(one.place.offset)]
+                async with broker.partition_writer(boxes.dead, boxes.ledger, 0, "uid-1") as writer:
+                    left = [one for one in letters if writer.is_open(one.place.offset)]
                     settled = {SettledAs.Replayed: [one.place.offset for one in left]}
-                    return await mover.commit(CommitBatch(progress_of(letters), publish(left), settled))
+                    return await writer.commit(CommitBatch(progress_of(letters), publish(left), settled))
             except BrokerUnreachable:
                 await asyncio.sleep(0.2)
 
@@ -94,9 +94,11 @@ async def test_a_broker_that_falls_silent_doubles_and_loses_nothing(frail: Frail
         await publish_all(broker, boxes.dead, numbered_messages(4))
         letters = await read_all(broker, boxes.dead)
         offsets = [one.place.offset for one in letters]
-        async with broker.partition_writer(boxes.dead, boxes.ledger, 0, "uid-1") as mover:
-            await mover.commit(
-                CommitBatch(progress_of(letters), publications_to(boxes.target, letters[:1]), {SettledAs.Replayed: offsets[:1]})
+        async with broker.partition_writer(boxes.dead, boxes.ledger, 0, "uid-1") as writer:
+            await writer.commit(
+                CommitBatch(
+                    progress_of(letters), publications_to(boxes.target, letters[:1]), {SettledAs.Replayed: offsets[:1]}
+                )
             )
             frail.send(signal.SIGSTOP)
             try:
@@ -104,7 +106,7 @@ async def test_a_broker_that_falls_silent_doubles_and_loses_nothing(frail: Frail
                     progress_of(letters), publications_to(boxes.target, letters[1:]), {SettledAs.Replayed: offsets[1:]}
                 )
                 with pytest.raises(BrokerUnreachable):
-                    await mover.commit(rest)
+                    await writer.commit(rest)
             finally:
                 frail.send(signal.SIGCONT)
         await finish(broker, boxes, letters, lambda left: publications_to(boxes.target, left))
@@ -127,12 +129,12 @@ async def test_a_broker_that_falls_silent_under_a_large_step_is_given_up(
         letters = await read_all(broker, boxes.dead)
         spread = [Publication(boxes.target, one.message, one.place, n) for n, one in enumerate(letters)]
         step = CommitBatch(progress_of(letters), spread, {SettledAs.Replayed: [one.place.offset for one in letters]})
-        async with broker.partition_writer(boxes.dead, boxes.ledger, 0, "uid-1") as mover:
+        async with broker.partition_writer(boxes.dead, boxes.ledger, 0, "uid-1") as writer:
             monkeypatch.setattr(Sender, "_send_produce_req", silenced)
             try:
                 async with asyncio.timeout(writer_processes.RECOVERY_TIMEOUT_S):
                     with pytest.raises(BrokerUnreachable):
-                        await mover.commit(step)
+                        await writer.commit(step)
             finally:
                 monkeypatch.undo()
                 frail.send(signal.SIGCONT)
@@ -147,8 +149,8 @@ async def test_a_desk_is_closed_while_its_broker_is_away(frail: Frail, caplog: p
     try:
         async with open_broker(kafka_at(frail.address), no_secrets, LOOPBACK) as broker:
             boxes = await make_boxes(broker, fresh_name("away"), 3)
-            async with broker.subscribe(boxes.subscription()) as desk:
-                assert await desk.claim(1) == []
+            async with broker.subscribe(boxes.subscription()) as subscription:
+                assert await subscription.claim(1) == []
                 frail.kill()
                 await until(lambda: "Failed fetch messages" in caplog.text)
     finally:
@@ -172,14 +174,14 @@ async def bounced(frail: Frail, letters: int, bounces: int, hard: bool) -> None:
     async with open_broker(kafka_at(frail.address), no_secrets, LOOPBACK) as broker:
         boxes = await make_boxes(broker, fresh_name("bounce"))
         await writer_processes.publish_letters(broker, boxes, letters)
-        mover = await writer_processes.start("kafka", frail.address, boxes, 250)
+        writer = await writer_processes.start("kafka", frail.address, boxes, 250)
         try:
-            assert await mover.wait_for_commits(5)
+            assert await writer.wait_for_commits(5)
             for _ in range(bounces):
                 await asyncio.to_thread(frail.bounce, hard)
-                assert await mover.wait_for_recovery(), await mover.end()
-            code, errors = await mover.end()
+                assert await writer.wait_for_recovery(), await writer.end()
+            code, errors = await writer.end()
         finally:
-            mover.send(signal.SIGKILL)
+            writer.send(signal.SIGKILL)
         assert code == 0, errors
         await writer_processes.check_moved_exactly_once(broker, boxes, letters)

@@ -160,32 +160,32 @@ async def test_a_rotated_password_reaches_who_is_at_work(secured: SecuredKafka, 
     login(secrets, "rotated", PASSWORD)
     async with dial(secured, secrets, "SCRAM-SHA-256") as broker, contextlib.AsyncExitStack() as stack:
         boxes = await make_boxes(broker, fresh_name("rotated"))
-        desk = await stack.enter_async_context(broker.subscribe(boxes.subscription()))
-        registers = broker.monitor()
-        stack.push_async_callback(registers.close)
+        subscription = await stack.enter_async_context(broker.subscribe(boxes.subscription()))
+        monitor = broker.monitor()
+        stack.push_async_callback(monitor.close)
         await publish_all(broker, boxes.source, numbered_messages(1))
-        await settle_all(desk, await claim_some(desk, 1))
+        await settle_all(subscription, await claim_some(subscription, 1))
         await publish_all(broker, boxes.dead, numbered_messages(1))
-        await until_depth(registers, boxes, 1)
+        await until_depth(monitor, boxes, 1)
         changed = ["--entity-type", "users", "--entity-name", "rotated", "--add-config", "SCRAM-SHA-256=[password=new]"]
         await asyncio.to_thread(alter_configs, secured, *changed)
-        clients = [one._client for one in (desk._consumer, registers._consumer)]  # type: ignore[attr-defined]
-        for client in (*clients, await broker._kafka.client()):  # type: ignore[attr-defined]
+        clients = [one._client for one in (subscription._consumer, monitor._consumer)]  # type: ignore[attr-defined]
+        for client in (*clients, await broker._kafka.shared_client()):  # type: ignore[attr-defined]
             for connection in list(client._conns.values()):
                 connection.close()
         with pytest.raises(AuthenticationFailed):
             await broker.server_info()
         login(secrets, "rotated", "new")
         await publish_all(broker, boxes.source, numbered_messages(1, start=1))
-        assert [one.message.value for one in await claim_some(desk, 1)] == [b"v1"]
+        assert [one.message.value for one in await claim_some(subscription, 1)] == [b"v1"]
         await publish_all(broker, boxes.dead, numbered_messages(1))
-        await until_depth(registers, boxes, 2)
+        await until_depth(monitor, boxes, 2)
 
 
-async def until_depth(registers: BoxMonitor, boxes: Boxes, depth: int) -> None:
+async def until_depth(monitor: BoxMonitor, boxes: Boxes, depth: int) -> None:
     deadline = time.monotonic() + TIMEOUT_S
     while True:
-        found = (await registers.sweep([boxes.monitored], now_ms()))[boxes.dead]
+        found = (await monitor.sweep([boxes.monitored], now_ms()))[boxes.dead]
         if isinstance(found, BoxStats) and found.depth == depth:
             return
         assert time.monotonic() < deadline, found
@@ -230,7 +230,9 @@ async def test_who_may_not_alter_the_cluster_is_refused_more_replicas(secured: S
             await reassign_partitions(admin._kafka, boxes.dead, {0: [1, 99]})  # type: ignore[attr-defined]
 
 
-async def test_a_right_lost_in_the_middle_of_a_replay_settles_nothing_more(secured: SecuredKafka, secrets: Path) -> None:
+async def test_a_right_lost_in_the_middle_of_a_replay_settles_nothing_more(
+    secured: SecuredKafka, secrets: Path
+) -> None:
     name = fresh_name("rights")
     await grant_acl(secured, ALLOW, ALL_OPERATIONS, (TOPIC, name), (TRANSACTIONAL_ID, f"dlq.{name}"))
     login(secrets, "guest", PASSWORD)
@@ -238,10 +240,10 @@ async def test_a_right_lost_in_the_middle_of_a_replay_settles_nothing_more(secur
         boxes = await until_allowed(guest, name)
         await publish_all(guest, boxes.dead, numbered_messages(300))
         letters = await read_all(guest, boxes.dead)
-        async with guest.partition_writer(boxes.dead, boxes.ledger, 0, "uid-1") as mover:
-            await replay_one(mover, boxes, letters[0])
+        async with guest.partition_writer(boxes.dead, boxes.ledger, 0, "uid-1") as writer:
+            await replay_one(writer, boxes, letters[0])
             await grant_acl(secured, DENY, WRITE, (TOPIC, boxes.target))
-            replayed = await replay_until_refused(mover, boxes, letters)
+            replayed = await replay_until_refused(writer, boxes, letters)
         async with guest.partition_writer(boxes.dead, boxes.ledger, 0, "uid-1") as again:
             still_open = [one for one in letters if again.is_open(one.place.offset)]
             assert again.progress is not None
@@ -250,16 +252,16 @@ async def test_a_right_lost_in_the_middle_of_a_replay_settles_nothing_more(secur
         assert await values(guest, boxes.target) == [one.message.value for one in letters[:replayed]]
 
 
-async def replay_one(mover: PartitionWriter, boxes: Boxes, one: StoredMessage) -> None:
+async def replay_one(writer: PartitionWriter, boxes: Boxes, one: StoredMessage) -> None:
     settled = {SettledAs.Replayed: [one.place.offset]}
-    await mover.commit(CommitBatch(progress_of([one]), publications_to(boxes.target, [one]), settled))
+    await writer.commit(CommitBatch(progress_of([one]), publications_to(boxes.target, [one]), settled))
 
 
-async def replay_until_refused(mover: PartitionWriter, boxes: Boxes, letters: list[StoredMessage]) -> int:
+async def replay_until_refused(writer: PartitionWriter, boxes: Boxes, letters: list[StoredMessage]) -> int:
     """How many were replayed in all; a right is gone a moment after it was taken."""
     for replayed, one in enumerate(letters[1:], 1):
         try:
-            await replay_one(mover, boxes, one)
+            await replay_one(writer, boxes, one)
         except NotAuthorised:
             return replayed
         await asyncio.sleep(0.1)

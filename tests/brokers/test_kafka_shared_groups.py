@@ -39,13 +39,13 @@ async def test_couriers_that_start_at_once_agree_where_a_new_source_begins(
     async with AsyncExitStack() as pods:
         opened = [await pods.enter_async_context(open_broker(kafka_at(kafka), no_secrets, LOOPBACK)) for _ in range(3)]
         desks = [one.subscribe(boxes.subscription(f"pod-{n}", from_earliest=False)) for n, one in enumerate(opened)]
-        desks = await asyncio.gather(*(pods.enter_async_context(desk) for desk in desks))
+        desks = await asyncio.gather(*(pods.enter_async_context(subscription) for subscription in desks))
         for partition in range(PARTITIONS):
             await publish_all(broker, boxes.source, numbered_messages(1, 100 + partition), partition)
         claims: list[Claim] = []
         async with asyncio.timeout(TIMEOUT_S):
             while len({claim.place for claim in claims}) < PARTITIONS:
-                claims += [claim for desk in desks for claim in await desk.claim(100)]
+                claims += [claim for subscription in desks for claim in await subscription.claim(100)]
     assert {claim.message.value for claim in claims} == {b"v%d" % n for n in range(100, 100 + PARTITIONS)}
 
 
@@ -55,11 +55,11 @@ async def test_a_courier_killed_as_it_starts_leaves_an_offset_of_every_partition
     await ensure_first_offsets(broker._kafka, boxes.subscription(from_earliest=False))
     for partition in range(PARTITIONS):
         await publish_all(broker, boxes.source, numbered_messages(1, 100 + partition), partition)
-    async with broker.subscribe(boxes.subscription("pod-1", from_earliest=False)) as desk:
-        claims = await claim_some(desk, PARTITIONS)
-        await settle_all(desk, claims)
+    async with broker.subscribe(boxes.subscription("pod-1", from_earliest=False)) as subscription:
+        claims = await claim_some(subscription, PARTITIONS)
+        await settle_all(subscription, claims)
         assert sorted(claim.message.value or b"" for claim in claims) == [b"v%d" % n for n in range(100, 104)]
-        assert await desk.claim(1) == []
+        assert await subscription.claim(1) == []
 
 
 async def test_a_source_whose_offsets_expired_is_resumed_although_the_group_has_members_of_another(
@@ -67,13 +67,13 @@ async def test_a_source_whose_offsets_expired_is_resumed_although_the_group_has_
 ) -> None:
     """Kafka deletes the offsets of topics that no member of a group is subscribed to."""
     assert isinstance(broker, KafkaBroker)
-    async with broker.subscribe(boxes.subscription("pod-1")) as desk:
-        await settle_all(desk, await claim_some(desk, 5 * PARTITIONS))
+    async with broker.subscribe(boxes.subscription("pod-1")) as subscription:
+        await settle_all(subscription, await claim_some(subscription, 5 * PARTITIONS))
     await delete_offsets(broker, boxes.source, boxes.group)
     with pytest.raises(GroupOffsetsLost):
         async with broker.subscribe(boxes.subscription("pod-1", has_started=True)):
             pass
     assert await broker.resume_group(boxes.source, boxes.group, "Earliest") == ResumedGroup(0, 5 * PARTITIONS)
     assert not await broker.is_group_lost(boxes.source, boxes.group)
-    async with broker.subscribe(boxes.subscription("pod-1", has_started=True)) as desk:
-        assert len(await claim_some(desk, 5 * PARTITIONS)) == 5 * PARTITIONS
+    async with broker.subscribe(boxes.subscription("pod-1", has_started=True)) as subscription:
+        assert len(await claim_some(subscription, 5 * PARTITIONS)) == 5 * PARTITIONS

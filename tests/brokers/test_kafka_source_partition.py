@@ -25,12 +25,12 @@ async def admin(kafka: str) -> AsyncIterator[AIOKafkaAdminClient]:
     await made.close()
 
 
-async def until_committed(desk: Subscription, admin: AIOKafkaAdminClient, boxes: Boxes, offset: int) -> None:
+async def until_committed(subscription: Subscription, admin: AIOKafkaAdminClient, boxes: Boxes, offset: int) -> None:
     """Others who look at the group see this offset."""
     tp, found = TopicPartition(boxes.source, 0), -1
     async with asyncio.timeout(TIMEOUT_S):
         while found != offset:
-            assert await desk.claim(1) == []
+            assert await subscription.claim(1) == []
             found = (await admin.list_consumer_group_offsets(boxes.group, partitions=[tp]))[tp].offset
 
 
@@ -41,15 +41,15 @@ async def test_unfinished_messages_that_retention_ate_hold_up_nobody(
 ) -> None:
     boxes = await make_boxes(broker, fresh_name("eaten"))
     await publish_all(broker, boxes.source, numbered_messages(20))
-    async with broker.subscribe(boxes.subscription()) as desk:
-        claims = await claim_some(desk, 20)
-        await settle_all(desk, [claim for claim in claims if claim.place.offset not in {3, 11}])
+    async with broker.subscribe(boxes.subscription()) as subscription:
+        claims = await claim_some(subscription, 20)
+        await settle_all(subscription, [claim for claim in claims if claim.place.offset not in {3, 11}])
     await admin.delete_records({TopicPartition(boxes.source, 0): RecordsToDelete(before_offset=below)})
     await publish_all(broker, boxes.source, numbered_messages(more, 20))
     with capture_logs() as logs:
-        async with broker.subscribe(boxes.subscription("pod-1")) as desk:
-            await settle_all(desk, await claim_some(desk, more))
-            await until_committed(desk, admin, boxes, 20 + more)
+        async with broker.subscribe(boxes.subscription("pod-1")) as subscription:
+            await settle_all(subscription, await claim_some(subscription, more))
+            await until_committed(subscription, admin, boxes, 20 + more)
     assert [line["messages"] for line in logs if line["log_level"] == "warning"] == [2]
 
 
@@ -60,12 +60,12 @@ async def test_unfinished_messages_that_compaction_took_hold_up_nobody(
     boxes = await make_boxes(broker, fresh_name("compacted"))
     await lay_with_markers(kafka, boxes.source, 4)
     await say(kafka, boxes, 1, encode(1, 4, dict.fromkeys((1, 3, 4), NO_ATTEMPTS)))
-    async with broker.subscribe(boxes.subscription()) as desk:
-        claims = await claim_some(desk, 2)
+    async with broker.subscribe(boxes.subscription()) as subscription:
+        claims = await claim_some(subscription, 2)
         assert [claim.place.offset for claim in claims] == [4, 6]
-        await until_committed(desk, admin, boxes, 4)
-        await settle_all(desk, claims)
-        await until_committed(desk, admin, boxes, 7)
+        await until_committed(subscription, admin, boxes, 4)
+        await settle_all(subscription, claims)
+        await until_committed(subscription, admin, boxes, 7)
 
 
 async def test_what_is_gone_stays_gone_when_a_settlement_is_tried_again(
@@ -74,13 +74,13 @@ async def test_what_is_gone_stays_gone_when_a_settlement_is_tried_again(
     boxes = await make_boxes(broker, fresh_name("again"))
     await lay_with_markers(kafka, boxes.source, 3)
     await say(kafka, boxes, 1, encode(1, 2, {1: NO_ATTEMPTS}))
-    async with broker.subscribe(boxes.subscription()) as desk:
-        claims = await claim_some(desk, 1)
-        work = desk._assignment.partitions[TopicPartition(boxes.source, 0)]  # type: ignore[attr-defined]
+    async with broker.subscribe(boxes.subscription()) as subscription:
+        claims = await claim_some(subscription, 1)
+        work = subscription._assignment.partitions[TopicPartition(boxes.source, 0)]  # type: ignore[attr-defined]
         await work._commit(1, encode(1, 2, {1: NO_ATTEMPTS}))  # as if what we said since had not arrived
         await work.recover()
-        await settle_all(desk, claims)
-        await until_committed(desk, admin, boxes, 5)
+        await settle_all(subscription, claims)
+        await until_committed(subscription, admin, boxes, 5)
 
 
 async def lay_with_markers(kafka: str, source: str, count: int) -> None:

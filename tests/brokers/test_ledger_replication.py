@@ -1,4 +1,4 @@
-"""A ledger has the replicas of its dead topic: whoever creates it, and when it was created with fewer."""
+"""A ledger has as many replicas as its dead topic, whichever worker creates it, also if it was created with fewer."""
 
 import asyncio
 import shutil
@@ -20,21 +20,21 @@ from tests.brokers.helpers import TIMEOUT_S, Boxes, make_boxes
 from tests.workers.replay_scene import Scene, letter
 
 BROKER = "kafka_cluster"
-# What a user may set on the dead topic; only the first belongs on a ledger too.
+# Settings of a user on the dead topic; only the first one is copied to the ledger.
 DEAD = {"min.insync.replicas": "3", "retention.ms": "60000", "cleanup.policy": "compact,delete", "segment.ms": "60000",
         "max.message.bytes": "2000", "compression.type": "zstd"}  # fmt: skip
 
 
 async def config(broker: Broker, topic: str) -> dict[str, str]:
-    """What is set on the topic itself."""
+    """Return the settings of the topic itself, without defaults."""
     admin = await broker._kafka.admin()  # type: ignore[attr-defined]
     (answer,) = await admin.describe_configs([ConfigResource(ConfigResourceType.TOPIC, topic)])
     return {entry[0]: entry[1] for entry in answer.resources[0][4] if entry[3] == topics.SET_ON_TOPIC}
 
 
-async def until(ask: Callable[[], bool]) -> None:
+async def until(condition: Callable[[], bool]) -> None:
     async with asyncio.timeout(TIMEOUT_S):
-        while not ask():
+        while not condition():
             await asyncio.sleep(0.2)
 
 
@@ -52,18 +52,20 @@ async def redriver(broker: Broker, boxes: Boxes) -> None:
     await broker.report_status(boxes.dead, boxes.ledger, "redrive-0", WorkerStatus("redrive-0", at=now_ms()))
 
 
-@pytest.mark.parametrize("writer", [courier, replayer, redriver])
-async def test_the_first_writer_creates_it_like_the_dead_topic(
-    broker: Broker, kafka_cluster: KafkaCluster, writer: Any
+@pytest.mark.parametrize("start_worker", [courier, replayer, redriver])
+async def test_the_first_worker_creates_the_ledger_like_the_dead_topic(
+    broker: Broker, kafka_cluster: KafkaCluster, start_worker: Any
 ) -> None:
     boxes = await make_boxes(broker, fresh_name("replicated"))
     await broker.ensure(BoxSpec(boxes.dead, config=DEAD))
-    await writer(broker, boxes)
+    await start_worker(broker, boxes)
     assert [len(one.replicas) for one in kafka_cluster.partitions(boxes.ledger)] == [3, 3, 3]
     assert await config(broker, boxes.ledger) == ledger_topic.LEDGER_CONFIG | {"min.insync.replicas": "3"}
 
 
-async def test_an_old_ledger_is_raised_while_its_leaders_stay(broker: Broker, kafka_cluster: KafkaCluster) -> None:
+async def test_replicas_are_added_to_an_old_ledger_while_its_leaders_stay(
+    broker: Broker, kafka_cluster: KafkaCluster
+) -> None:
     boxes = await make_boxes(broker, fresh_name("raised"))
     await broker.ensure(BoxSpec(boxes.dead, config={"min.insync.replicas": "3"}))
     await broker.ensure(BoxSpec(boxes.ledger, 3, 1, config=ledger_topic.LEDGER_CONFIG))  # as 0.2.0 created it
@@ -81,7 +83,9 @@ async def test_a_ledger_that_the_broker_refuses_to_raise_is_reported(
 ) -> None:
     boxes = await make_boxes(broker, fresh_name("refused"))
     await broker.ensure(BoxSpec(boxes.ledger, 3, 1, config=ledger_topic.LEDGER_CONFIG))
-    monkeypatch.setattr(ledger_topic, "plan_added_replicas", lambda current, _: {0: [*current[0], 99]})  # there is no broker 99
+    monkeypatch.setattr(
+        ledger_topic, "plan_added_replicas", lambda current, _: {0: [*current[0], 99]}
+    )  # there is no broker 99
     found = await broker.match_ledger_replication(boxes.dead, boxes.ledger)
     assert found == f"{boxes.ledger} has 1 of 3 replicas, and the broker refuses to raise it (BoxRefused)"
     assert [len(one.replicas) for one in kafka_cluster.partitions(boxes.ledger)] == [1, 1, 1]

@@ -1,4 +1,4 @@
-"""The contract on the memory broker, and what its server offers to tests of the upper floors."""
+"""The broker contract in memory, and what its server offers to tests of other layers."""
 
 import pytest
 
@@ -31,16 +31,16 @@ def broker(server: MemoryServer) -> Broker:
 
 
 class TestMemory(BrokerContract):
-    """Memory keeps the contract."""
+    """The contract in memory."""
 
 
-async def test_what_one_connection_wrote_another_reads(server: MemoryServer) -> None:
+async def test_connections_share_the_server(server: MemoryServer) -> None:
     boxes = await make_boxes(MemoryBroker(server), "orders")
     await publish_all(MemoryBroker(server), boxes.dead, numbered_messages(3))
     assert await values(MemoryBroker(server), boxes.dead) == [b"v0", b"v1", b"v2"]
 
 
-async def test_a_refusing_box_leaves_everything_as_it_was(server: MemoryServer, broker: Broker) -> None:
+async def test_a_box_that_refuses_writes_changes_nothing(server: MemoryServer, broker: Broker) -> None:
     boxes = await make_boxes(broker, "orders")
     await publish_all(broker, boxes.source, numbered_messages(1))
     server.refuse[boxes.dead] = BoxRefused("full")
@@ -61,7 +61,7 @@ async def test_a_server_that_is_down_answers_nothing(server: MemoryServer, broke
     assert (await broker.server_info()).kind == "Memory"
 
 
-async def test_a_second_desk_of_the_same_pod_takes_over(server: MemoryServer) -> None:
+async def test_a_second_subscription_of_the_same_pod_takes_over(server: MemoryServer) -> None:
     broker = MemoryBroker(server)
     boxes = await make_boxes(broker, "orders")
     await publish_all(broker, boxes.source, numbered_messages(1))
@@ -73,10 +73,13 @@ async def test_a_second_desk_of_the_same_pod_takes_over(server: MemoryServer) ->
         await again.settle(claim, Delivered())
 
 
-async def test_an_expelled_desk_holds_nothing(server: MemoryServer, broker: Broker) -> None:
+async def test_released_claims_are_not_held(server: MemoryServer, broker: Broker) -> None:
     boxes = await make_boxes(broker, "orders")
     await publish_all(broker, boxes.source, numbered_messages(1))
-    async with broker.subscribe(boxes.subscription("pod-0")) as first, broker.subscribe(boxes.subscription("pod-1")) as second:
+    async with (
+        broker.subscribe(boxes.subscription("pod-0")) as first,
+        broker.subscribe(boxes.subscription("pod-1")) as second,
+    ):
         (claim,) = await first.claim(1)
         assert await second.claim(1) == []
         server.release_claims(boxes.source, boxes.group, "pod-0")
@@ -87,15 +90,15 @@ async def test_an_expelled_desk_holds_nothing(server: MemoryServer, broker: Brok
         assert taken.place == claim.place
 
 
-async def test_a_recreated_box_stops_the_mover_until_a_human_decides(broker: Broker) -> None:
+async def test_a_recreated_box_stops_the_writer_until_the_ledger_is_reset(broker: Broker) -> None:
     boxes = await make_boxes(broker, "orders")
     await publish_all(broker, boxes.dead, numbered_messages(1))
     letters = await read_all(broker, boxes.dead)
-    step = CommitBatch(
+    batch = CommitBatch(
         progress_of(letters), publications_to(boxes.target, letters), {SettledAs.Replayed: [letters[0].place.offset]}
     )
     async with broker.partition_writer(boxes.dead, boxes.ledger, 0, "uid-1") as writer:
-        await writer.commit(step)
+        await writer.commit(batch)
     await broker.delete([boxes.dead])
     await broker.ensure(BoxSpec(boxes.dead, 1))
     with pytest.raises(BoxRecreated):
@@ -106,7 +109,9 @@ async def test_a_recreated_box_stops_the_mover_until_a_human_decides(broker: Bro
         assert writer.is_open(0)
 
 
-async def test_a_step_that_is_too_large_does_nothing_and_spends_the_mover(server: MemoryServer, broker: Broker) -> None:
+async def test_a_batch_that_is_too_large_writes_nothing_and_ends_the_writer(
+    server: MemoryServer, broker: Broker
+) -> None:
     boxes = await make_boxes(broker, "orders")
     await publish_all(broker, boxes.dead, numbered_messages(1))
     letters = await read_all(broker, boxes.dead)
@@ -118,7 +123,7 @@ async def test_a_step_that_is_too_large_does_nothing_and_spends_the_mover(server
     assert await values(broker, boxes.target) == []
 
 
-async def test_partitions_grow_and_never_shrink(broker: Broker) -> None:
+async def test_partitions_are_added_and_never_removed(broker: Broker) -> None:
     assert (await broker.ensure(BoxSpec("orders", 2))).partitions == 2
     assert (await broker.ensure(BoxSpec("orders", 4))).partitions == 4
     assert (await broker.ensure(BoxSpec("orders"))).partitions == 4

@@ -1,4 +1,4 @@
-"""Parked letters are not deleted by the broker's own retention; those that are deleted all the same are counted."""
+"""Retention of the broker does not delete parked letters; letters that are deleted otherwise are counted as lost."""
 
 import asyncio
 from collections.abc import Iterator
@@ -54,14 +54,14 @@ PART = beds.Part("small-kafka", 2, start_small)
 
 @pytest.fixture(scope="module")
 def small(bed: beds.Bed) -> Iterator[str]:
-    """A Kafka that keeps one mebibyte of each partition unless its topic says otherwise."""
-    said = bed.ensure_part(PART)
-    yield f"{said['address']}:{said['ports'][0]}"
+    """A Kafka that keeps one mebibyte of each partition unless the topic sets another size."""
+    part = bed.ensure_part(PART)
+    yield f"{part['address']}:{part['ports'][0]}"
     processes.stop(processes.find_of_bed(bed.directory, PART.name))
 
 
 async def park(subscription: KafkaSubscription, count: int, due_at: int) -> None:
-    """Park as many messages of the source, and wait until the desk has read them from the retry topic."""
+    """Park this many messages of the source, and wait until the subscription has read them from the retry topic."""
     claims = await claim_some(subscription, count)
     await asyncio.gather(*(subscription.settle(one, Parked(one.message, due_at)) for one in claims))
     async with asyncio.timeout(TIMEOUT_S):
@@ -73,8 +73,8 @@ async def starts(broker: Broker, *topics: str) -> list[int]:
     return [span.start for topic in topics for span in await broker.window(topic)]
 
 
-async def see_retention_run(broker: Broker) -> None:
-    """Return after a whole pass of the broker's retention: the second of two topics was cut."""
+async def wait_for_retention(broker: Broker) -> None:
+    """Wait for a complete run of the broker's retention: it has deleted messages of two topics, one after the other."""
     for _ in range(2):
         witness = fresh_name("witness")
         await broker.ensure(BoxSpec(witness, 1))
@@ -85,7 +85,7 @@ async def see_retention_run(broker: Broker) -> None:
                 await asyncio.sleep(0.1)
 
 
-async def test_a_brokers_retention_by_size_deletes_no_letter(small: str) -> None:
+async def test_retention_by_size_deletes_no_letter(small: str) -> None:
     name = fresh_name("size")
     queue = delivered_queue(source={"name": name, "group": "billing"})
     names = queue.boxes(redis=False)
@@ -101,7 +101,7 @@ async def test_a_brokers_retention_by_size_deletes_no_letter(small: str) -> None
         async with broker.subscribe(boxes.subscription()) as subscription:
             claims, due_at = await claim_some(subscription, 40), now_ms() + HOUR
             await asyncio.gather(*(subscription.settle(one, Parked(one.message, due_at)) for one in claims))
-        await see_retention_run(broker)
+        await wait_for_retention(broker)
         assert await starts(broker, boxes.retry, boxes.dead) == [0, 0]
 
 
@@ -110,9 +110,7 @@ async def delete(broker: Broker, topic: str, below: int) -> None:
     await admin.delete_records({TopicPartition(topic, 0): RecordsToDelete(below)})
 
 
-async def test_the_courier_counts_and_logs_letters_that_are_gone_and_goes_on(
-    broker: Broker, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_the_courier_counts_and_logs_lost_letters(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(retry_partition, "MAX_CACHED_BYTES", 0)
     boxes = await make_boxes(broker, fresh_name("gone"))
     await publish_all(broker, boxes.source, numbered_messages(5))
@@ -126,9 +124,9 @@ async def test_the_courier_counts_and_logs_letters_that_are_gone_and_goes_on(
             claims = await work.claim_due(now_ms() + 2 * HOUR, 100, 1 << 30)
         assert [one.message.value for one in claims] == [b"v3", b"v4"]
         assert subscription.lost_letters == 3
-        said = [one for one in logs if one["event"] == "parked letters lost"]
-        assert [(one["topic"], one["partition"], one["letters"]) for one in said] == [(boxes.retry, 0, 3)]
-        assert list(work._open) == [3, 4], "nothing of the lost ones holds the trimming back"
+        logged = [one for one in logs if one["event"] == "parked letters lost"]
+        assert [(one["topic"], one["partition"], one["letters"]) for one in logged] == [(boxes.retry, 0, 3)]
+        assert list(work._open) == [3, 4], "lost letters do not block the trimming"
         await settle_all(subscription, claims)
         assert subscription.parked_letters == 0
 
@@ -151,8 +149,8 @@ async def test_letters_that_a_successor_settled_and_trimmed_are_not_lost(
     assert first.lost_letters == 0
 
 
-async def readings(monitor: BoxMonitor, boxes: Boxes, parked: int) -> list[BoxStats]:
-    """Sweep until so many letters are parked, and three times more."""
+async def sweep_until(monitor: BoxMonitor, boxes: Boxes, parked: int) -> list[BoxStats]:
+    """Sweep until this many letters are parked, and three more times."""
     found: list[BoxStats] = []
     async with asyncio.timeout(TIMEOUT_S):
         while not found or not (found[-1].caught_up and found[-1].parked == parked):
@@ -166,32 +164,32 @@ async def readings(monitor: BoxMonitor, boxes: Boxes, parked: int) -> list[BoxSt
     return found
 
 
-async def test_the_sweep_counts_letters_that_vanish_between_two_couriers(broker: Broker) -> None:
+async def test_the_sweep_counts_letters_that_are_lost_while_no_courier_runs(broker: Broker) -> None:
     boxes, monitor = await make_boxes(broker, fresh_name("swept")), broker.monitor()
     await publish_all(broker, boxes.source, numbered_messages(6))
     async with broker.subscribe(boxes.subscription()) as subscription:
         assert isinstance(subscription, KafkaSubscription)
         await park(subscription, 6, now_ms() + HOUR)
-    assert [one.lost for one in await readings(monitor, boxes, 6)][-1] == 0
+    assert [one.lost for one in await sweep_until(monitor, boxes, 6)][-1] == 0
     await delete(broker, boxes.retry, 4)
-    assert sum(one.lost for one in await readings(monitor, boxes, 2)) == 4
-    assert sum(one.lost for one in await readings(monitor, boxes, 2)) == 0, "once"
+    assert sum(one.lost for one in await sweep_until(monitor, boxes, 2)) == 4
+    assert sum(one.lost for one in await sweep_until(monitor, boxes, 2)) == 0, "once"
     await monitor.close()
 
 
-async def test_settled_letters_are_not_lost_while_another_transaction_hides_their_settlement(broker: Broker) -> None:
+async def test_settled_letters_are_not_lost_while_an_open_transaction_hides_their_settlement(broker: Broker) -> None:
     boxes, monitor = await make_boxes(broker, fresh_name("hidden")), broker.monitor()
     await publish_all(broker, boxes.source, numbered_messages(3))
     async with broker.subscribe(boxes.subscription()) as subscription:
         assert isinstance(subscription, KafkaSubscription)
         await park(subscription, 3, now_ms() + 2_000)
-        await readings(monitor, boxes, 3)
+        await sweep_until(monitor, boxes, 3)
         other = await broker._kafka.producer(fresh_name("other"))  # type: ignore[attr-defined]
         async with other.transaction():
             await other.send_and_wait(boxes.ledger, b"", key=b"another/1", partition=ledger_partition(0))
             await asyncio.gather(*(subscription.settle(one, Delivered()) for one in await claim_some(subscription, 3)))
             await delete(broker, boxes.retry, 3)
-            assert sum(one.lost for one in await readings(monitor, boxes, 0)) == 0
+            assert sum(one.lost for one in await sweep_until(monitor, boxes, 0)) == 0
         await other.stop()
-    assert sum(one.lost for one in await readings(monitor, boxes, 0)) == 0
+    assert sum(one.lost for one in await sweep_until(monitor, boxes, 0)) == 0
     await monitor.close()

@@ -1,4 +1,4 @@
-"""The contract on a real Redis."""
+"""The broker contract on a real Redis."""
 
 from tests.brokers.broker_contract import BrokerContract
 
@@ -6,4 +6,4 @@ BROKER = "redis"
 
 
 class TestRedis(BrokerContract):
-    """Redis keeps the contract."""
+    """The contract on Redis."""

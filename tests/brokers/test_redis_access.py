@@ -1,4 +1,4 @@
-"""Which Redis we talk to, and as whom."""
+"""Access to Redis: logins, ACLs, Redis Cluster and forbidden addresses."""
 
 from pathlib import Path
 
@@ -18,7 +18,7 @@ from tests.brokers.connections import LOOPBACK, no_secrets, redis_at
 from tests.brokers.redis_servers import HERE, own_redis, url_of
 
 
-async def test_an_acl_user_sees_what_it_may(tmp_path: Path) -> None:
+async def test_rights_and_rotated_logins_are_respected(tmp_path: Path) -> None:
     with own_redis(tmp_path) as port:
         admin = Redis(host=HERE, port=port)
         await admin.execute_command("ACL", "SETUSER", "reader", "on", ">secret", "~*", "+@read", "+info", "+client")
@@ -35,7 +35,7 @@ async def test_an_acl_user_sees_what_it_may(tmp_path: Path) -> None:
                 await broker.server_info()
             assert "wrong" not in str(refused.value)
             login["password"] = b"secret"
-            assert (await broker.server_info()).kind == "Redis"  # read again at the next connection
+            assert (await broker.server_info()).kind == "Redis"  # the Secret is read again for the next connection
         async with open_broker(redis_at(url_of(port)), no_secrets, LOOPBACK) as broker:
             with pytest.raises(AuthenticationFailed):
                 await broker.server_info()

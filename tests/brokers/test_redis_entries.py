@@ -1,4 +1,4 @@
-"""Messages in stream entries: ours without losing a byte, everybody else's with the fields they came with."""
+"""Conversion of messages to stream entries and back, of our own format and of other applications."""
 
 import json
 
@@ -19,15 +19,15 @@ entries = st.lists(st.tuples(names, st.binary(max_size=8) | st.just(b"text")), m
 
 @settings(deadline=None, derandomize=True)
 @given(values, values, headers)
-def test_any_message_comes_back(key: bytes | None, value: bytes | None, some: tuple) -> None:
-    message = Message(key, value, some, 7)
+def test_every_message_survives_the_round_trip(key: bytes | None, value: bytes | None, pairs: tuple) -> None:
+    message = Message(key, value, pairs, 7)
     assert from_fields(to_fields(message), 7) == message
     assert unpack_letter(pack_letter(message), 7) == message
 
 
 @settings(deadline=None, derandomize=True)
 @given(entries)
-def test_any_foreign_entry_is_written_with_the_fields_it_came_with(pairs: list[tuple[bytes, bytes]]) -> None:
+def test_every_entry_of_others_keeps_its_fields(pairs: list[tuple[bytes, bytes]]) -> None:
     fields = [part for pair in pairs for part in pair]
     message = from_fields(fields, 7)
     written = to_fields(message)
@@ -44,13 +44,13 @@ def test_a_known_field_is_the_value_and_the_others_are_headers(body: bytes) -> N
     assert sorted(to_fields(message)[::2]) == sorted([b"tenant", body, b"key"])
 
 
-def test_without_a_known_field_the_value_is_json_of_all() -> None:
+def test_without_a_known_field_the_value_is_json_of_all_fields() -> None:
     message = from_fields([b"order", b"17", b"amount", b"5"], 7)
     assert json.loads(message.value or b"") == {"order": "17", "amount": "5"}
     assert to_fields(message) == [b"order", b"17", b"amount", b"5"]
 
 
-def test_our_headers_are_fields_beside_those_of_the_application() -> None:
+def test_our_headers_become_additional_fields() -> None:
     message = from_fields([b"order", b"17"], 7)
     letter = add_headers(message, Envelope(origin=Origin("orders", 0, 1), attempts=3))
     fields = to_fields(letter)
@@ -63,7 +63,7 @@ def test_our_headers_are_fields_beside_those_of_the_application() -> None:
     assert envelope.attempts == 3
 
 
-def test_a_changed_value_that_is_no_object_any_more_is_packed() -> None:
+def test_a_changed_value_that_is_not_an_object_is_packed() -> None:
     message = from_fields([b"order", b"17"], 7)
     changed = Message(message.key, b"not json", message.headers, 7)
     assert to_fields(changed)[0] == b"dlq-headers"

@@ -1,4 +1,4 @@
-"""What can break between us and Redis: lost replies, silence, memory that ends, trimmed entries."""
+"""Faults of Redis: lost replies, a silent server, no memory left, trimmed entries, a corrupt ledger."""
 
 import asyncio
 from pathlib import Path
@@ -9,12 +9,7 @@ from redis.asyncio import Redis
 
 from deadletter.brokers.connect import open_broker
 from deadletter.brokers.contract import Broker
-from deadletter.brokers.errors import (
-    BoxRefused,
-    BrokerUnreachable,
-    Fenced,
-    LedgerCorrupt,
-)
+from deadletter.brokers.errors import BoxRefused, BrokerUnreachable, Fenced, LedgerCorrupt
 from deadletter.brokers.types import Buried, CommitBatch, Delivered
 from deadletter.clock import now_ms
 from deadletter.core.letters import Message
@@ -36,42 +31,44 @@ from tests.brokers.redis_servers import HERE, cutting_proxy, own_redis, url_of
 BROKER = "redis"
 
 
-async def test_a_lost_reply_to_a_publication_doubles_nothing(redis: str, broker: Broker) -> None:
+async def test_a_lost_reply_to_a_publication_duplicates_nothing(redis: str, broker: Broker) -> None:
     boxes = await make_boxes(broker, fresh_name("lost"))
     await publish_all(broker, boxes.dead, numbered_messages(20))
     letters = await read_all(broker, boxes.dead)
     offsets = [one.place.offset for one in letters]
-    step = CommitBatch(progress_of(letters, replayed=20), publications_to(boxes.target, letters), {SettledAs.Replayed: offsets})
+    batch = CommitBatch(
+        progress_of(letters, replayed=20), publications_to(boxes.target, letters), {SettledAs.Replayed: offsets}
+    )
     async with (
-        cutting_proxy(urlsplit(redis).netloc) as wire,
-        open_broker(redis_at(url_of(wire.port)), no_secrets, LOOPBACK) as shaky,
+        cutting_proxy(urlsplit(redis).netloc) as proxy,
+        open_broker(redis_at(url_of(proxy.port)), no_secrets, LOOPBACK) as unreliable,
     ):
-        async with shaky.partition_writer(boxes.dead, boxes.ledger, 0, "uid-1") as writer:
-            wire.lose_reply_to(b"fence")
+        async with unreliable.partition_writer(boxes.dead, boxes.ledger, 0, "uid-1") as writer:
+            proxy.lose_reply_to(b"fence")
             with pytest.raises(BrokerUnreachable):
-                await writer.commit(step)
-            assert wire.lost_replies == 1
+                await writer.commit(batch)
+            assert proxy.lost_replies == 1
             with pytest.raises(Fenced):
-                await writer.commit(step)  # it is spent
-        assert len(await read_all(broker, boxes.target)) == 20  # the letters went through, the reply did not
-        async with shaky.partition_writer(boxes.dead, boxes.ledger, 0, "uid-1") as writer:
+                await writer.commit(batch)  # its last commit failed
+        assert len(await read_all(broker, boxes.target)) == 20  # only the reply was lost
+        async with unreliable.partition_writer(boxes.dead, boxes.ledger, 0, "uid-1") as writer:
             assert writer.progress is None
-            await writer.commit(step)
+            await writer.commit(batch)
     assert await values(broker, boxes.target) == [m.value for m in numbered_messages(20)]
     assert await read_all(broker, boxes.dead) == []
     assert len(await broker.published_positions(boxes.ledger, "uid-1")) == 20
 
 
-async def test_a_lost_reply_to_a_burial_doubles_nothing(redis: str, broker: Broker) -> None:
+async def test_a_lost_reply_to_a_burial_duplicates_nothing(redis: str, broker: Broker) -> None:
     boxes = await make_boxes(broker, fresh_name("lost"))
     await publish_all(broker, boxes.source, numbered_messages(1))
     async with (
-        cutting_proxy(urlsplit(redis).netloc) as wire,
-        open_broker(redis_at(url_of(wire.port)), no_secrets, LOOPBACK) as shaky,
-        shaky.subscribe(boxes.subscription()) as subscription,
+        cutting_proxy(urlsplit(redis).netloc) as proxy,
+        open_broker(redis_at(url_of(proxy.port)), no_secrets, LOOPBACK) as unreliable,
+        unreliable.subscribe(boxes.subscription()) as subscription,
     ):
         (claim,) = await claim_some(subscription, 1)
-        wire.lose_reply_to(b"claim")
+        proxy.lose_reply_to(b"claim")
         with pytest.raises(BrokerUnreachable):
             await subscription.settle(claim, Buried(boxes.dead, claim.message))
         assert subscription.holds(claim)
@@ -79,7 +76,7 @@ async def test_a_lost_reply_to_a_burial_doubles_nothing(redis: str, broker: Brok
     assert await values(broker, boxes.dead) == [b"v0"]
 
 
-async def test_a_server_out_of_memory_takes_nothing_and_loses_nothing(tmp_path: Path) -> None:
+async def test_a_server_out_of_memory_loses_nothing(tmp_path: Path) -> None:
     with own_redis(tmp_path) as port:
         admin = Redis(host=HERE, port=port)
         async with open_broker(redis_at(url_of(port)), no_secrets, LOOPBACK) as broker:
@@ -111,13 +108,13 @@ async def test_trimmed_messages_are_acknowledged(broker: Broker, client: Redis) 
     assert (await client.xpending(boxes.source, boxes.group))["pending"] == 0
 
 
-async def test_a_silent_server_is_unreachable_and_a_wait_in_it_can_be_cancelled(redis: str) -> None:
+async def test_a_silent_server_is_unreachable_and_its_calls_can_be_cancelled(redis: str) -> None:
     async with (
-        cutting_proxy(urlsplit(redis).netloc) as wire,
-        open_broker(redis_at(url_of(wire.port)), no_secrets, LOOPBACK) as broker,
+        cutting_proxy(urlsplit(redis).netloc) as proxy,
+        open_broker(redis_at(url_of(proxy.port)), no_secrets, LOOPBACK) as broker,
     ):
         await broker.server_info()
-        wire.silent = True
+        proxy.silent = True
         waiting = asyncio.create_task(broker.server_info())
         await asyncio.sleep(0.1)
         waiting.cancel()
@@ -125,11 +122,11 @@ async def test_a_silent_server_is_unreachable_and_a_wait_in_it_can_be_cancelled(
         assert waiting.cancelled()
         with pytest.raises(BrokerUnreachable):
             await broker.server_info()
-        wire.silent = False
+        proxy.silent = False
         assert (await broker.server_info()).kind == "Redis"
 
 
-async def test_a_corrupt_ledger_is_said_and_never_taken_for_an_empty_one(broker: Broker, client: Redis) -> None:
+async def test_a_corrupt_ledger_is_reported_and_not_taken_for_empty(broker: Broker, client: Redis) -> None:
     boxes = await make_boxes(broker, fresh_name("corrupt"))
     await client.hset(boxes.ledger, "tally/uid-1/0", b"\x01nonsense")
     with pytest.raises(LedgerCorrupt):
@@ -139,7 +136,7 @@ async def test_a_corrupt_ledger_is_said_and_never_taken_for_an_empty_one(broker:
     assert isinstance((await monitor.sweep([boxes.monitored], now_ms()))[boxes.dead], LedgerCorrupt)
 
 
-async def test_a_large_step_is_archived_without_being_in_memory_twice(tmp_path: Path) -> None:
+async def test_a_large_batch_is_archived_without_being_in_memory_twice(tmp_path: Path) -> None:
     count, size = 4_000, 5_000
     with own_redis(tmp_path) as port:
         async with (
@@ -156,5 +153,7 @@ async def test_a_large_step_is_archived_without_being_in_memory_twice(tmp_path: 
             assert (await admin.info("memory"))["used_memory_peak"] < used + count * size // 2
             assert await read_all(broker, boxes.dead) == []
             spans = await broker.window(boxes.dead, archived=True)
-            kept = [one.message.value async for batch in broker.read(boxes.dead, spans, archived=True) for one in batch]
-            assert kept == [one.message.value for one in letters]
+            archived = [
+                one.message.value async for batch in broker.read(boxes.dead, spans, archived=True) for one in batch
+            ]
+            assert archived == [one.message.value for one in letters]

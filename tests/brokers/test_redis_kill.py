@@ -1,4 +1,4 @@
-"""Movers on a real Redis die at any moment, and so does Redis itself."""
+"""Killed partition writers on a real Redis, and restarts of Redis itself."""
 
 from pathlib import Path
 
@@ -15,12 +15,12 @@ BROKER = "redis"
 
 
 class TestRedisKills(KillContract):
-    """Nothing is lost, nothing comes twice."""
+    """The kill tests on Redis."""
 
 
 @pytest.mark.parametrize("hard", [True, False])
-async def test_a_bounced_redis_loses_and_doubles_nothing(tmp_path: Path, hard: bool) -> None:
-    """It ends three times in the middle of a move, by SIGKILL or politely; what it answered, it had written down."""
+async def test_a_restarted_redis_loses_and_duplicates_nothing(tmp_path: Path, hard: bool) -> None:
+    """Redis ends three times during a replay, by SIGKILL or SIGTERM; it has persisted every acknowledged write."""
     with DurableRedis(tmp_path) as redis:
         address = url_of(redis.port)
         async with open_broker(redis_at(address), no_secrets, LOOPBACK) as broker:

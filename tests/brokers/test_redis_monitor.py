@@ -1,4 +1,4 @@
-"""Readings of dead streams: counted on while they grow, counted anew after a deletion, untouched otherwise."""
+"""Sweeps of dead streams: counts grow with the stream and start again after a deletion."""
 
 from redis.asyncio import Redis
 
@@ -16,49 +16,49 @@ from tests.brokers.helpers import Boxes, claim_some, make_boxes, numbered_messag
 BROKER = "redis"
 
 
-def failed(kind: str, failed_at: int) -> Message:
+def failed_message(kind: str, failed_at: int) -> Message:
     failure = Failure(kind, f"{kind} at 17", Category.Network)
     return add_headers(Message(None, b"{}"), Envelope(attempts=3, failed_at=failed_at, failure=failure))
 
 
-async def read(monitor: BoxMonitor, boxes: Boxes) -> BoxStats:
+async def sweep_one(monitor: BoxMonitor, boxes: Boxes) -> BoxStats:
     found = (await monitor.sweep([boxes.monitored], now_ms()))[boxes.dead]
     assert not isinstance(found, BrokerError), found
     return found
 
 
-async def test_groups_follow_what_is_added_and_deleted(broker: Broker, client: Redis) -> None:
+async def test_groups_follow_added_and_deleted_letters(broker: Broker, client: Redis) -> None:
     boxes = await make_boxes(broker, fresh_name("groups"))
     monitor = broker.monitor()
-    await publish_all(broker, boxes.dead, [failed("Timeout", 1_000), failed("Reset", 2_000)])
-    stats = await read(monitor, boxes)
+    await publish_all(broker, boxes.dead, [failed_message("Timeout", 1_000), failed_message("Reset", 2_000)])
+    stats = await sweep_one(monitor, boxes)
     assert (stats.depth, stats.oldest) == (2, 1_000)
-    await publish_all(broker, boxes.dead, [failed("Reset", 3_000)])
-    stats = await read(monitor, boxes)
+    await publish_all(broker, boxes.dead, [failed_message("Reset", 3_000)])
+    stats = await sweep_one(monitor, boxes)
     assert [(group.error_type, group.letters) for group in stats.groups] == [("Reset", 2), ("Timeout", 1)]
     assert (stats.groups[0].first_seen, stats.groups[0].last_seen) == (2_000, 3_000)
     assert stats.groups[0].category == "Network"
     first = (await read_all(broker, boxes.dead))[0]
     await client.xdel(boxes.dead, first.place.id)
-    stats = await read(monitor, boxes)
+    stats = await sweep_one(monitor, boxes)
     assert [(group.error_type, group.letters) for group in stats.groups] == [("Reset", 2)]
     assert (stats.depth, stats.oldest) == (2, 2_000)
-    assert await read(monitor, boxes) == stats
+    assert await sweep_one(monitor, boxes) == stats
     await client.xtrim(boxes.dead, maxlen=0, approximate=False)
-    assert await read(monitor, boxes) == BoxStats(0, None)
+    assert await sweep_one(monitor, boxes) == BoxStats(0, None)
 
 
-async def test_more_groups_than_are_kept_are_other(broker: Broker) -> None:
+async def test_further_groups_are_counted_as_other(broker: Broker) -> None:
     boxes = await make_boxes(broker, fresh_name("many"))
     kinds = [f"Error{chr(65 + n // 26)}{chr(65 + n % 26)}" for n in range(130)]
-    await publish_all(broker, boxes.dead, [failed(kind, 1_000) for kind in kinds])
-    groups = (await read(broker.monitor(), boxes)).groups
+    await publish_all(broker, boxes.dead, [failed_message(kind, 1_000) for kind in kinds])
+    groups = (await sweep_one(broker.monitor(), boxes)).groups
     assert len(groups) == 101
     assert (groups[-1].fingerprint, groups[-1].letters) == ("other", 30)
 
 
-async def test_parked_letters_and_recent_words_are_told(broker: Broker) -> None:
-    boxes = await make_boxes(broker, fresh_name("words"))
+async def test_parked_letters_and_recent_statuses_are_swept(broker: Broker) -> None:
+    boxes = await make_boxes(broker, fresh_name("statuses"))
     monitor = broker.monitor()
     await publish_all(broker, boxes.source, numbered_messages(2))
     async with broker.subscribe(boxes.subscription()) as subscription:
@@ -67,16 +67,16 @@ async def test_parked_letters_and_recent_words_are_told(broker: Broker) -> None:
         await subscription.settle(second, Buried(boxes.dead, second.message))
         await subscription.report_status(WorkerStatus("pod-0", at=now_ms()))
         await subscription.report_status(WorkerStatus("pod-1", at=now_ms() - 91_000))
-        stats = await read(monitor, boxes)
+        stats = await sweep_one(monitor, boxes)
         assert (stats.parked, stats.depth) == (1, 1)
-        assert [word.pod for word in stats.couriers] == ["pod-0"]
-    assert (await read(monitor, boxes)).couriers == ()
+        assert [status.pod for status in stats.couriers] == ["pod-0"]
+    assert (await sweep_one(monitor, boxes)).couriers == ()
 
 
-async def test_many_boxes_are_swept_in_a_few_requests(broker: Broker, client: Redis) -> None:
-    made = [await make_boxes(broker, fresh_name("sweep")) for _ in range(5)]
+async def test_many_boxes_are_swept_at_once(broker: Broker) -> None:
+    queues = [await make_boxes(broker, fresh_name("sweep")) for _ in range(5)]
     monitor = broker.monitor()
-    await monitor.sweep([boxes.monitored for boxes in made], now_ms())
-    readings = await monitor.sweep([boxes.monitored for boxes in made], now_ms())
-    assert {boxes.dead for boxes in made} == set(readings)
-    assert all(isinstance(stats, BoxStats) for stats in readings.values())
+    await monitor.sweep([boxes.monitored for boxes in queues], now_ms())
+    found = await monitor.sweep([boxes.monitored for boxes in queues], now_ms())
+    assert {boxes.dead for boxes in queues} == set(found)
+    assert all(isinstance(stats, BoxStats) for stats in found.values())

@@ -1,4 +1,4 @@
-"""The contract on the primary of a real Redis with a replica and three Sentinels."""
+"""The broker contract on the primary of a Redis with a replica and three Sentinels."""
 
 from tests.brokers.broker_contract import BrokerContract
 
@@ -6,4 +6,4 @@ BROKER = "redis_sentinel"
 
 
 class TestRedisSentinel(BrokerContract):
-    """A replicated primary keeps the contract."""
+    """The contract on a replicated primary."""

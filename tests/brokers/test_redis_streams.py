@@ -1,13 +1,11 @@
-"""Keys of a queue on Redis: of which kind, in which slot, how large, and gone when dropped."""
+"""Streams and other keys of a queue on Redis: their type, their slot, and their deletion."""
 
 import pytest
 from redis.asyncio import Redis
 from redis.crc import key_slot
 
 from deadletter.brokers.contract import Broker
-from deadletter.brokers.errors import (
-    BoxConflict,
-)
+from deadletter.brokers.errors import BoxConflict
 from deadletter.brokers.types import Buried, CommitBatch, Publication
 from deadletter.core.boxes import BoxSpec
 from deadletter.core.letters import Message, Place
@@ -28,7 +26,7 @@ from tests.brokers.helpers import (
 BROKER = "redis"
 
 
-async def test_appending_the_same_letter_again_does_nothing(broker: Broker) -> None:
+async def test_a_letter_is_published_once(broker: Broker) -> None:
     name = fresh_name("box")
     await broker.ensure(BoxSpec(name))
     publication = Publication(name, Message(None, b"x"), Place("elsewhere", 3, 17))
@@ -37,28 +35,28 @@ async def test_appending_the_same_letter_again_does_nothing(broker: Broker) -> N
     assert await values(broker, name) == [b"x"]
 
 
-async def test_a_key_of_another_kind_is_a_conflict(broker: Broker, client: Redis) -> None:
+async def test_a_key_of_another_type_is_a_conflict(broker: Broker, client: Redis) -> None:
     name = fresh_name("list")
     await client.rpush(name, "x")
     with pytest.raises(BoxConflict):
         await broker.ensure(BoxSpec(name))
 
 
-async def test_a_dropped_queue_leaves_no_key(broker: Broker, client: Redis) -> None:
-    source = fresh_name("drop")
+async def test_a_deleted_queue_leaves_no_key(broker: Broker, client: Redis) -> None:
+    source = fresh_name("delete")
     boxes = await make_boxes(broker, source)
     await publish_all(broker, boxes.dead, numbered_messages(4))
     letters = await read_all(broker, boxes.dead)
     offsets = [one.place.offset for one in letters]
     async with broker.partition_writer(boxes.dead, boxes.ledger, 0, "uid-1") as writer:
-        parks = [Publication(boxes.retry, one.message, one.place, due_at=0) for one in letters[:1]]
+        parked = [Publication(boxes.retry, one.message, one.place, due_at=0) for one in letters[:1]]
         settled = {SettledAs.Replayed: offsets[:1], SettledAs.Archived: offsets[1:2]}
-        await writer.commit(CommitBatch(progress_of(letters), parks, settled, selected=offsets))
+        await writer.commit(CommitBatch(progress_of(letters), parked, settled, selected=offsets))
     await broker.delete([boxes.source, boxes.dead, boxes.retry, boxes.ledger, boxes.target])
     assert [key async for key in client.scan_iter(f"*{source}*")] == []
 
 
-async def test_names_without_and_with_a_hash_tag_keep_their_keys_together(broker: Broker, client: Redis) -> None:
+async def test_the_keys_of_a_box_share_a_slot(broker: Broker, client: Redis) -> None:
     for name in (fresh_name("plain"), f"{{{fresh_name('tagged')}}}.billing.dlq"):
         boxes = await make_boxes(broker, name)
         await publish_all(broker, boxes.dead, numbered_messages(1))
@@ -70,7 +68,7 @@ async def test_names_without_and_with_a_hash_tag_keep_their_keys_together(broker
         assert len(slots) == 1
 
 
-async def test_ten_megabytes_come_back_byte_for_byte(broker: Broker) -> None:
+async def test_ten_megabytes_are_preserved_byte_for_byte(broker: Broker) -> None:
     boxes = await make_boxes(broker, fresh_name("large"))
     big = Message(b"\xff", bytes(range(256)) * (40 << 10), (("h", b"\xfe"),))
     await publish_all(broker, boxes.source, [big])

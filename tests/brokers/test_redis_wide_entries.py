@@ -1,4 +1,4 @@
-"""Entries of very many fields on a real Redis: Lua's unpack() ends at about 8,000 values, an entry does not."""
+"""Entries of very many fields on Redis: Lua's unpack() is limited to about 8,000 values, an entry is not."""
 
 import asyncio
 
@@ -32,14 +32,14 @@ LAST_ID = "18446744073709551615-18446744073709551614"
 Fields = list[bytes]
 
 
-def wide(count: int, *first: bytes) -> Fields:
-    """An entry of `count` fields, each with a name of its own; some values are not text."""
-    plain = [word for n in range(count - len(first) // 2) for word in (b"f%d" % n, b"\xff%d" % n if first else b"v")]
-    return [*first, *plain]
+def wide_entry(count: int, *first: bytes) -> Fields:
+    """Return an entry of `count` fields with different names; some values are not text."""
+    others = [part for n in range(count - len(first) // 2) for part in (b"f%d" % n, b"\xff%d" % n if first else b"v")]
+    return [*first, *others]
 
 
-WITHOUT_BODY = wide(WIDE)
-WITH_BODY = wide(WIDE, b"body", b"the body", b"key", b"k")
+WITHOUT_BODY = wide_entry(WIDE)
+WITH_BODY = wide_entry(WIDE, b"body", b"the body", b"key", b"k")
 SHAPES = pytest.mark.parametrize("fields", [WITHOUT_BODY, WITH_BODY], ids=["without-body", "with-body"])
 
 
@@ -48,7 +48,7 @@ async def add(client: Redis, stream: str, fields: Fields) -> None:
 
 
 async def entries(client: Redis, stream: str) -> list[Fields]:
-    """The fields of every entry as Redis holds them."""
+    """Return the fields of every entry as Redis stores them."""
     client.response_callbacks.clear()
     return [fields for _, fields in await client.execute_command("XRANGE", stream, "-", "+")]
 
@@ -70,13 +70,13 @@ async def settle(
         boxes.dead, boxes.ledger, 0, f"uid-{to}-{why}-{archived}", archived=archived
     ) as writer:
         publications = publications_to(to, letters) if to else []
-        await writer.commit(CommitBatch(progress_of(letters), publications, {why: [one.place.offset for one in letters]}))
+        await writer.commit(
+            CommitBatch(progress_of(letters), publications, {why: [one.place.offset for one in letters]})
+        )
 
 
 @SHAPES
-async def test_a_wide_entry_is_buried_and_its_neighbours_are_buried_once(
-    broker: Broker, client: Redis, fields: Fields
-) -> None:
+async def test_a_wide_entry_and_its_neighbours_are_buried_once(broker: Broker, client: Redis, fields: Fields) -> None:
     boxes = await make_boxes(broker, fresh_name("{wide}"))
     await publish_all(broker, boxes.source, numbered_messages(5))
     await add(client, boxes.source, fields)
@@ -107,8 +107,8 @@ async def test_a_wide_entry_is_parked_buried_archived_and_restored_with_its_fiel
         await subscription.settle(due, Buried(boxes.dead, claim.message))
     await settle(broker, boxes, SettledAs.Archived, await read_all(broker, boxes.dead), "")
     assert await read_all(broker, boxes.dead) == []
-    shelf = [one async for b in broker.read(boxes.dead, await broker.window(boxes.dead, True), True) for one in b]
-    await settle(broker, boxes, SettledAs.Replayed, shelf, boxes.target, archived=True)
+    archive = [one async for b in broker.read(boxes.dead, await broker.window(boxes.dead, True), True) for one in b]
+    await settle(broker, boxes, SettledAs.Replayed, archive, boxes.target, archived=True)
     (found,) = await entries(client, boxes.target)
     assert pairs(found) == pairs(fields)
 
@@ -127,19 +127,19 @@ async def test_a_wide_letter_of_an_application_is_replayed_with_its_fields(
 
 
 @pytest.mark.parametrize("count", [100, 3_995, 3_999, 4_000, 4_001, 7_999, 8_001, 30_000])
-async def test_every_width_arrives_with_its_fields_in_their_order(broker: Broker, client: Redis, count: int) -> None:
+async def test_entries_of_every_width_keep_the_order_of_their_fields(broker: Broker, client: Redis, count: int) -> None:
     boxes = await make_boxes(broker, fresh_name("{width}"))
-    await add(client, boxes.source, wide(count))
+    await add(client, boxes.source, wide_entry(count))
     await bury_all(broker, boxes, 1)
-    assert await entries(client, boxes.dead) == [wide(count)]
+    assert await entries(client, boxes.dead) == [wide_entry(count)]
 
 
 @pytest.mark.parametrize("first", [(), (b"body", b"b")], ids=["without-body", "with-body"])
-async def test_an_entry_beyond_the_bound_is_packed_without_losing_a_byte(
+async def test_an_entry_with_too_many_fields_is_packed_without_loss(
     broker: Broker, client: Redis, first: tuple[bytes, ...]
 ) -> None:
     boxes = await make_boxes(broker, fresh_name("{wider}"))
-    await add(client, boxes.source, wide(60_000, *first))
+    await add(client, boxes.source, wide_entry(60_000, *first))
     (sent,) = await read_all(broker, boxes.source)
     await bury_all(broker, boxes, 1)
     letters = await read_all(broker, boxes.dead)
@@ -149,10 +149,8 @@ async def test_an_entry_beyond_the_bound_is_packed_without_losing_a_byte(
     assert (await entries(client, boxes.target))[0][0] == b"dlq-headers"
 
 
-async def test_fields_without_a_byte_do_not_make_a_request_that_redis_cannot_read(
-    broker: Broker, client: Redis
-) -> None:
-    """Redis closes the connection at 1,048,576 words of one command."""
+async def test_empty_fields_do_not_exceed_the_limit_of_arguments(broker: Broker, client: Redis) -> None:
+    """Redis closes the connection if a command has 1,048,576 arguments."""
     boxes = await make_boxes(broker, fresh_name("{empty}"))
     for _ in range(30):
         await add(client, boxes.source, [b""] * 50_000)
@@ -163,8 +161,8 @@ async def test_fields_without_a_byte_do_not_make_a_request_that_redis_cannot_rea
     assert await entries(client, boxes.dead) == [[b""] * 50_000] * 30
 
 
-async def test_a_script_that_fails_half_way_leaves_no_letter_without_its_mark(redis: str, client: Redis) -> None:
-    """The stream has room for one more entry: the second XADD of the script fails, at each attempt."""
+async def test_a_script_that_fails_half_way_marks_every_published_letter(redis: str, client: Redis) -> None:
+    """The stream accepts one more entry: the second XADD of the script fails in each attempt."""
     async with open_broker(redis_at(redis), no_secrets, LOOPBACK) as broker:
         boxes = await make_boxes(broker, fresh_name("{half}"))
         await publish_all(broker, boxes.dead, numbered_messages(2))
@@ -178,11 +176,11 @@ async def test_a_script_that_fails_half_way_leaves_no_letter_without_its_mark(re
             len(await broker.published_positions(boxes.ledger, f"uid-{boxes.target}-{SettledAs.Replayed}-False")) == 1
         )
         assert await client.zrange(keys.marks(boxes.target), 0, -1) == [f"{boxes.dead}/{letters[0].place.id}".encode()]
-        await settle_later(broker, client, boxes, letters)
+        await settle_after_recovery(broker, client, boxes, letters)
 
 
-async def settle_later(broker: Broker, client: Redis, boxes: Boxes, letters: list[StoredMessage]) -> None:
-    """The stream takes entries again: only what is missing is published."""
+async def settle_after_recovery(broker: Broker, client: Redis, boxes: Boxes, letters: list[StoredMessage]) -> None:
+    """Check that only missing letters are published after the stream accepts entries again."""
     await client.delete(boxes.target)
     await client.execute_command("XGROUP", "CREATE", boxes.target, "maker", "$", "MKSTREAM")
     await settle(broker, boxes, SettledAs.Replayed, letters, boxes.target)
@@ -190,16 +188,16 @@ async def settle_later(broker: Broker, client: Redis, boxes: Boxes, letters: lis
     assert await read_all(broker, boxes.dead) == []
 
 
-async def test_a_desk_that_fails_half_way_buries_each_letter_once(broker: Broker, client: Redis) -> None:
+async def test_a_burial_that_fails_half_way_is_repeated_once_per_letter(broker: Broker, client: Redis) -> None:
     boxes = await make_boxes(broker, fresh_name("{half}"))
     await publish_all(broker, boxes.source, numbered_messages(3))
     await client.execute_command("XSETID", boxes.dead, LAST_ID)
     async with broker.subscribe(boxes.subscription()) as subscription:
         claims = await claim_some(subscription, 3)
-        told = await asyncio.gather(
+        outcomes = await asyncio.gather(
             *(subscription.settle(claim, Buried(boxes.dead, claim.message)) for claim in claims), return_exceptions=True
         )
-        assert any(isinstance(one, BoxRefused) for one in told)
+        assert any(isinstance(one, BoxRefused) for one in outcomes)
         await client.delete(boxes.dead)
         await client.execute_command("XGROUP", "CREATE", boxes.dead, "maker", "$", "MKSTREAM")
         again = [claim for claim in claims if subscription.holds(claim)]

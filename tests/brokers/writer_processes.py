@@ -1,4 +1,4 @@
-"""Start the moving program, wait for a moment of its work, and end it."""
+"""Start the writer program, wait for a certain step, and end it."""
 
 import asyncio
 import os
@@ -14,19 +14,19 @@ from tests.brokers.helpers import Boxes, numbered_messages, publish_all, read_al
 from tests.brokers.writer_program import FENCED
 
 TIMEOUT_S = 200.0
-RECOVERY_TIMEOUT_S = 60.0  # after a broker's return
+RECOVERY_TIMEOUT_S = 60.0  # after a restart of the broker
 ENVIRONMENT = os.environ | {"PYTHONPATH": f"{REPOSITORY / 'operator'}{os.pathsep}{REPOSITORY}"}
 
 
 @dataclass
 class WriterProcess:
-    """One running mover; its complaints are read as they come, for a full pipe would stop it."""
+    """One running writer. Its stderr is read all the time, because a full pipe would stop it."""
 
     child: asyncio.subprocess.Process
     errors: "asyncio.Task[bytes]"
 
     async def wait_for_commits(self, count: int) -> bool:
-        """Wait for `ready` and so many steps; False: it ended before."""
+        """Wait for `ready` and this many commits; False if it ended before."""
         assert self.child.stdout is not None
         for _ in range(count + 1):
             if not await asyncio.wait_for(self.child.stdout.readline(), TIMEOUT_S):
@@ -34,16 +34,16 @@ class WriterProcess:
         return True
 
     async def wait_for_recovery(self) -> bool:
-        """Wait until it began anew and made a step; False: it ended before."""
+        """Wait until it has reconnected and committed; False if it ended before."""
         assert self.child.stdout is not None
         async with asyncio.timeout(RECOVERY_TIMEOUT_S):
-            while (said := await self.child.stdout.readline()) not in (b"ready\n", b""):
+            while (line := await self.child.stdout.readline()) not in (b"ready\n", b""):
                 pass
-            return bool(said and await self.child.stdout.readline())
+            return bool(line and await self.child.stdout.readline())
 
-    def send(self, sign: signal.Signals) -> None:
+    def send(self, signal_: signal.Signals) -> None:
         if self.child.returncode is None:
-            self.child.send_signal(sign)
+            self.child.send_signal(signal_)
 
     async def end(self) -> tuple[int, str]:
         assert self.child.stdout is not None
@@ -54,17 +54,17 @@ class WriterProcess:
 
 
 async def start(kind: str, address: str, boxes: Boxes, size: int) -> WriterProcess:
-    words = ("-m", "tests.brokers.writer_program", kind, address, boxes.dead, boxes.ledger, boxes.target, str(size))
+    args = ("-m", "tests.brokers.writer_program", kind, address, boxes.dead, boxes.ledger, boxes.target, str(size))
     pipe = asyncio.subprocess.PIPE
     child = await asyncio.create_subprocess_exec(
-        sys.executable, *words, stdout=pipe, stderr=pipe, cwd=REPOSITORY, env=ENVIRONMENT
+        sys.executable, *args, stdout=pipe, stderr=pipe, cwd=REPOSITORY, env=ENVIRONMENT
     )
     assert child.stderr is not None
     return WriterProcess(child, asyncio.ensure_future(child.stderr.read()))
 
 
 async def kill_and_finish(kind: str, address: str, boxes: Boxes, kills: int, size: int, seed: int) -> None:
-    """Kill it at random moments, then let it finish."""
+    """Kill a writer at random moments, then let another one finish."""
     chance = random.Random(seed)
     for _ in range(kills):
         program = await start(kind, address, boxes, size)
@@ -77,26 +77,26 @@ async def kill_and_finish(kind: str, address: str, boxes: Boxes, kills: int, siz
 
 
 async def fence_a_stopped_writer(kind: str, address: str, boxes: Boxes) -> None:
-    """A mover falls asleep, another one finishes, the first wakes up and is fenced.
+    """Stop a writer, let another one finish, continue the first: it must be fenced.
 
-    It says a line a letter, which is more than the pipe takes before somebody reads: it cannot have finished when it
-    is stopped.
+    It prints a line per letter, more than the pipe holds before it is read: it cannot have finished when it is
+    stopped.
     """
-    zombie = await start(kind, address, boxes, 1)
+    stopped = await start(kind, address, boxes, 1)
     try:
-        assert await zombie.wait_for_commits(2)
-        zombie.send(signal.SIGSTOP)
+        assert await stopped.wait_for_commits(2)
+        stopped.send(signal.SIGSTOP)
         code, errors = await (await start(kind, address, boxes, 500)).end()
         assert code == 0, errors
     finally:
-        zombie.send(signal.SIGCONT)
-    code, errors = await zombie.end()
-    # One that slept longer than its socket waits does not know what became of its step: it begins anew, in its turn.
+        stopped.send(signal.SIGCONT)
+    code, errors = await stopped.end()
+    # After a stop longer than the timeout of its socket it does not know the result of its commit, and reconnects.
     assert (code == FENCED and "fenced" in errors) or (code == 0 and "again" in errors), errors
 
 
 async def race_two_writers(kind: str, address: str, boxes: Boxes) -> None:
-    """Two movers at the same box at once: one wins, the other is fenced or finds nothing left."""
+    """Run two writers on one box: one finishes, the other is fenced or finds nothing to do."""
     both = [await start(kind, address, boxes, 100) for _ in range(2)]
     codes = [code for code, _ in await asyncio.gather(*(program.end() for program in both))]
     assert 0 in codes
@@ -109,12 +109,12 @@ async def publish_letters(broker: Broker, boxes: Boxes, count: int) -> None:
 
 
 async def check_moved_exactly_once(broker: Broker, boxes: Boxes, count: int) -> None:
-    """Nothing lost, nothing twice, in order; tally and ledger say the same."""
+    """Check that every letter was published once and in order, and that progress and ledger agree."""
     numbers = [int((one.message.value or b"v-1")[1:]) for one in await read_all(broker, boxes.target)]
     seen = Counter(numbers)
-    lost, doubled = sorted(set(range(count)) - seen.keys()), sorted(n for n, times in seen.items() if times > 1)
+    lost, duplicated = sorted(set(range(count)) - seen.keys()), sorted(n for n, times in seen.items() if times > 1)
     assert not lost, f"{len(lost)} lost, from {lost[0]} to {lost[-1]}"
-    assert not doubled, f"{len(doubled)} doubled, from {doubled[0]} to {doubled[-1]}"
+    assert not duplicated, f"{len(duplicated)} duplicated, from {duplicated[0]} to {duplicated[-1]}"
     assert numbers == list(range(count)), "out of order"
     async with broker.partition_writer(boxes.dead, boxes.ledger, 0, "uid-1") as writer:
         assert writer.progress is not None

@@ -1,6 +1,7 @@
-"""A program that moves every letter of a box partition: the tests start it and kill it.
+"""A program that replays every letter of a box partition; tests start and kill it.
 
-Prints `ready` and then a line for each committed step. Exit 0: all moved; 3: fenced, with a word on stderr.
+It prints `ready` and then a line for each commit. Exit code 0: all letters replayed; 3: fenced, with the reason on
+stderr.
 """
 
 import asyncio
@@ -22,7 +23,7 @@ async def main(kind: str, address: str, dead: str, ledger: str, target: str, siz
     async with open_broker(connection, no_secrets, LOOPBACK) as broker:
         while True:
             try:
-                return await move_all(broker, dead, ledger, target, size)
+                return await replay_all(broker, dead, ledger, target, size)
             except Fenced as error:
                 print(f"fenced: {error}", file=sys.stderr)
                 return FENCED
@@ -33,7 +34,7 @@ async def main(kind: str, address: str, dead: str, ledger: str, target: str, siz
                 await asyncio.sleep(0.2)
 
 
-async def move_all(broker: Broker, dead: str, ledger: str, target: str, size: int) -> int:
+async def replay_all(broker: Broker, dead: str, ledger: str, target: str, size: int) -> int:
     async with broker.partition_writer(dead, ledger, 0, "uid-1") as writer:
         span = (await broker.window(dead))[0]
         progress = writer.progress or PartitionProgress(span, now_ms(), span.start)

@@ -32,18 +32,18 @@ def test_the_message_names_the_remedy(error: Exception, expected: str) -> None:
     assert expected in certificate_problem(error)
 
 
-def test_the_cause_is_looked_for_behind_a_drivers_error() -> None:
-    raised, drivers = ConnectionError("our own words"), ConnectionError("the driver's own words")
-    raised.__cause__, drivers.__context__ = drivers, untrusted(10)
+def test_a_certificate_error_is_found_behind_a_driver_error() -> None:
+    raised, of_driver = ConnectionError("translated"), ConnectionError("of the driver")
+    raised.__cause__, of_driver.__context__ = of_driver, untrusted(10)
     assert "expired" in certificate_problem(raised)
 
 
 @pytest.mark.parametrize("error", [None, OSError(), alert("WRONG_VERSION_NUMBER"), ssl.SSLError()])
-def test_what_has_nothing_to_do_with_a_certificate_says_nothing(error: Exception | None) -> None:
+def test_other_errors_have_no_certificate_problem(error: Exception | None) -> None:
     assert certificate_problem(error) == ""
 
 
-def test_a_long_chain_of_errors_ends() -> None:
+def test_the_depth_of_the_search_is_bounded() -> None:
     first = last = OSError()
     for _ in range(50):
         last.__cause__ = last = OSError()
