@@ -6,7 +6,6 @@ thousand objects would cost far more than their JSON. All requests share one rat
 
 import asyncio
 import os
-import ssl
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
@@ -30,14 +29,7 @@ WATCH_TIMEOUT_S = 240
 WATCH_READ_TIMEOUT_S = 70  # the server sends bookmarks; a watch without any event in this time is dead
 PAGE_SIZE = 500
 # A DecodeError is among them because a proxy may answer with a page that is not JSON.
-CONNECTION_ERRORS = (
-    aiohttp.ClientError,
-    OSError,
-    ssl.SSLError,
-    TimeoutError,
-    asyncio.IncompleteReadError,
-    msgspec.DecodeError,
-)
+CONNECTION_ERRORS = (aiohttp.ClientError, OSError, asyncio.IncompleteReadError, msgspec.DecodeError)
 
 
 class Resource(NamedTuple):
@@ -103,9 +95,8 @@ class RequestThrottle:
             await asyncio.sleep(wait)
 
     def _wait(self, now: float) -> float:
-        self.tokens = (
-            min(self.burst, self.tokens + (now - self.updated_at) * self.rate) if self.updated_at else self.burst
-        )
+        refilled = self.tokens + (now - self.updated_at) * self.rate
+        self.tokens = min(self.burst, refilled) if self.updated_at else self.burst
         self.updated_at = now
         if now < self.paused_until:
             return self.paused_until - now
