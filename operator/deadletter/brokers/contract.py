@@ -203,7 +203,7 @@ class Broker(Protocol):
         """Delete selection, published positions and progress of a deleted Replay."""
 
     async def reset_ledger(self, box: str, ledger: str) -> None:
-        """Forget every settlement of this box. A user has asked for it after BoxRecreated."""
+        """Delete every settlement of this box, as a user has requested after BoxRecreated."""
 
     async def match_ledger_replication(self, box: str, ledger: str) -> str:
         """Start to raise the replicas of an existing ledger to those of its dead box; it is never created here.

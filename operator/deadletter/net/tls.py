@@ -38,7 +38,7 @@ def client_context(
 
 
 def _load_certificate(context: ssl.SSLContext, pem: bytes) -> None:
-    # The ssl module loads a client certificate from a file only. Only this user may read the file (mkstemp), it lies in
+    # The ssl module loads a client certificate from a file only. Only this user may read the file (mkstemp), it is in
     # the memory-backed /tmp of the pod, and it is deleted at once.
     descriptor, name = tempfile.mkstemp(prefix="dlq-tls-")
     try:

@@ -29,7 +29,7 @@ from deadletter.net.tls_errors import certificate_problem
 _CLUSTER = (NotSupported, "this server is a Redis Cluster, which is not supported yet; use a standalone Redis")
 ERROR_BY_CODE: dict[str, tuple[type[BrokerError], str]] = {
     "FENCED": (Fenced, "another writer has taken over"),
-    "NOBOX": (BoxMissing, "the box does not exist; create it first"),
+    "NOBOX": (BoxMissing, "the stream does not exist; create it first"),
     "NOGROUP": (BoxMissing, "the stream or its consumer group does not exist"),
     "WRONGTYPE": (BoxConflict, "a key of this name holds another type of value"),
     "OOM": (BoxRefused, "Redis is out of memory (maxmemory)"),

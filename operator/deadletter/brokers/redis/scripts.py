@@ -109,7 +109,7 @@ return refusal or results
 
 # KEYS: fence, stream, archive, ledger, selected. ARGV: token, name of the progress record, progress, selection, number
 # of letters to archive, their ids, ids to delete. An archived letter leaves the stream at once, so that a batch is
-# never in memory twice. It is one script, because letters that are archived without their progress would not be counted.
+# never in memory twice. It is one script, because letters archived without their progress would never be counted.
 SETTLE = Script(
     _CALL_WITH_ALL
     + """
