@@ -65,6 +65,13 @@ def test_every_source_file_that_a_page_names_exists(page: Path) -> None:
     assert [name for name in named if not any((root / name).exists() for root in roots)] == []
 
 
+def test_each_flow_states_its_number_of_files() -> None:
+    page = (places.REPOSITORY / "docs" / "design" / "0000-overview.md").read_text()
+    flows = re.findall(r"^## Flow \d.+?\n(\d+) files\.\n\n```\n(.+?)```", page, re.MULTILINE | re.DOTALL)
+    assert len(flows) == 3
+    assert [int(stated) for stated, _ in flows] == [len(set(MODULE.findall(files))) for _, files in flows]
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(places.REPOSITORY)))
 def test_every_page_links_the_glossary(page: Path) -> None:
     assert page.name == "glossary.md" or "glossary.md" in {Path(link).name for link in LINK.findall(page.read_text())}
