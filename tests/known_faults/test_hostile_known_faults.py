@@ -138,7 +138,7 @@ async def test_a_queue_that_never_reached_its_broker_holds_no_box() -> None:
         (QUEUES, queue),
     )
     parsed = DeadLetterQueue.from_body(queue)
-    assert box_is_free(parsed, await gather_queue_facts(context, parsed, confirm=False)) is None
+    assert box_is_free(parsed, await gather_queue_facts(context, parsed, confirm_missing=False)) is None
 
 
 @known_fault("P-HOOK", "the webhook confirms that a queue of another namespace has a box of this name")
@@ -262,7 +262,9 @@ def count_visitors(silent: list[socket.socket], visitors: list[socket.socket]) -
 
 
 @known_fault("P-TARPIT", "brokers that accept connections and stay silent hold up every reconcile")
-async def test_silent_brokers_do_not_hold_up_a_healthy_one(operator: OperatorProcess, kube: KubeNamespace, redis: str) -> None:
+async def test_silent_brokers_do_not_hold_up_a_healthy_one(
+    operator: OperatorProcess, kube: KubeNamespace, redis: str
+) -> None:
     with ExitStack() as stack:
         silent = [stack.enter_context(socket.create_server(("127.0.0.1", 0), backlog=512)) for _ in range(5)]
         servers = [f"127.0.0.1:{one.getsockname()[1]}" for one in silent]

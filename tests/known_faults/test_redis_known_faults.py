@@ -46,7 +46,9 @@ async def test_a_writer_from_before_a_failover_is_fenced_by_one_after_it(tmp_pat
                 async with new.partition_writer(boxes.dead, boxes.ledger, 0, "uid-2"):
                     settled = {SettledAs.Replayed: [one.place.offset for one in letters]}
                     with suppress(Fenced):
-                        await first.commit(CommitBatch(progress_of(letters), publications_to(boxes.target, letters), settled))
+                        await first.commit(
+                            CommitBatch(progress_of(letters), publications_to(boxes.target, letters), settled)
+                        )
             assert await read_all(new, boxes.target) == []
 
 

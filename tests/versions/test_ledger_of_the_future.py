@@ -139,9 +139,7 @@ async def test_settlements_of_an_unknown_version_stop_only_their_partition(kafka
 async def test_a_parked_letter_with_settlements_of_an_unknown_version_waits(
     kafka_site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(
-        assignment, "JOIN_TIMEOUT_S", 10.0
-    )  # how long a subscription waits for a blocked partition
+    monkeypatch.setattr(assignment, "JOIN_TIMEOUT_S", 10.0)  # how long a subscription waits for a blocked partition
     site, boxes = kafka_site, await with_later_records(kafka_site, "waits", partitions=2)
     await publish_all(site.broker, boxes.source, numbered_messages(2), 0)
     await publish_all(site.broker, boxes.source, numbered_messages(2, 2), 1)
