@@ -1,4 +1,4 @@
-"""Batches of a real log, changed where they lie on the broker's disk so that nobody can decode them."""
+"""Corrupt record batches in the log on a broker's disk, so that no client can decode them."""
 
 import struct
 from collections.abc import Callable
@@ -6,11 +6,12 @@ from pathlib import Path
 
 from aiokafka.record.util import calc_crc32c
 
-HEAD, CRC, CHECKED, CODEC = 12, 17, 21, 22  # where a batch says its length, its checksum and its codec
+# Positions in a batch: end of its length field, checksum, first byte that the checksum covers, codec.
+HEAD, CRC, CHECKED, CODEC = 12, 17, 21, 22
 Corruption = Callable[[bytearray], None]
 
 
-def swap(old: bytes, new: bytes) -> Corruption:
+def replace_bytes(old: bytes, new: bytes) -> Corruption:
     def change(batch: bytearray) -> None:
         at = batch.index(old)
         batch[at : at + len(old)] = new
@@ -18,42 +19,42 @@ def swap(old: bytes, new: bytes) -> Corruption:
     return change
 
 
-def flip(batch: bytearray) -> None:
-    swap(b"poison", b"p0ison")(batch)
+def wrong_checksum(batch: bytearray) -> None:
+    replace_bytes(b"poison", b"p0ison")(batch)
 
 
 def unknown_codec(batch: bytearray) -> None:
     batch[CODEC] |= 5
-    sign(batch)
+    update_checksum(batch)
 
 
-def garbled_codec(batch: bytearray) -> None:
-    batch[CODEC] |= 1  # gzip, which it is not
-    sign(batch)
+def wrong_codec(batch: bytearray) -> None:
+    batch[CODEC] |= 1  # gzip, although it is not compressed
+    update_checksum(batch)
 
 
-def no_text(batch: bytearray) -> None:
-    swap(b"header-name", b"\xff\xfeader-name")(batch)
-    sign(batch)
+def invalid_header_name(batch: bytearray) -> None:
+    replace_bytes(b"header-name", b"\xff\xfeader-name")(batch)
+    update_checksum(batch)
 
 
-def sign(batch: bytearray) -> None:
+def update_checksum(batch: bytearray) -> None:
     struct.pack_into(">I", batch, CRC, calc_crc32c(bytes(batch[CHECKED:])))
 
 
 def corrupt_batch(log: Path, change: Corruption) -> bytes:
-    """Change the batch that holds the poison where it lies on the broker's disk; what it is now."""
-    content, at = bytearray(log.read_bytes()), 0
+    """Corrupt the batch that holds `poison` in a log file, and return its new content."""
+    content, position = bytearray(log.read_bytes()), 0
     while True:
-        end = at + HEAD + struct.unpack_from(">i", content, at + 8)[0]
-        if b"poison" in content[at:end]:
-            batch = content[at:end]
+        end = position + HEAD + struct.unpack_from(">i", content, position + 8)[0]
+        if b"poison" in content[position:end]:
+            batch = content[position:end]
             change(batch)
             with log.open("r+b") as file:
-                file.seek(at)
+                file.seek(position)
                 file.write(batch)
             return bytes(batch)
-        at = end
+        position = end
 
 
-CORRUPTIONS = (flip, unknown_codec, garbled_codec, no_text)
+CORRUPTIONS = (wrong_checksum, unknown_codec, wrong_codec, invalid_header_name)

@@ -1,6 +1,6 @@
-"""A Kafka that wants to know who we are: SASL over TLS, certificates, and access rights.
+"""A Kafka with SASL over TLS, client certificates and ACLs.
 
-It takes the client's word for what belongs to a transaction, so that tests can make markers get lost.
+It does not verify which partitions belong to a transaction, so that tests can lose transaction markers.
 """
 
 import subprocess
@@ -15,7 +15,7 @@ from tests.bed import beds, kafka, processes, tools
 from tests.brokers.connections import LOOPBACK, kafka_at, no_secrets
 from tests.certificate_authority import PAST, PRESENT, CertificateAuthority
 
-# As Kafka numbers them.
+# Numbers of the protocol: resource types, pattern type, operations, permissions.
 TOPIC, GROUP, TRANSACTIONAL_ID, PREFIXED = 2, 3, 5, 4
 ALL_OPERATIONS, WRITE, DENY, ALLOW = 2, 4, 2, 3
 PASSWORD = "canary-password-2f6c"
@@ -46,7 +46,7 @@ super.users=User:ANONYMOUS;User:admin;User:rotated;User:CN=courier
 
 @dataclass(frozen=True)
 class SecuredKafka:
-    """Where it listens, and the files to log in with."""
+    """The addresses of its listeners, and the directory of certificates."""
 
     plain: str
     login: str
@@ -56,77 +56,77 @@ class SecuredKafka:
 
 
 def open_secured_kafka(bed: beds.Bed) -> SecuredKafka:
-    """The bed's secured Kafka, started at its first use."""
-    said = bed.ensure_part(beds.Part("secured-kafka", 5, _start))
-    plain, _, login, cert, old = (f"{said['address']}:{port}" for port in said["ports"])
+    """Return the secured Kafka of the test bed; start it at its first use."""
+    part = bed.ensure_part(beds.Part("secured-kafka", 5, _start))
+    plain, _, login, cert, old = (f"{part['address']}:{port}" for port in part["ports"])
     return SecuredKafka(plain, login, cert, old, bed.directory / "secured-kafka")
 
 
 async def grant_acl(secured: SecuredKafka, permission: int, operation: int, *resources: tuple[int, str]) -> None:
-    """Give the guest a right on resources whose names begin so, or forbid it."""
+    """Allow or deny the guest an operation on resources whose names start with a prefix."""
     for kind, prefix in resources:
         request = CreateAclsRequest(kind, prefix, PREFIXED, "User:guest", "*", operation, permission)
-        assert [code for code, *_ in (await _ask(secured, request)).creation_responses] == [0]
+        assert [code for code, *_ in (await _send(secured, request)).creation_responses] == [0]
 
 
 async def revoke_acl(secured: SecuredKafka, permission: int, operation: int, *resources: tuple[int, str]) -> None:
-    """What was given or forbidden so is so no more."""
+    """Delete ACLs that `grant_acl` created."""
     for kind, prefix in resources:
         request = DeleteAclsRequest(kind, prefix, PREFIXED, "User:guest", "*", operation, permission)
-        ((code, _, matching),) = (await _ask(secured, request)).filter_responses
+        ((code, _, matching),) = (await _send(secured, request)).filter_responses
         assert (code, len(matching)) == (0, 1)
 
 
-async def _ask(secured: SecuredKafka, request: Any) -> Any:
+async def _send(secured: SecuredKafka, request: Any) -> Any:
     async with open_broker(kafka_at(secured.plain), no_secrets, LOOPBACK) as broker:
         client = await broker._kafka.shared_client()  # type: ignore[attr-defined]
         return await client.send(client.get_random_node(), request)
 
 
-def alter_configs(secured: SecuredKafka, *words: str) -> None:
-    """Change the settings of an entity while it runs."""
+def alter_configs(secured: SecuredKafka, *arguments: str) -> None:
+    """Change configs of a broker or a user while it runs."""
     command = kafka.java("-XX:TieredStopAtLevel=1", "kafka.admin.ConfigCommand")
-    tools.run([*command, "--bootstrap-server", secured.plain, "--alter", *words], timeout=120)
+    tools.run([*command, "--bootstrap-server", secured.plain, "--alter", *arguments], timeout=120)
 
 
 def _start(bed: Path, name: str, address: str, port: int, controller: int, login: int, cert: int, old: int) -> None:
     here = bed / name
     here.mkdir(parents=True)
-    _certificates(here, address)
-    places = {"address": address, "port": port, "controller": controller, "directory": here}
-    kept = [line for line in kafka.PROPERTIES.format(**places).splitlines() if "listeners=" not in line]
-    kept = [line for line in kept if not line.startswith("listener.security")] + [
+    _write_certificates(here, address)
+    values = {"address": address, "port": port, "controller": controller, "directory": here}
+    properties = [line for line in kafka.PROPERTIES.format(**values).splitlines() if "listeners=" not in line]
+    properties = [line for line in properties if not line.startswith("listener.security")] + [
         "controller.listener.names=CONTROLLER"
     ]
     modules = {"plain": f"{LOGIN}.plain", "scram": f"{LOGIN}.scram", "password": PASSWORD}
     listeners = {"LOGIN": login, "CERT": cert, "OLD": old}
     tls = ",".join(f"{listener}://{address}:{number}" for listener, number in listeners.items())
-    extra = EXTRA.format(**places, tls=tls, **modules) + PEM.format(here=here)
+    extra = EXTRA.format(**values, tls=tls, **modules) + PEM.format(here=here)
     config = here / "server.properties"
-    config.write_text("\n".join(dict.fromkeys(kept)) + "\n" + extra)
+    config.write_text("\n".join(dict.fromkeys(properties)) + "\n" + extra)
     users = [
         f"{kind}=[name={user},password={PASSWORD}]"
         for kind in ("SCRAM-SHA-256", "SCRAM-SHA-512")
         for user in ("admin", "rotated")
     ]
-    scram = [word for user in users for word in ("--add-scram", user)]
-    words = ("format", "--standalone", "-t", "c2VjdXJlZC1rYWZrYS0wMA", "-c", config, *scram)
-    tools.run(kafka.java("-XX:TieredStopAtLevel=1", "kafka.tools.StorageTool", *words), cwd=here)
+    scram = [argument for user in users for argument in ("--add-scram", user)]
+    arguments = ("format", "--standalone", "-t", "c2VjdXJlZC1rYWZrYS0wMA", "-c", config, *scram)
+    tools.run(kafka.java("-XX:TieredStopAtLevel=1", "kafka.tools.StorageTool", *arguments), cwd=here)
     command = kafka.java("-Xmx384m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "kafka.Kafka", config)
     made = processes.start(name, command, bed)
     list_topics = [tools.path("kcat"), "-b", f"{address}:{port}", "-L", "-m", "2"]
     processes.wait_until("the secured Kafka", lambda: _succeeds(list_topics), 180, made)
 
 
-def _certificates(here: Path, address: str) -> None:
+def _write_certificates(here: Path, address: str) -> None:
     authority = CertificateAuthority.create(here)
-    # Kafka takes up a new certificate while it runs only when it is called as the old one.
-    for name, called, holds in (
+    # Kafka accepts a new certificate while it runs only if its subject is that of the old one.
+    for name, subject, validity in (
         ("server", "kafka", PRESENT),
         ("expired", "kafka", PAST),
         ("courier", "courier", PRESENT),
     ):
-        folder = authority.sign(name, holds, address, called)
+        folder = authority.sign(name, validity, address, subject)
         (here / f"{name}.pem").write_text((folder / "tls.key").read_text() + (folder / "tls.crt").read_text())
 
 

@@ -1,4 +1,4 @@
-"""The contract on a real Kafka."""
+"""The broker contract on a real Kafka."""
 
 from tests.brokers.broker_contract import BrokerContract
 
@@ -6,4 +6,4 @@ BROKER = "kafka"
 
 
 class TestKafka(BrokerContract):
-    """Kafka keeps the contract."""
+    """Kafka fulfils the contract."""

@@ -1,4 +1,4 @@
-"""The contract on a real Kafka of three brokers, and what only several brokers can show."""
+"""The broker contract on a Kafka cluster of three brokers, and behaviour that needs several brokers."""
 
 from deadletter.brokers.contract import Broker
 from deadletter.clock import now_ms
@@ -11,11 +11,11 @@ BROKER = "kafka_cluster"
 
 
 class TestKafkaCluster(BrokerContract):
-    """Three brokers with replicated topics keep the contract."""
+    """Three brokers with replicated topics fulfil the contract."""
 
 
-async def test_a_ledger_that_was_just_created_is_written_at_once(broker: Broker) -> None:
-    """Brokers hear of a new topic one after the other, and each question goes to any of them."""
+async def test_a_new_ledger_can_be_written_at_once(broker: Broker) -> None:
+    """Brokers learn of a new topic one after the other, and each request may go to any of them."""
     for _ in range(30):
         boxes = await make_boxes(broker, fresh_name("new"))
         await broker.report_status(boxes.dead, boxes.ledger, "redrive-0", WorkerStatus("redrive-0", at=now_ms()))

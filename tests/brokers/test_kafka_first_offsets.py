@@ -1,4 +1,4 @@
-"""Couriers that begin at once where the broker is far away: one of them comes to commit the first offsets."""
+"""Couriers that start at the same time and far from the broker agree on the first offsets of their group."""
 
 import asyncio
 from contextlib import AsyncExitStack
@@ -22,38 +22,38 @@ PODS = 20
 
 
 @pytest.fixture
-def far_away(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Reading where the source begins and ends takes a second, in which others may open the transactional id."""
-    bounds = group._start_and_end_offsets
+def slow_offsets(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Delay the offsets of the source by a second, in which another courier may open the transactional id."""
+    read = group._start_and_end_offsets
 
-    async def later(*some: Any) -> tuple[dict[int, int], dict[int, int]]:
+    async def read_later(*arguments: Any) -> tuple[dict[int, int], dict[int, int]]:
         await asyncio.sleep(1.0)
-        return await bounds(*some)
+        return await read(*arguments)
 
-    monkeypatch.setattr(group, "_start_and_end_offsets", later)
+    monkeypatch.setattr(group, "_start_and_end_offsets", read_later)
 
 
-@pytest.mark.usefixtures("far_away")
-async def test_many_couriers_that_begin_at_once_do_not_fence_each_other_for_ever(broker: Broker, kafka: str) -> None:
-    boxes = await make_boxes(broker, fresh_name("far"), partitions=3)
+@pytest.mark.usefixtures("slow_offsets")
+async def test_many_couriers_that_start_at_once_do_not_fence_each_other_without_end(broker: Broker, kafka: str) -> None:
+    boxes = await make_boxes(broker, fresh_name("first"), partitions=3)
     await publish_all(broker, boxes.source, numbered_messages(5), None)
     async with AsyncExitStack() as pods:
         opened = [pods.enter_async_context(open_broker(kafka_at(kafka), no_secrets, LOOPBACK)) for _ in range(PODS)]
-        lines = [one._kafka for one in await asyncio.gather(*opened) if isinstance(one, KafkaBroker)]
+        clients = [one._kafka for one in await asyncio.gather(*opened) if isinstance(one, KafkaBroker)]
 
-        async def begin(number: int, line: KafkaClient) -> None:
+        async def start(number: int, client: KafkaClient) -> None:
             await asyncio.sleep(number / PODS)
-            await group.ensure_first_offsets(line, boxes.subscription(from_earliest=False))
+            await group.ensure_first_offsets(client, boxes.subscription(from_earliest=False))
 
         async with asyncio.timeout(90):
-            await asyncio.gather(*(begin(*one) for one in enumerate(lines)))
+            await asyncio.gather(*(start(*one) for one in enumerate(clients)))
     assert not await broker.is_group_lost(boxes.source, boxes.group)
 
 
-@pytest.mark.usefixtures("far_away")
-async def test_couriers_that_wait_for_a_decision_do_not_fence_who_resumes_the_group(broker: Broker) -> None:
+@pytest.mark.usefixtures("slow_offsets")
+async def test_couriers_that_wait_for_a_decision_do_not_fence_the_one_that_resumes_the_group(broker: Broker) -> None:
     assert isinstance(broker, KafkaBroker)
-    boxes = await make_boxes(broker, fresh_name("far"))
+    boxes = await make_boxes(broker, fresh_name("first"))
     await publish_all(broker, boxes.source, numbered_messages(3))
     async with broker.subscribe(boxes.subscription()) as subscription:
         await settle_all(subscription, await claim_some(subscription, 3))

@@ -1,6 +1,6 @@
-"""Transaction markers that get lost while brokers restart: what was buried or replayed is neither lost nor doubled.
+"""Transaction markers that are lost while brokers restart: no buried or replayed letter is lost or duplicated.
 
-A marker is lost here because the coordinator never hears that the partition, or the group, belongs to the transaction.
+A marker is lost here because the coordinator is never told that the partition or group belongs to the transaction.
 """
 
 from collections.abc import AsyncIterator, Callable
@@ -49,63 +49,63 @@ async def boxes(broker: Broker) -> Boxes:
 
 
 @pytest.fixture
-def lost(monkeypatch: pytest.MonkeyPatch) -> set[str]:
-    """Topics and groups whose next marker gets lost."""
+def lost_markers(monkeypatch: pytest.MonkeyPatch) -> set[str]:
+    """The topics and groups whose next marker is lost; a test adds names."""
     names: set[str] = set()
     add, add_group = TransactionManager.maybe_add_partition_to_txn, Sender._do_add_offsets_to_txn
 
-    def quietly(self: Any, tp: TopicPartition) -> None:
+    def add_unreported(self: Any, tp: TopicPartition) -> None:
         if tp.topic in names:
             names.remove(tp.topic)
             self._txn_partitions.add(tp)
         add(self, tp)
 
-    async def quietly_too(self: Any, group: str) -> Any:
+    async def add_group_unreported(self: Any, group: str) -> Any:
         if group not in names:
             return await add_group(self, group)
         names.remove(group)
         self._txn_manager.consumer_group_added(group)
         return None
 
-    monkeypatch.setattr(TransactionManager, "maybe_add_partition_to_txn", quietly)
-    monkeypatch.setattr(Sender, "_do_add_offsets_to_txn", quietly_too)
+    monkeypatch.setattr(TransactionManager, "maybe_add_partition_to_txn", add_unreported)
+    monkeypatch.setattr(Sender, "_do_add_offsets_to_txn", add_group_unreported)
     return names
 
 
 @pytest.fixture
 def fail_once(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
-    """The next burial is given up when everything is sent."""
+    """A function that makes the next burial fail after everything was sent."""
     commit = Transaction.commit_offsets
 
-    def arm() -> None:
-        async def failing(self: Transaction, *words: Any) -> None:
+    def fail_next() -> None:
+        async def failing(self: Transaction, *arguments: Any) -> None:
             monkeypatch.setattr(Transaction, "commit_offsets", commit)
-            await commit(self, *words)
-            raise BrokerUnreachable("given up by the test")
+            await commit(self, *arguments)
+            raise BrokerUnreachable("aborted by the test")
 
         monkeypatch.setattr(Transaction, "commit_offsets", failing)
 
-    return arm
+    return fail_next
 
 
-async def test_a_burial_that_was_given_up_does_not_come_back(
-    broker: Broker, boxes: Boxes, lost: set[str], fail_once: Callable[[], None]
+async def test_an_aborted_burial_is_not_committed_later(
+    broker: Broker, boxes: Boxes, lost_markers: set[str], fail_once: Callable[[], None]
 ) -> None:
     async with broker.subscribe(boxes.subscription()) as subscription:
         first, second = await claim_some(subscription, 2)
-        lost.add(boxes.dead)
+        lost_markers.add(boxes.dead)
         fail_once()
         await subscription.settle(first, Buried(boxes.dead, first.message))
         await subscription.settle(second, Buried(boxes.dead, second.message))
     assert await values(broker, boxes.dead) == [b"v0", b"v1"]
 
 
-async def test_a_buried_letter_is_not_lost_to_the_next_courier(
-    broker: Broker, boxes: Boxes, lost: set[str], fail_once: Callable[[], None]
+async def test_the_next_courier_does_not_abort_a_committed_burial(
+    broker: Broker, boxes: Boxes, lost_markers: set[str], fail_once: Callable[[], None]
 ) -> None:
     async with broker.subscribe(boxes.subscription()) as subscription:
         first, _ = await claim_some(subscription, 2)
-        lost.add(boxes.dead)
+        lost_markers.add(boxes.dead)
         await subscription.settle(first, Buried(boxes.dead, first.message))
     async with broker.subscribe(boxes.subscription()) as subscription:
         (second,) = await claim_some(subscription, 1)
@@ -114,16 +114,16 @@ async def test_a_buried_letter_is_not_lost_to_the_next_courier(
     assert await values(broker, boxes.dead) == [b"v0", b"v1"]
 
 
-async def test_a_buried_letter_is_not_lost_to_the_next_burial(
-    broker: Broker, boxes: Boxes, lost: set[str], fail_once: Callable[[], None]
+async def test_the_next_burial_does_not_abort_a_committed_one(
+    broker: Broker, boxes: Boxes, lost_markers: set[str], fail_once: Callable[[], None]
 ) -> None:
-    """The same courier goes on after its broker came back."""
+    """The same courier continues after its broker came back."""
     async with broker.subscribe(boxes.subscription()) as subscription:
         first, second = await claim_some(subscription, 2)
-        lost.add(boxes.dead)
+        lost_markers.add(boxes.dead)
         await subscription.settle(first, Buried(boxes.dead, first.message))
-        work = subscription._assignment.partitions[TopicPartition(boxes.source, 0)]  # type: ignore[attr-defined]
-        for connection in list(work._producer._producer.client._conns.values()):
+        partition = subscription._assignment.partitions[TopicPartition(boxes.source, 0)]  # type: ignore[attr-defined]
+        for connection in list(partition._producer._producer.client._conns.values()):
             connection.close()
         fail_once()
         with pytest.raises(BrokerUnreachable):
@@ -132,11 +132,13 @@ async def test_a_buried_letter_is_not_lost_to_the_next_burial(
     assert await values(broker, boxes.dead) == [b"v0", b"v1"]
 
 
-async def test_an_offset_whose_marker_was_lost_is_not_forgotten(broker: Broker, boxes: Boxes, lost: set[str]) -> None:
+async def test_an_offset_whose_marker_was_lost_is_committed(
+    broker: Broker, boxes: Boxes, lost_markers: set[str]
+) -> None:
     async with broker.subscribe(boxes.subscription()) as subscription:
         claims = await claim_some(subscription, 2)
         await subscription.settle(claims[0], Delivered())
-        lost.add(boxes.group)
+        lost_markers.add(boxes.group)
         await subscription.settle(claims[1], Buried(boxes.dead, claims[1].message))
     async with broker.subscribe(boxes.subscription()) as subscription:
         assert await subscription.claim(1) == []
@@ -144,33 +146,33 @@ async def test_an_offset_whose_marker_was_lost_is_not_forgotten(broker: Broker, 
 
 
 async def test_a_parked_letter_whose_settlement_lost_its_marker_is_not_buried_twice(
-    broker: Broker, boxes: Boxes, lost: set[str]
+    broker: Broker, boxes: Boxes, lost_markers: set[str]
 ) -> None:
     async with broker.subscribe(boxes.subscription()) as subscription:
         for claim in await claim_some(subscription, 2):
             await subscription.settle(claim, Parked(claim.message, now_ms()))
         claims = await claim_some(subscription, 2)
         await subscription.settle(claims[0], Delivered())
-        lost.add(boxes.ledger)
+        lost_markers.add(boxes.ledger)
         await subscription.settle(claims[1], Buried(boxes.dead, claims[1].message))
     async with broker.subscribe(boxes.subscription()) as subscription:
         assert await subscription.claim(1) == []
     assert await values(broker, boxes.dead) == [claims[1].message.value]
 
 
-async def test_a_word_outlives_an_opening_that_failed(
-    broker: Broker, boxes: Boxes, lost: set[str], fail_once: Callable[[], None], monkeypatch: pytest.MonkeyPatch
+async def test_the_outcome_of_a_transaction_is_kept_when_opening_fails(
+    broker: Broker, boxes: Boxes, lost_markers: set[str], fail_once: Callable[[], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The coordinator tells how a transaction ended only until the id is opened again."""
+    """The coordinator knows how a transaction ended only until the id is opened again."""
     async with broker.subscribe(boxes.subscription()) as subscription:
         first, _ = await claim_some(subscription, 2)
-        lost.add(boxes.dead)
+        lost_markers.add(boxes.dead)
         await subscription.settle(first, Buried(boxes.dead, first.message))
-    look = hanging_transactions.first_open_offsets
+    first_open_offsets = hanging_transactions.first_open_offsets
 
-    async def failing(*words: Any) -> Any:
-        monkeypatch.setattr(hanging_transactions, "first_open_offsets", look)
-        raise BrokerUnreachable("it went away again")
+    async def failing(*arguments: Any) -> Any:
+        monkeypatch.setattr(hanging_transactions, "first_open_offsets", first_open_offsets)
+        raise BrokerUnreachable("the broker disconnected again")
 
     monkeypatch.setattr(hanging_transactions, "first_open_offsets", failing)
     async with broker.subscribe(boxes.subscription()) as subscription:
@@ -181,12 +183,12 @@ async def test_a_word_outlives_an_opening_that_failed(
 
 
 @pytest.fixture
-async def replayed(broker: Broker, boxes: Boxes) -> Callable[[str, int], Any]:
-    """Replays one letter of the dead box under a uid; False: it was settled already."""
+async def replay(broker: Broker, boxes: Boxes) -> Callable[[str, int], Any]:
+    """A function that replays one letter under a uid, and returns False if it was settled already."""
     await publish_all(broker, boxes.dead, numbered_messages(2))
     letters = await read_all(broker, boxes.dead)
 
-    async def replay(uid: str, number: int) -> bool:
+    async def replay_one(uid: str, number: int) -> bool:
         one, offset = letters[number : number + 1], letters[number].place.offset
         async with broker.partition_writer(boxes.dead, boxes.ledger, 0, uid) as writer:
             if not writer.is_open(offset):
@@ -196,17 +198,17 @@ async def replayed(broker: Broker, boxes: Boxes) -> Callable[[str, int], Any]:
             )
         return True
 
-    return replay
+    return replay_one
 
 
 @pytest.mark.parametrize("box", ["ledger", "target"])
-async def test_the_next_replay_undoes_nothing_of_the_one_before(
-    broker: Broker, boxes: Boxes, lost: set[str], replayed: Callable[[str, int], Any], box: str
+async def test_the_next_replay_does_not_undo_the_one_before(
+    broker: Broker, boxes: Boxes, lost_markers: set[str], replay: Callable[[str, int], Any], box: str
 ) -> None:
-    """Two Replays of one queue, or two rounds of a redrive: they settle with the same id."""
-    lost.add(getattr(boxes, box))
-    assert await replayed("uid-1", 0)
-    assert not await replayed("uid-2", 0)
-    assert await replayed("uid-2", 1)
+    """Two Replays of one queue, and two rounds of a redrive, use the same transactional id."""
+    lost_markers.add(getattr(boxes, box))
+    assert await replay("uid-1", 0)
+    assert not await replay("uid-2", 0)
+    assert await replay("uid-2", 1)
     assert await values(broker, boxes.target) == [b"v0", b"v1"]
     assert len(await broker.published_positions(boxes.ledger, "uid-1")) == 1

@@ -1,4 +1,4 @@
-"""Movers on a real Kafka die at any moment."""
+"""Partition writers on a real Kafka are killed at any moment."""
 
 from tests.brokers.kill_contract import KillContract
 
@@ -6,4 +6,4 @@ BROKER = "kafka"
 
 
 class TestKafkaKills(KillContract):
-    """Nothing is lost, nothing comes twice."""
+    """Kafka fulfils the kill contract."""

@@ -1,4 +1,4 @@
-"""Offsets that Kafka itself loses: expired after the last member left, or gone with a disk under a live courier."""
+"""Offsets that Kafka loses: they expire after the last member left, or disappear with a disk under a live courier."""
 
 import asyncio
 import shutil
@@ -23,37 +23,37 @@ PART = beds.Part("expiring-kafka", 2, START)
 pytestmark = [pytest.mark.kill, pytest.mark.timeout(600)]
 
 
-class Forgetful:
-    """A Kafka of this file's own that keeps offsets for a minute."""
+class ExpiringKafka:
+    """A Kafka for this file alone that keeps the offsets of an empty group for a minute."""
 
     def __init__(self, bed: beds.Bed) -> None:
-        self._bed, self._said = bed, bed.ensure_part(PART)
+        self._bed, self._part = bed, bed.ensure_part(PART)
 
     @property
     def address(self) -> str:
-        return f"{self._said['address']}:{self._said['ports'][0]}"
+        return f"{self._part['address']}:{self._part['ports'][0]}"
 
     def stop(self) -> None:
         processes.stop(processes.find_of_bed(self._bed.directory, PART.name))
 
     def lose_offsets(self) -> None:
-        """The broker comes back with all topics, but without what it kept of groups."""
+        """Restart the broker with all topics, but without the offsets of groups."""
         self.stop()
         for folder in (self._bed.directory / PART.name / "log").glob("__consumer_offsets-*"):
             shutil.rmtree(folder)
-        START(self._bed.directory, PART.name, self._said["address"], *self._said["ports"])
+        START(self._bed.directory, PART.name, self._part["address"], *self._part["ports"])
 
 
 @pytest.fixture(scope="module")
-def forgetful(bed: beds.Bed) -> Iterator[Forgetful]:
-    made = Forgetful(bed)
-    yield made
-    made.stop()
+def expiring_kafka(bed: beds.Bed) -> Iterator[ExpiringKafka]:
+    started = ExpiringKafka(bed)
+    yield started
+    started.stop()
 
 
 @pytest.fixture
-async def broker(forgetful: Forgetful) -> AsyncIterator[Broker]:
-    async with open_broker(kafka_at(forgetful.address), no_secrets, LOOPBACK) as opened:
+async def broker(expiring_kafka: ExpiringKafka) -> AsyncIterator[Broker]:
+    async with open_broker(kafka_at(expiring_kafka.address), no_secrets, LOOPBACK) as opened:
         yield opened
 
 
@@ -77,18 +77,20 @@ async def test_expired_offsets_stop_the_courier(broker: Broker, from_earliest: b
         assert len(await claim_some(subscription, 30)) == 30
 
 
-async def test_offsets_that_go_under_a_live_courier_stop_it(broker: Broker, forgetful: Forgetful) -> None:
+async def test_offsets_that_disappear_under_a_live_courier_stop_it(
+    broker: Broker, expiring_kafka: ExpiringKafka
+) -> None:
     boxes = await make_boxes(broker, fresh_name("emptied"), partitions=2)
     async with broker.subscribe(boxes.subscription()) as subscription:
         await publish_all(broker, boxes.source, numbered_messages(10), None)
         await settle_all(subscription, await claim_some(subscription, 10))
-        await asyncio.to_thread(forgetful.lose_offsets)
+        await asyncio.to_thread(expiring_kafka.lose_offsets)
         await claim_until_lost(subscription)
     assert await broker.is_group_lost(boxes.source, boxes.group)
 
 
 async def claim_until_lost(subscription) -> None:
-    """Nothing is claimed again meanwhile."""
+    """Claim until the loss is reported; nothing is claimed again before."""
     async with asyncio.timeout(180):
         while True:
             claims: list[Claim] = []

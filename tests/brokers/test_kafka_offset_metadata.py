@@ -1,4 +1,4 @@
-"""The commit metadata: a set beside one offset, small enough for the broker."""
+"""The commit metadata encodes unfinished offsets and attempts, and stays small enough for the broker."""
 
 import pytest
 from hypothesis import given
@@ -20,32 +20,32 @@ ATTEMPTS = st.builds(Attempts, st.integers(1, 1 << 20), st.integers(1, 1 << 45))
 
 
 @given(OFFSETS, st.dictionaries(st.integers(0, 100_000), ATTEMPTS, max_size=50), st.integers(0, 1_000))
-def test_it_comes_back_as_it_was(base: int, ahead: dict[int, Attempts], more: int) -> None:
+def test_decoding_returns_what_was_encoded(base: int, ahead: dict[int, Attempts], more: int) -> None:
     unfinished = {base + delta: state for delta, state in sorted(ahead.items())}
     highest = max([base - 1, *unfinished]) + more
     assert decode(base, encode(base, highest, unfinished)) == (highest, unfinished)
 
 
 @given(OFFSETS, st.dictionaries(st.integers(0, 100_000), ATTEMPTS, min_size=1, max_size=50))
-def test_no_text_is_longer_than_is_told_before_it_is_written(base: int, ahead: dict[int, Attempts]) -> None:
+def test_no_metadata_exceeds_the_bound_computed_before(base: int, ahead: dict[int, Attempts]) -> None:
     unfinished = {base + delta: state for delta, state in ahead.items()}
     failed = sum(state != NO_ATTEMPTS for state in unfinished.values())
     lowest, highest = min(unfinished), max(unfinished)
     assert len(encode(lowest, highest, unfinished)) <= max_encoded_bytes(len(unfinished), failed, highest - lowest)
 
 
-@pytest.mark.parametrize("text", ["", "somebody else's", "{}"])
-def test_metadata_of_others_says_nothing_was_taken(text: str) -> None:
+@pytest.mark.parametrize("text", ["", "of another consumer", "{}"])
+def test_metadata_of_another_consumer_means_that_nothing_was_taken(text: str) -> None:
     assert decode(7, text) == (6, {})
 
 
 @pytest.mark.parametrize("text", ["dlq1:!", "dlq1:gA==", "dlq1:AQE=", "dlq1:"])
-def test_metadata_that_was_cut_is_an_error(text: str) -> None:
+def test_truncated_metadata_is_an_error(text: str) -> None:
     with pytest.raises(LedgerCorrupt):
         decode(7, text)
 
 
-def test_a_restart_skips_what_was_finished() -> None:
+def test_a_restart_skips_finished_messages() -> None:
     progress = SourceProgress(100)
     for offset in (100, 102, 105, 106):
         assert progress.take(offset) == NO_ATTEMPTS
@@ -55,14 +55,14 @@ def test_a_restart_skips_what_was_finished() -> None:
     assert [again.take(offset) for offset in (102, 105, 106, 107)] == [Attempts(2, 99), None, NO_ATTEMPTS, NO_ATTEMPTS]
 
 
-def test_all_finished_goes_on_after_the_highest_taken() -> None:
+def test_the_offset_follows_the_highest_taken_when_all_are_finished() -> None:
     progress = SourceProgress(10)
     progress.take(10)
     progress.take(14)
     assert progress.snapshot(without={10, 14})[0] == 15
 
 
-def test_after_an_unknown_outcome_what_is_in_hand_stays_there() -> None:
+def test_messages_in_flight_are_kept_after_a_commit_of_unknown_outcome() -> None:
     before = SourceProgress(0)
     for offset in range(5):
         before.take(offset)
@@ -75,7 +75,7 @@ def test_after_an_unknown_outcome_what_is_in_hand_stays_there() -> None:
 
 
 @pytest.mark.parametrize("at_once", [1, 128, 512])
-def test_it_says_when_it_is_full_before_the_broker_refuses(at_once: int) -> None:
+def test_metadata_space_ends_before_the_broker_refuses(at_once: int) -> None:
     progress = SourceProgress(0)
     while progress.has_metadata_space(at_once):
         for _ in range(at_once):
@@ -83,7 +83,7 @@ def test_it_says_when_it_is_full_before_the_broker_refuses(at_once: int) -> None
     assert MAX_METADATA_BYTES - 8 - 6 * at_once < len(progress.snapshot()[1]) <= MAX_METADATA_BYTES
 
 
-def test_hundreds_that_failed_keep_their_counts_and_the_oldest_their_times() -> None:
+def test_hundreds_of_failed_messages_keep_their_counts_and_the_oldest_keep_their_times() -> None:
     progress = SourceProgress(0)
     for offset in range(512):
         progress.take(offset)

@@ -1,4 +1,4 @@
-"""A Kafka that falls silent with its sockets open, or goes away with its coordinators and comes back."""
+"""A Kafka that stops responding with its sockets open, or restarts together with its coordinators."""
 
 import asyncio
 import os
@@ -31,52 +31,52 @@ from tests.brokers.helpers import (
 )
 from tests.workers.http_service import until
 
-PART = beds.Part("frail-kafka", 2, kafka_bed.start)
+PART = beds.Part("failing-kafka", 2, kafka_bed.start)
 
 
-class Frail:
-    """A Kafka of this file's own, which may be stopped and killed."""
+class FailingKafka:
+    """A Kafka for this file alone that tests may suspend, stop and kill."""
 
     def __init__(self, bed: beds.Bed) -> None:
-        self._bed, self._said = bed, bed.ensure_part(PART)
+        self._bed, self._part = bed, bed.ensure_part(PART)
 
     @property
     def address(self) -> str:
-        return f"{self._said['address']}:{self._said['ports'][0]}"
+        return f"{self._part['address']}:{self._part['ports'][0]}"
 
-    def send(self, sign: signal.Signals) -> None:
+    def send(self, number: signal.Signals) -> None:
         for process in processes.find_of_bed(self._bed.directory, PART.name):
-            os.kill(process.pid, sign)
+            os.kill(process.pid, number)
 
-    def bounce(self, hard: bool) -> None:
-        (self.kill if hard else self.end)()
+    def restart(self, hard: bool) -> None:
+        (self.kill if hard else self.stop)()
         self.start()
 
     def kill(self) -> None:
         processes.kill(processes.find_of_bed(self._bed.directory, PART.name))
 
     def start(self) -> None:
-        kafka_bed.start(self._bed.directory, PART.name, self._said["address"], *self._said["ports"])
+        kafka_bed.start(self._bed.directory, PART.name, self._part["address"], *self._part["ports"])
 
-    def end(self) -> None:
+    def stop(self) -> None:
         self.send(signal.SIGCONT)
         processes.stop(processes.find_of_bed(self._bed.directory, PART.name))
 
 
 @pytest.fixture(scope="module")
-def frail(bed: beds.Bed) -> Iterator[Frail]:
-    made = Frail(bed)
-    yield made
-    made.end()
+def failing_kafka(bed: beds.Bed) -> Iterator[FailingKafka]:
+    started = FailingKafka(bed)
+    yield started
+    started.stop()
 
 
-async def finish(
+async def replay_until_done(
     broker: Broker,
     boxes: Boxes,
     letters: list[StoredMessage],
     publish: Callable[[list[StoredMessage]], list[Publication]],
 ) -> None:
-    """As a replayer does: again from the ledger until the broker is itself again."""
+    """Replay what is open, again and again until the broker is available, as a replay does."""
     async with asyncio.timeout(writer_processes.RECOVERY_TIMEOUT_S):
         while True:
             try:
@@ -88,9 +88,9 @@ async def finish(
                 await asyncio.sleep(0.2)
 
 
-async def test_a_broker_that_falls_silent_doubles_and_loses_nothing(frail: Frail) -> None:
-    async with open_broker(kafka_at(frail.address), no_secrets, LOOPBACK) as broker:
-        boxes = await make_boxes(broker, fresh_name("silent"))
+async def test_a_suspended_broker_loses_and_duplicates_nothing(failing_kafka: FailingKafka) -> None:
+    async with open_broker(kafka_at(failing_kafka.address), no_secrets, LOOPBACK) as broker:
+        boxes = await make_boxes(broker, fresh_name("suspended"))
         await publish_all(broker, boxes.dead, numbered_messages(4))
         letters = await read_all(broker, boxes.dead)
         offsets = [one.place.offset for one in letters]
@@ -100,7 +100,7 @@ async def test_a_broker_that_falls_silent_doubles_and_loses_nothing(frail: Frail
                     progress_of(letters), publications_to(boxes.target, letters[:1]), {SettledAs.Replayed: offsets[:1]}
                 )
             )
-            frail.send(signal.SIGSTOP)
+            failing_kafka.send(signal.SIGSTOP)
             try:
                 rest = CommitBatch(
                     progress_of(letters), publications_to(boxes.target, letters[1:]), {SettledAs.Replayed: offsets[1:]}
@@ -108,77 +108,81 @@ async def test_a_broker_that_falls_silent_doubles_and_loses_nothing(frail: Frail
                 with pytest.raises(BrokerUnreachable):
                     await writer.commit(rest)
             finally:
-                frail.send(signal.SIGCONT)
-        await finish(broker, boxes, letters, lambda left: publications_to(boxes.target, left))
+                failing_kafka.send(signal.SIGCONT)
+        await replay_until_done(broker, boxes, letters, lambda left: publications_to(boxes.target, left))
         assert await values(broker, boxes.target) == [m.value for m in numbered_messages(4)]
 
 
-async def test_a_broker_that_falls_silent_under_a_large_step_is_given_up(
-    frail: Frail, monkeypatch: pytest.MonkeyPatch
+async def test_a_commit_larger_than_all_buffers_fails_when_the_broker_is_suspended(
+    failing_kafka: FailingKafka, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """More is on its way than all buffers take: closing such a connection politely would never end."""
+    """More data is under way than all buffers hold, so closing the connection gracefully would never end."""
     produce = Sender._send_produce_req
 
-    async def silenced(self: Any, *words: Any) -> None:
-        frail.send(signal.SIGSTOP)
-        await produce(self, *words)
+    async def suspend_and_send(self: Any, *arguments: Any) -> None:
+        failing_kafka.send(signal.SIGSTOP)
+        await produce(self, *arguments)
 
-    async with open_broker(kafka_at(frail.address), no_secrets, LOOPBACK) as broker:
-        boxes = await make_boxes(broker, fresh_name("silent"), 12)
+    async with open_broker(kafka_at(failing_kafka.address), no_secrets, LOOPBACK) as broker:
+        boxes = await make_boxes(broker, fresh_name("suspended"), 12)
         await publish_all(broker, boxes.dead, [Message(b"k", bytes([n]) * 900_000) for n in range(12)])
         letters = await read_all(broker, boxes.dead)
         spread = [Publication(boxes.target, one.message, one.place, n) for n, one in enumerate(letters)]
         step = CommitBatch(progress_of(letters), spread, {SettledAs.Replayed: [one.place.offset for one in letters]})
         async with broker.partition_writer(boxes.dead, boxes.ledger, 0, "uid-1") as writer:
-            monkeypatch.setattr(Sender, "_send_produce_req", silenced)
+            monkeypatch.setattr(Sender, "_send_produce_req", suspend_and_send)
             try:
                 async with asyncio.timeout(writer_processes.RECOVERY_TIMEOUT_S):
                     with pytest.raises(BrokerUnreachable):
                         await writer.commit(step)
             finally:
                 monkeypatch.undo()
-                frail.send(signal.SIGCONT)
-        await finish(broker, boxes, letters, lambda _: spread)
+                failing_kafka.send(signal.SIGCONT)
+        await replay_until_done(broker, boxes, letters, lambda _: spread)
         assert sorted(found or b"" for found in await values(broker, boxes.target)) == sorted(
             one.message.value or b"" for one in letters
         )
 
 
-async def test_a_desk_is_closed_while_its_broker_is_away(frail: Frail, caplog: pytest.LogCaptureFixture) -> None:
-    """Fetches that failed wait for their next try; ending them must not cancel whoever closes the desk."""
+async def test_a_subscription_is_closed_while_its_broker_is_down(
+    failing_kafka: FailingKafka, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Failed fetches wait for their next attempt; ending them must not cancel the task that closes the subscription."""
     try:
-        async with open_broker(kafka_at(frail.address), no_secrets, LOOPBACK) as broker:
-            boxes = await make_boxes(broker, fresh_name("away"), 3)
+        async with open_broker(kafka_at(failing_kafka.address), no_secrets, LOOPBACK) as broker:
+            boxes = await make_boxes(broker, fresh_name("down"), 3)
             async with broker.subscribe(boxes.subscription()) as subscription:
                 assert await subscription.claim(1) == []
-                frail.kill()
+                failing_kafka.kill()
                 await until(lambda: "Failed fetch messages" in caplog.text)
     finally:
-        frail.start()
+        failing_kafka.start()
 
 
 @pytest.mark.parametrize("hard", [True, False])
-async def test_a_lost_coordinator_doubles_and_loses_nothing(frail: Frail, hard: bool) -> None:
-    """It ends in the middle of a replay, by SIGKILL or politely."""
-    await bounced(frail, 10_000, 1, hard)
+async def test_a_restart_of_the_coordinator_loses_and_duplicates_nothing(
+    failing_kafka: FailingKafka, hard: bool
+) -> None:
+    """The broker ends in the middle of a replay, by SIGKILL or gracefully."""
+    await replay_with_restarts(failing_kafka, 10_000, 1, hard)
 
 
 @pytest.mark.kill
 @pytest.mark.timeout(1_800)
 @pytest.mark.parametrize("hard", [True, False])
-async def test_ten_bounces_double_and_lose_nothing(frail: Frail, hard: bool) -> None:
-    await bounced(frail, 100_000, 10, hard)
+async def test_ten_restarts_lose_and_duplicate_nothing(failing_kafka: FailingKafka, hard: bool) -> None:
+    await replay_with_restarts(failing_kafka, 100_000, 10, hard)
 
 
-async def bounced(frail: Frail, letters: int, bounces: int, hard: bool) -> None:
-    async with open_broker(kafka_at(frail.address), no_secrets, LOOPBACK) as broker:
-        boxes = await make_boxes(broker, fresh_name("bounce"))
+async def replay_with_restarts(failing_kafka: FailingKafka, letters: int, restarts: int, hard: bool) -> None:
+    async with open_broker(kafka_at(failing_kafka.address), no_secrets, LOOPBACK) as broker:
+        boxes = await make_boxes(broker, fresh_name("restart"))
         await writer_processes.publish_letters(broker, boxes, letters)
-        writer = await writer_processes.start("kafka", frail.address, boxes, 250)
+        writer = await writer_processes.start("kafka", failing_kafka.address, boxes, 250)
         try:
             assert await writer.wait_for_commits(5)
-            for _ in range(bounces):
-                await asyncio.to_thread(frail.bounce, hard)
+            for _ in range(restarts):
+                await asyncio.to_thread(failing_kafka.restart, hard)
                 assert await writer.wait_for_recovery(), await writer.end()
             code, errors = await writer.end()
         finally:

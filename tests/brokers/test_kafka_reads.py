@@ -1,4 +1,4 @@
-"""What is read of a Kafka box: committed letters alone, in order, whatever lies between them."""
+"""Reads of a topic return committed messages only, in order, whatever else is in its log."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -18,26 +18,26 @@ from tests.brokers.connections import fresh_name
 from tests.brokers.helpers import numbered_messages, publish_all, read_all, values
 
 BROKER = "kafka"
-BATCH = 61  # bytes of a batch without a message
+EMPTY_BATCH_BYTES = 61
 Writer = Callable[..., AIOKafkaProducer]
 
 
 @pytest.fixture
 async def writer(kafka: str) -> AsyncIterator[Writer]:
-    """Producers past our door."""
-    made: list[AIOKafkaProducer] = []
+    """Producers that are not ours."""
+    started: list[AIOKafkaProducer] = []
 
     async def start(**options: object) -> AIOKafkaProducer:
-        made.append(AIOKafkaProducer(bootstrap_servers=kafka, **options))
-        await made[-1].start()
-        return made[-1]
+        started.append(AIOKafkaProducer(bootstrap_servers=kafka, **options))
+        await started[-1].start()
+        return started[-1]
 
     yield start
-    for producer in made:
+    for producer in started:
         await producer.stop()
 
 
-async def box_of(broker: Broker, name: str) -> str:
+async def make_topic(broker: Broker, name: str) -> str:
     box = fresh_name(name)
     await broker.ensure(BoxSpec(box, 1))
     return box
@@ -47,8 +47,8 @@ async def write(producer: AIOKafkaProducer, box: str, *texts: bytes) -> None:
     await asyncio.gather(*[await producer.send(box, text, partition=0) for text in texts])
 
 
-async def test_aborted_transactions_are_passed_over(broker: Broker, writer: Writer) -> None:
-    box = await box_of(broker, "aborted")
+async def test_messages_of_aborted_transactions_are_skipped(broker: Broker, writer: Writer) -> None:
+    box = await make_topic(broker, "aborted")
     one, other = await writer(transactional_id=f"{box}.1"), await writer(transactional_id=f"{box}.2")
     plain = await writer()
     await one.begin_transaction()
@@ -66,8 +66,8 @@ async def test_aborted_transactions_are_passed_over(broker: Broker, writer: Writ
     assert await values(broker, box) == [b"kept-0", b"kept-1", b"kept-2", b"kept-3"]
 
 
-async def test_an_open_transaction_is_waited_for(broker: Broker, writer: Writer) -> None:
-    box = await box_of(broker, "open")
+async def test_a_read_waits_for_an_open_transaction(broker: Broker, writer: Writer) -> None:
+    box = await make_topic(broker, "open")
     producer = await writer(transactional_id=box)
     await publish_all(broker, box, numbered_messages(1))
     await producer.begin_transaction()
@@ -78,8 +78,8 @@ async def test_an_open_transaction_is_waited_for(broker: Broker, writer: Writer)
     assert await read == [b"v0", b"late"]
 
 
-async def test_compressed_batches_and_the_middle_of_one(broker: Broker, writer: Writer) -> None:
-    box = await box_of(broker, "packed")
+async def test_a_span_that_starts_and_ends_within_compressed_batches_is_read(broker: Broker, writer: Writer) -> None:
+    box = await make_topic(broker, "packed")
     producer = await writer(compression_type="gzip", linger_ms=200)
     await write(producer, box, *(b"%d" % number for number in range(1_200)))
     read = [one async for batch in broker.read(box, [Span(0, 7, 1_100)]) for one in batch]
@@ -87,8 +87,8 @@ async def test_compressed_batches_and_the_middle_of_one(broker: Broker, writer: 
     assert [one.place.offset for one in read] == list(range(7, 1_100))
 
 
-async def test_what_retention_ate_is_left_out(broker: Broker, kafka: str) -> None:
-    box = await box_of(broker, "eaten")
+async def test_messages_that_retention_deleted_are_left_out(broker: Broker, kafka: str) -> None:
+    box = await make_topic(broker, "deleted")
     await publish_all(broker, box, numbered_messages(20))
     admin = AIOKafkaAdminClient(bootstrap_servers=kafka)
     await admin.start()
@@ -98,18 +98,18 @@ async def test_what_retention_ate_is_left_out(broker: Broker, kafka: str) -> Non
     assert [one.message.value for one in read] == [b"v15", b"v16", b"v17"]
 
 
-async def test_more_than_one_fetch_in_order(broker: Broker) -> None:
-    box = await box_of(broker, "long")
+async def test_messages_of_several_fetches_are_in_order(broker: Broker) -> None:
+    box = await make_topic(broker, "long")
     letters = [Message(b"%d" % number, b"x" * 2_000) for number in range(3 * fetch.FETCH_BYTES // 2_000)]
     await publish_all(broker, box, letters)
     assert [one.message.key for one in await read_all(broker, box)] == [one.key for one in letters]
 
 
-def test_what_lies_before_a_corrupt_batch_can_be_had() -> None:
+def test_messages_before_a_corrupt_batch_are_read() -> None:
     def batch(first: int) -> bytearray:
-        made = DefaultRecordBatchBuilder(2, 0, 0, -1, -1, -1, 1 << 20)
-        made.append(0, 1, b"key", b"%d" % first, [])
-        built = made.build()
+        builder = DefaultRecordBatchBuilder(2, 0, 0, -1, -1, -1, 1 << 20)
+        builder.append(0, 1, b"key", b"%d" % first, [])
+        built = builder.build()
         built[:8] = first.to_bytes(8, "big")
         return bytearray(built)
 
@@ -121,11 +121,11 @@ def test_what_lies_before_a_corrupt_batch_can_be_had() -> None:
         fetch.select_committed(bytes(broken + batch(2)), [], 1)
 
 
-async def test_the_limit_of_a_topic_is_met_to_the_byte(broker: Broker) -> None:
+async def test_a_message_may_fill_the_limit_of_its_topic_to_the_byte(broker: Broker) -> None:
     box, limit = fresh_name("limit"), 3_000
     await broker.ensure(BoxSpec(box, 1, config={"max.message.bytes": str(limit)}))
-    beside = BATCH + 2 + 4 + 2 + 1  # length; attributes, deltas, no key; length of the value; no headers
-    await publish_all(broker, box, [Message(None, b"x" * (limit - beside))])
+    overhead = EMPTY_BATCH_BYTES + 2 + 4 + 2 + 1  # length; attributes, deltas, no key; length of the value; no headers
+    await publish_all(broker, box, [Message(None, b"x" * (limit - overhead))])
     with pytest.raises(TooLarge):
-        await publish_all(broker, box, [Message(None, b"x" * (limit - beside + 1))])
-    assert [len(value or b"") for value in await values(broker, box)] == [limit - beside]
+        await publish_all(broker, box, [Message(None, b"x" * (limit - overhead + 1))])
+    assert [len(value or b"") for value in await values(broker, box)] == [limit - overhead]

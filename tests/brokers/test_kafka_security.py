@@ -1,4 +1,4 @@
-"""Logging in to Kafka: TLS, certificates, SASL, rights, rotated Secrets, and no word of a password."""
+"""TLS, client certificates, SASL, ACLs and rotated Secrets; errors never contain a password."""
 
 import asyncio
 import contextlib
@@ -56,7 +56,7 @@ def secured(bed: beds.Bed) -> SecuredKafka:
 
 @pytest.fixture
 def secrets(secured: SecuredKafka, tmp_path: Path) -> Path:
-    """Secrets as they are mounted into a pod."""
+    """A directory of Secrets as they are mounted into a pod."""
     write(tmp_path / "ca" / "ca.crt", (secured.files / "ca.crt").read_bytes())
     for key in ("tls.crt", "tls.key"):
         write(tmp_path / "mine" / key, (secured.files / "courier" / key).read_bytes())
@@ -74,7 +74,7 @@ def login(secrets: Path, user: str, password: str) -> None:
     write(secrets / "login" / "password", f"{password}\n".encode())
 
 
-def dial(secured: SecuredKafka, secrets: Path, mechanism: str) -> AbstractAsyncContextManager[Broker]:
+def connect(secured: SecuredKafka, secrets: Path, mechanism: str) -> AbstractAsyncContextManager[Broker]:
     spec = {
         "bootstrapServers": [secured.login],
         "tls": {"caSecretRef": {"name": "ca", "key": "ca.crt"}},
@@ -84,15 +84,15 @@ def dial(secured: SecuredKafka, secrets: Path, mechanism: str) -> AbstractAsyncC
 
 
 @pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"])
-async def test_we_log_in_and_work(secured: SecuredKafka, secrets: Path, mechanism: str) -> None:
+async def test_each_mechanism_authenticates(secured: SecuredKafka, secrets: Path, mechanism: str) -> None:
     name = fresh_name("secured")
-    async with dial(secured, secrets, mechanism) as broker:
+    async with connect(secured, secrets, mechanism) as broker:
         await broker.ensure(BoxSpec(name, 1))
         await publish_all(broker, name, numbered_messages(2))
         assert len(await read_all(broker, name)) == 2
 
 
-async def test_a_certificate_is_enough(secured: SecuredKafka, secrets: Path) -> None:
+async def test_a_client_certificate_authenticates(secured: SecuredKafka, secrets: Path) -> None:
     tls = {"caSecretRef": {"name": "ca", "key": "ca.crt"}, "clientSecretRef": {"name": "mine"}}
     spec = {"kafka": {"bootstrapServers": [secured.cert], "tls": tls}}
     async with open_broker(BrokerConnectionSpec.model_validate(spec), mounted_secrets(secrets), LOOPBACK) as broker:
@@ -100,19 +100,19 @@ async def test_a_certificate_is_enough(secured: SecuredKafka, secrets: Path) -> 
 
 
 @pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-512"])
-async def test_a_wrong_password_is_said_without_the_password(
+async def test_a_wrong_password_is_not_part_of_the_error(
     secured: SecuredKafka, secrets: Path, mechanism: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     login(secrets, "admin", "wrong-canary")
-    async with dial(secured, secrets, mechanism) as broker:
+    async with connect(secured, secrets, mechanism) as broker:
         with pytest.raises(AuthenticationFailed) as raised:
             await broker.server_info()
     assert "wrong-canary" not in caplog.text + str(raised.value) + repr(raised.value.__cause__)
 
 
-async def test_a_rotated_password_is_taken_up(secured: SecuredKafka, secrets: Path) -> None:
+async def test_a_corrected_password_is_used_for_the_next_connection(secured: SecuredKafka, secrets: Path) -> None:
     login(secrets, "admin", "old")
-    async with dial(secured, secrets, "PLAIN") as broker:
+    async with connect(secured, secrets, "PLAIN") as broker:
         with pytest.raises(AuthenticationFailed):
             await broker.server_info()
         login(secrets, "admin", PASSWORD)
@@ -121,12 +121,12 @@ async def test_a_rotated_password_is_taken_up(secured: SecuredKafka, secrets: Pa
 
 async def test_a_missing_secret_is_named(secured: SecuredKafka, secrets: Path) -> None:
     (secrets / "login" / "password").unlink()
-    async with dial(secured, secrets, "PLAIN") as broker:
+    async with connect(secured, secrets, "PLAIN") as broker:
         with pytest.raises(AuthenticationFailed, match="login has no key password"):
             await broker.server_info()
 
 
-async def test_an_authority_we_do_not_know_is_refused(secured: SecuredKafka, secrets: Path) -> None:
+async def test_an_unknown_certificate_authority_is_refused(secured: SecuredKafka, secrets: Path) -> None:
     spec = {
         "bootstrapServers": [secured.login],
         "tls": {},
@@ -138,27 +138,27 @@ async def test_an_authority_we_do_not_know_is_refused(secured: SecuredKafka, sec
             await broker.server_info()
 
 
-@pytest.mark.parametrize(("holds", "said"), [
+@pytest.mark.parametrize(("validity", "message"), [
     (PAST, "our certificate.*clientSecretRef expired"),
     (None, "certificate.*clientSecretRef"),
 ])  # fmt: skip
-async def test_a_certificate_of_ours_that_is_refused_is_said_with_what_helps(
-    secured: SecuredKafka, secrets: Path, holds: tuple[float, float] | None, said: str
+async def test_a_refused_client_certificate_names_the_field_to_fix(
+    secured: SecuredKafka, secrets: Path, validity: tuple[float, float] | None, message: str
 ) -> None:
     tls = {"caSecretRef": {"name": "ca", "key": "ca.crt"}}
-    if holds is not None:
-        CertificateAuthority(secured.files).sign(fresh_name("mine"), holds).rename(secrets / "old")
+    if validity is not None:
+        CertificateAuthority(secured.files).sign(fresh_name("mine"), validity).rename(secrets / "old")
         tls["clientSecretRef"] = {"name": "old"}
     spec = {"kafka": {"bootstrapServers": [secured.cert], "tls": tls}}
     async with open_broker(BrokerConnectionSpec.model_validate(spec), mounted_secrets(secrets), LOOPBACK) as broker:
-        with pytest.raises(CertificateRefused, match=said):
+        with pytest.raises(CertificateRefused, match=message):
             await broker.server_info()
 
 
-async def test_a_rotated_password_reaches_who_is_at_work(secured: SecuredKafka, secrets: Path) -> None:
-    """The old password is worth nothing, and every connection is lost: what runs goes on with the new one."""
+async def test_a_rotated_password_reaches_running_consumers(secured: SecuredKafka, secrets: Path) -> None:
+    """The old password is no longer valid and every connection is lost; consumers continue with the new one."""
     login(secrets, "rotated", PASSWORD)
-    async with dial(secured, secrets, "SCRAM-SHA-256") as broker, contextlib.AsyncExitStack() as stack:
+    async with connect(secured, secrets, "SCRAM-SHA-256") as broker, contextlib.AsyncExitStack() as stack:
         boxes = await make_boxes(broker, fresh_name("rotated"))
         subscription = await stack.enter_async_context(broker.subscribe(boxes.subscription()))
         monitor = broker.monitor()
@@ -192,51 +192,51 @@ async def until_depth(monitor: BoxMonitor, boxes: Boxes, depth: int) -> None:
         await asyncio.sleep(0.1)
 
 
-async def test_a_guest_without_rights_is_told_so(secured: SecuredKafka, secrets: Path) -> None:
+async def test_a_user_without_rights_is_not_authorised(secured: SecuredKafka, secrets: Path) -> None:
     name = fresh_name("private")
-    async with dial(secured, secrets, "PLAIN") as broker:
+    async with connect(secured, secrets, "PLAIN") as broker:
         await broker.ensure(BoxSpec(name, 1))
     login(secrets, "guest", PASSWORD)
-    async with dial(secured, secrets, "PLAIN") as guest:
+    async with connect(secured, secrets, "PLAIN") as guest:
         with pytest.raises(NotAuthorised):
             await guest.window(name)
         with pytest.raises(NotAuthorised):
             await guest.ensure(BoxSpec(fresh_name("mine"), 1))
 
 
-async def test_offsets_that_a_guest_may_not_see_are_not_taken_for_lost(secured: SecuredKafka, secrets: Path) -> None:
+async def test_offsets_that_a_user_may_not_read_do_not_count_as_lost(secured: SecuredKafka, secrets: Path) -> None:
     name = fresh_name("hidden")
     await grant_acl(secured, ALLOW, ALL_OPERATIONS, (TOPIC, name))
     login(secrets, "guest", PASSWORD)
-    async with dial(secured, secrets, "PLAIN") as guest:
+    async with connect(secured, secrets, "PLAIN") as guest:
         boxes = await until_allowed(guest, name)
         await publish_all(guest, boxes.source, numbered_messages(1))
         with pytest.raises(NotAuthorised):
             await guest.is_group_lost(boxes.source, boxes.group)
 
 
-async def test_who_may_not_alter_the_cluster_is_refused_more_replicas(secured: SecuredKafka, secrets: Path) -> None:
+async def test_a_user_without_the_right_to_alter_the_cluster_cannot_add_replicas(
+    secured: SecuredKafka, secrets: Path
+) -> None:
     name = fresh_name("single")
     await grant_acl(secured, ALLOW, ALL_OPERATIONS, (TOPIC, name))
     login(secrets, "guest", PASSWORD)
-    async with dial(secured, secrets, "PLAIN") as guest:
+    async with connect(secured, secrets, "PLAIN") as guest:
         boxes = await until_allowed(guest, name)
         with pytest.raises(NotAuthorised):
             await reassign_partitions(guest._kafka, boxes.dead, {0: [1]})  # type: ignore[attr-defined]
     login(secrets, "admin", PASSWORD)
-    async with dial(secured, secrets, "PLAIN") as admin:
+    async with connect(secured, secrets, "PLAIN") as admin:
         await reassign_partitions(admin._kafka, boxes.dead, {0: [1]})  # type: ignore[attr-defined]
         with pytest.raises(BoxRefused, match="InvalidReplicationAssignment"):
             await reassign_partitions(admin._kafka, boxes.dead, {0: [1, 99]})  # type: ignore[attr-defined]
 
 
-async def test_a_right_lost_in_the_middle_of_a_replay_settles_nothing_more(
-    secured: SecuredKafka, secrets: Path
-) -> None:
+async def test_a_right_revoked_during_a_replay_settles_nothing_more(secured: SecuredKafka, secrets: Path) -> None:
     name = fresh_name("rights")
     await grant_acl(secured, ALLOW, ALL_OPERATIONS, (TOPIC, name), (TRANSACTIONAL_ID, f"dlq.{name}"))
     login(secrets, "guest", PASSWORD)
-    async with dial(secured, secrets, "PLAIN") as guest:
+    async with connect(secured, secrets, "PLAIN") as guest:
         boxes = await until_allowed(guest, name)
         await publish_all(guest, boxes.dead, numbered_messages(300))
         letters = await read_all(guest, boxes.dead)
@@ -258,7 +258,7 @@ async def replay_one(writer: PartitionWriter, boxes: Boxes, one: StoredMessage) 
 
 
 async def replay_until_refused(writer: PartitionWriter, boxes: Boxes, letters: list[StoredMessage]) -> int:
-    """How many were replayed in all; a right is gone a moment after it was taken."""
+    """Return how many were replayed in all; the broker applies a revoked right after a moment."""
     for replayed, one in enumerate(letters[1:], 1):
         try:
             await replay_one(writer, boxes, one)
@@ -269,7 +269,7 @@ async def replay_until_refused(writer: PartitionWriter, boxes: Boxes, letters: l
 
 
 async def until_allowed(guest: Broker, name: str) -> Boxes:
-    """A right is there a moment after it was given."""
+    """Create the boxes as soon as the broker has applied the granted right."""
     deadline = time.monotonic() + TIMEOUT_S
     while True:
         try:

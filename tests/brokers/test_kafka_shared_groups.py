@@ -1,4 +1,4 @@
-"""Two queues share a consumer group: one starts, or is resumed, while a courier of the other is a member."""
+"""Two queues share a consumer group: one starts or is resumed while a courier of the other is a member."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -23,7 +23,7 @@ PARTITIONS = 4
 
 @pytest.fixture
 async def boxes(broker: Broker) -> AsyncIterator[Boxes]:
-    """The boxes of a new queue, with a backlog in every partition, whose group has a member of another source."""
+    """The boxes of a new queue with a backlog in every partition; its group has a member with another source."""
     other = await make_boxes(broker, fresh_name("at-work"))
     new = replace(await make_boxes(broker, fresh_name("new"), PARTITIONS), group=other.group)
     for partition in range(PARTITIONS):
@@ -32,10 +32,8 @@ async def boxes(broker: Broker) -> AsyncIterator[Boxes]:
         yield new
 
 
-async def test_couriers_that_start_at_once_agree_where_a_new_source_begins(
-    broker: Broker, kafka: str, boxes: Boxes
-) -> None:
-    """Each of them is a pod with connections of its own; every partition begins after the backlog."""
+async def test_couriers_that_start_at_once_agree_on_the_first_offsets(broker: Broker, kafka: str, boxes: Boxes) -> None:
+    """Each courier has its own connections; every partition starts after the backlog."""
     async with AsyncExitStack() as pods:
         opened = [await pods.enter_async_context(open_broker(kafka_at(kafka), no_secrets, LOOPBACK)) for _ in range(3)]
         desks = [one.subscribe(boxes.subscription(f"pod-{n}", from_earliest=False)) for n, one in enumerate(opened)]
@@ -49,8 +47,10 @@ async def test_couriers_that_start_at_once_agree_where_a_new_source_begins(
     assert {claim.message.value for claim in claims} == {b"v%d" % n for n in range(100, 100 + PARTITIONS)}
 
 
-async def test_a_courier_killed_as_it_starts_leaves_an_offset_of_every_partition(broker: Broker, boxes: Boxes) -> None:
-    """Else the next one takes the partitions without an offset for new ones and delivers their backlog."""
+async def test_a_courier_killed_after_its_first_commit_leaves_an_offset_of_every_partition(
+    broker: Broker, boxes: Boxes
+) -> None:
+    """Otherwise the next one would take partitions without an offset for new ones and deliver their backlog."""
     assert isinstance(broker, KafkaBroker)
     await ensure_first_offsets(broker._kafka, boxes.subscription(from_earliest=False))
     for partition in range(PARTITIONS):
@@ -62,10 +62,10 @@ async def test_a_courier_killed_as_it_starts_leaves_an_offset_of_every_partition
         assert await subscription.claim(1) == []
 
 
-async def test_a_source_whose_offsets_expired_is_resumed_although_the_group_has_members_of_another(
+async def test_a_source_with_expired_offsets_is_resumed_although_the_group_has_members(
     broker: Broker, boxes: Boxes
 ) -> None:
-    """Kafka deletes the offsets of topics that no member of a group is subscribed to."""
+    """Kafka deletes the offsets of topics to which no member of a group is subscribed."""
     assert isinstance(broker, KafkaBroker)
     async with broker.subscribe(boxes.subscription("pod-1")) as subscription:
         await settle_all(subscription, await claim_some(subscription, 5 * PARTITIONS))

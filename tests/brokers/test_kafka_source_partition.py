@@ -1,4 +1,4 @@
-"""A source whose unfinished messages are no longer there: retention ate them, or compaction took them."""
+"""Unfinished messages that retention or compaction has removed from the source do not hold up the group."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -18,15 +18,15 @@ BROKER = "kafka"
 
 @pytest.fixture
 async def admin(kafka: str) -> AsyncIterator[AIOKafkaAdminClient]:
-    """Kafka itself, past our door."""
-    made = AIOKafkaAdminClient(bootstrap_servers=kafka)
-    await made.start()
-    yield made
-    await made.close()
+    """An admin client that is not ours."""
+    client = AIOKafkaAdminClient(bootstrap_servers=kafka)
+    await client.start()
+    yield client
+    await client.close()
 
 
 async def until_committed(subscription: Subscription, admin: AIOKafkaAdminClient, boxes: Boxes, offset: int) -> None:
-    """Others who look at the group see this offset."""
+    """Wait until the group has committed this offset."""
     tp, found = TopicPartition(boxes.source, 0), -1
     async with asyncio.timeout(TIMEOUT_S):
         while found != offset:
@@ -36,10 +36,10 @@ async def until_committed(subscription: Subscription, admin: AIOKafkaAdminClient
 
 @pytest.mark.parametrize("below", [12, 20])
 @pytest.mark.parametrize("more", [0, 10])
-async def test_unfinished_messages_that_retention_ate_hold_up_nobody(
+async def test_unfinished_messages_that_retention_deleted_do_not_hold_up_the_group(
     broker: Broker, admin: AIOKafkaAdminClient, below: int, more: int
 ) -> None:
-    boxes = await make_boxes(broker, fresh_name("eaten"))
+    boxes = await make_boxes(broker, fresh_name("deleted"))
     await publish_all(broker, boxes.source, numbered_messages(20))
     async with broker.subscribe(boxes.subscription()) as subscription:
         claims = await claim_some(subscription, 20)
@@ -53,13 +53,13 @@ async def test_unfinished_messages_that_retention_ate_hold_up_nobody(
     assert [line["messages"] for line in logs if line["log_level"] == "warning"] == [2]
 
 
-async def test_unfinished_messages_that_compaction_took_hold_up_nobody(
+async def test_unfinished_messages_that_compaction_removed_do_not_hold_up_the_group(
     broker: Broker, kafka: str, admin: AIOKafkaAdminClient
 ) -> None:
-    """To a reader a transaction's marker is what compaction leaves: an offset at which no message lies."""
+    """A transaction marker looks like the result of compaction: an offset without a message."""
     boxes = await make_boxes(broker, fresh_name("compacted"))
-    await lay_with_markers(kafka, boxes.source, 4)
-    await say(kafka, boxes, 1, encode(1, 4, dict.fromkeys((1, 3, 4), NO_ATTEMPTS)))
+    await publish_with_markers(kafka, boxes.source, 4)
+    await commit_offset(kafka, boxes, 1, encode(1, 4, dict.fromkeys((1, 3, 4), NO_ATTEMPTS)))
     async with broker.subscribe(boxes.subscription()) as subscription:
         claims = await claim_some(subscription, 2)
         assert [claim.place.offset for claim in claims] == [4, 6]
@@ -68,23 +68,23 @@ async def test_unfinished_messages_that_compaction_took_hold_up_nobody(
         await until_committed(subscription, admin, boxes, 7)
 
 
-async def test_what_is_gone_stays_gone_when_a_settlement_is_tried_again(
+async def test_missing_messages_stay_finished_after_a_recovery(
     broker: Broker, kafka: str, admin: AIOKafkaAdminClient
 ) -> None:
     boxes = await make_boxes(broker, fresh_name("again"))
-    await lay_with_markers(kafka, boxes.source, 3)
-    await say(kafka, boxes, 1, encode(1, 2, {1: NO_ATTEMPTS}))
+    await publish_with_markers(kafka, boxes.source, 3)
+    await commit_offset(kafka, boxes, 1, encode(1, 2, {1: NO_ATTEMPTS}))
     async with broker.subscribe(boxes.subscription()) as subscription:
         claims = await claim_some(subscription, 1)
-        work = subscription._assignment.partitions[TopicPartition(boxes.source, 0)]  # type: ignore[attr-defined]
-        await work._commit(1, encode(1, 2, {1: NO_ATTEMPTS}))  # as if what we said since had not arrived
-        await work.recover()
+        partition = subscription._assignment.partitions[TopicPartition(boxes.source, 0)]  # type: ignore[attr-defined]
+        await partition._commit(1, encode(1, 2, {1: NO_ATTEMPTS}))  # as if later commits had been lost
+        await partition.recover()
         await settle_all(subscription, claims)
         await until_committed(subscription, admin, boxes, 5)
 
 
-async def lay_with_markers(kafka: str, source: str, count: int) -> None:
-    """Messages at even offsets, each with its marker behind it."""
+async def publish_with_markers(kafka: str, source: str, count: int) -> None:
+    """Publish messages at even offsets, each followed by its marker."""
     producer = AIOKafkaProducer(bootstrap_servers=kafka, transactional_id=source)
     await producer.start()
     for number in range(count):
@@ -93,8 +93,8 @@ async def lay_with_markers(kafka: str, source: str, count: int) -> None:
     await producer.stop()
 
 
-async def say(kafka: str, boxes: Boxes, offset: int, metadata: str) -> None:
-    """Commit this as an earlier courier did."""
+async def commit_offset(kafka: str, boxes: Boxes, offset: int, metadata: str) -> None:
+    """Commit offset and metadata as an earlier courier did."""
     consumer = AIOKafkaConsumer(bootstrap_servers=kafka, group_id=boxes.group, enable_auto_commit=False)
     tp = TopicPartition(boxes.source, 0)
     consumer.assign([tp])

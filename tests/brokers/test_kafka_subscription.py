@@ -195,7 +195,9 @@ async def settle_until_done(subscription: Subscription, settled: Counter[bytes |
     while settled.total() < 200:
         assert time.monotonic() < deadline, f"only {len(settled)} of 200"
         claims = await subscription.claim(20)
-        outcomes = await asyncio.gather(*(subscription.settle(one, Delivered()) for one in claims), return_exceptions=True)
+        outcomes = await asyncio.gather(
+            *(subscription.settle(one, Delivered()) for one in claims), return_exceptions=True
+        )
         for claim, outcome in zip(claims, outcomes, strict=True):
             assert outcome is None or isinstance(outcome, Fenced)
             settled[claim.message.value] += outcome is None

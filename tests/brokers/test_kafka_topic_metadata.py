@@ -1,4 +1,4 @@
-"""Topic ids, which the driver does not ask for."""
+"""Topic ids, which the driver does not request."""
 
 import asyncio
 import re
@@ -15,12 +15,12 @@ from tests.brokers.connections import fresh_name
 BROKER = "kafka"
 
 
-async def test_the_id_is_the_one_that_kafkas_own_tool_shows(broker: Broker, kafka: str) -> None:
+async def test_the_id_is_the_one_that_kafka_topics_prints(broker: Broker, kafka: str) -> None:
     name = fresh_name("box")
-    made = await broker.ensure(BoxSpec(name, 1))
-    words = ("org.apache.kafka.tools.TopicCommand", "--bootstrap-server", kafka, "--describe", "--topic", name)
-    shown = await asyncio.to_thread(tools.run, bed_kafka.java(*words), timeout=120)
-    assert re.findall(r"TopicId: (\S+)", shown) == [made.id]
+    state = await broker.ensure(BoxSpec(name, 1))
+    command = ("org.apache.kafka.tools.TopicCommand", "--bootstrap-server", kafka, "--describe", "--topic", name)
+    output = await asyncio.to_thread(tools.run, bed_kafka.java(*command), timeout=120)
+    assert re.findall(r"TopicId: (\S+)", output) == [state.id]
 
 
 def test_a_broker_without_topic_ids_is_asked_in_the_older_version() -> None:
@@ -28,5 +28,5 @@ def test_a_broker_without_topic_ids_is_asked_in_the_older_version() -> None:
     assert (type(request), list(request.topics), request.allow_auto_topic_creation) == (
         MetadataRequest_v5, ["orders"], False,
     )  # fmt: skip
-    answer = MetadataResponse_v5(0, [], "cluster", 1, [(0, "orders", False, [(0, 0, 1, [1, 2], [1], [])])])
-    assert read_topics(answer) == [TopicMetadata(0, "orders", "", [(0, 1, [1, 2], [1])])]
+    response = MetadataResponse_v5(0, [], "cluster", 1, [(0, "orders", False, [(0, 0, 1, [1, 2], [1], [])])])
+    assert read_topics(response) == [TopicMetadata(0, "orders", "", [(0, 1, [1, 2], [1])])]

@@ -27,7 +27,7 @@ DEAD = {"min.insync.replicas": "3", "retention.ms": "60000", "cleanup.policy": "
 
 async def config(broker: Broker, topic: str) -> dict[str, str]:
     """Return the settings of the topic itself, without defaults."""
-    admin = await broker._kafka.admin()  # type: ignore[attr-defined]
+    admin = await broker._kafka.admin_client()  # type: ignore[attr-defined]
     (answer,) = await admin.describe_configs([ConfigResource(ConfigResourceType.TOPIC, topic)])
     return {entry[0]: entry[1] for entry in answer.resources[0][4] if entry[3] == topics.SET_ON_TOPIC}
 

@@ -106,7 +106,7 @@ async def test_retention_by_size_deletes_no_letter(small: str) -> None:
 
 
 async def delete(broker: Broker, topic: str, below: int) -> None:
-    admin = await broker._kafka.admin()  # type: ignore[attr-defined]
+    admin = await broker._kafka.admin_client()  # type: ignore[attr-defined]
     await admin.delete_records({TopicPartition(topic, 0): RecordsToDelete(below)})
 
 
@@ -117,16 +117,16 @@ async def test_the_courier_counts_and_logs_lost_letters(broker: Broker, monkeypa
     async with broker.subscribe(boxes.subscription()) as subscription:
         assert isinstance(subscription, KafkaSubscription)
         await park(subscription, 5, now_ms() + HOUR)
-        work = subscription._assignment.partitions[TopicPartition(boxes.retry, 0)]
-        assert isinstance(work, retry_partition.RetryPartition)
+        partition = subscription._assignment.partitions[TopicPartition(boxes.retry, 0)]
+        assert isinstance(partition, retry_partition.RetryPartition)
         await delete(broker, boxes.retry, 3)
         with capture_logs() as logs:
-            claims = await work.claim_due(now_ms() + 2 * HOUR, 100, 1 << 30)
+            claims = await partition.claim_due(now_ms() + 2 * HOUR, 100, 1 << 30)
         assert [one.message.value for one in claims] == [b"v3", b"v4"]
         assert subscription.lost_letters == 3
         logged = [one for one in logs if one["event"] == "parked letters lost"]
         assert [(one["topic"], one["partition"], one["letters"]) for one in logged] == [(boxes.retry, 0, 3)]
-        assert list(work._open) == [3, 4], "lost letters do not block the trimming"
+        assert list(partition._open) == [3, 4], "lost letters do not block the trimming"
         await settle_all(subscription, claims)
         assert subscription.parked_letters == 0
 
@@ -140,12 +140,12 @@ async def test_letters_that_a_successor_settled_and_trimmed_are_not_lost(
     async with broker.subscribe(boxes.subscription()) as first:
         assert isinstance(first, KafkaSubscription)
         await park(first, 3, now_ms() + 5_000)
-        work = first._assignment.partitions[TopicPartition(boxes.retry, 0)]
+        partition = first._assignment.partitions[TopicPartition(boxes.retry, 0)]
     async with broker.subscribe(boxes.subscription("pod-1")) as second:
         await settle_all(second, await claim_some(second, 3))
         await delete(broker, boxes.retry, 3)
-    assert isinstance(work, retry_partition.RetryPartition)
-    assert await work.claim_due(now_ms(), 100, 1 << 30) == []
+    assert isinstance(partition, retry_partition.RetryPartition)
+    assert await partition.claim_due(now_ms(), 100, 1 << 30) == []
     assert first.lost_letters == 0
 
 
@@ -184,7 +184,7 @@ async def test_settled_letters_are_not_lost_while_an_open_transaction_hides_thei
         assert isinstance(subscription, KafkaSubscription)
         await park(subscription, 3, now_ms() + 2_000)
         await sweep_until(monitor, boxes, 3)
-        other = await broker._kafka.producer(fresh_name("other"))  # type: ignore[attr-defined]
+        other = await broker._kafka.start_producer(fresh_name("other"))  # type: ignore[attr-defined]
         async with other.transaction():
             await other.send_and_wait(boxes.ledger, b"", key=b"another/1", partition=ledger_partition(0))
             await asyncio.gather(*(subscription.settle(one, Delivered()) for one in await claim_some(subscription, 3)))

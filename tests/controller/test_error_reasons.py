@@ -14,7 +14,7 @@ from deadletter.core.boxes import BoxSpec
 from deadletter.core.reasons import Reason
 from tests.brokers.connections import LOOPBACK, fresh_name, kafka_at, no_secrets
 from tests.brokers.helpers import box_names, numbered_messages, publish_all
-from tests.brokers.test_kafka_faults import replay_all
+from tests.brokers.test_kafka_partition_writer import replay_all
 from tests.controller.operator_process import KubeNamespace, OperatorProcess, wait_until
 
 
