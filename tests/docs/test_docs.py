@@ -2,6 +2,7 @@
 
 import json
 import re
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -63,6 +64,14 @@ def test_every_source_file_that_a_page_names_exists(page: Path) -> None:
     roots = (places.REPOSITORY, places.REPOSITORY / "operator" / "deadletter")
     named = [*MODULE.findall(text), *FOLDER.findall(text)]
     assert [name for name in named if not any((root / name).exists() for root in roots)] == []
+
+
+def test_contributors_read_the_layers_that_lint_enforces() -> None:
+    contracts = tomllib.loads((places.REPOSITORY / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
+    enforced = next(contract["layers"] for contract in contracts if contract["type"] == "layers")
+    block = (places.REPOSITORY / "CONTRIBUTING.md").read_text().split("## Layers\n\n```\n")[1].split("```")[0]
+    stated = [re.split(r"\s{2,}", line)[0] for line in block.splitlines()]
+    assert stated == [layer.replace("deadletter.", "") for layer in enforced]
 
 
 def test_each_flow_states_its_number_of_files() -> None:
