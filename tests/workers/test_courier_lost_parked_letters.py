@@ -46,10 +46,10 @@ async def test_lost_letters_are_counted_and_later_messages_delivered(
     async with serving(answer) as service:
         assignment = queue.assignment(service.url, policy=policy, delivery={"inlineLimit": "0s"}, queue=queue_name)
         async with queue.courier(assignment) as courier:
-            await until(lambda: courier._subscription.parked == PARKED)
+            await until(lambda: courier._subscription.parked_letters == PARKED)
             await empty(queue)
             await until(lambda: lost(queue_name) == PARKED)
-            await until(lambda: courier._subscription.parked == 0)
+            await until(lambda: courier._subscription.parked_letters == 0)
             await queue.send(message("good", "k0"))
             await until(lambda: b"good" in service.bodies)
     assert len(service.received) == PARKED + 1
