@@ -24,19 +24,22 @@ _TRANSLATIONS: tuple[tuple[tuple[type[BaseException], ...], type[ours.BrokerErro
     (
         (driver.TopicAuthorizationFailedError, driver.GroupAuthorizationFailedError,
          driver.ClusterAuthorizationFailedError, driver.TransactionalIdAuthorizationFailed),
-        ours.NotAuthorised, "the broker does not allow it; add an ACL",
+        ours.NotAuthorised, "access denied; add an ACL",
     ),
     (
         (driver.AuthenticationFailedError, driver.SaslAuthenticationFailed, driver.AuthenticationMethodNotSupported,
          driver.UnsupportedSaslMechanismError, driver.IllegalSaslStateError),
-        ours.AuthenticationFailed, "the broker rejected the credentials",
+        ours.AuthenticationFailed, "credentials rejected; check the Secret",
     ),
     (
         (driver.NotEnoughReplicasError, driver.NotEnoughReplicasAfterAppendError, driver.KafkaStorageError,
          driver.PolicyViolationError),
-        ours.BoxRefused, "the broker does not accept writes now",
+        ours.BoxRefused, "writes are not accepted now",
     ),
-    ((driver.IncompatibleBrokerVersion, driver.UnsupportedVersionError), ours.NotSupported, "the broker is too old"),
+    (
+        (driver.IncompatibleBrokerVersion, driver.UnsupportedVersionError),
+        ours.NotSupported, "the broker does not support this request; upgrade it",
+    ),
 )  # fmt: skip
 EXPECTED_ERRORS = (
     driver.KafkaError,
@@ -65,7 +68,7 @@ def translate(error: BaseException, about: str) -> ours.BrokerError:
             return kind(f"{about}: {sentence}")
     if sentence := certificate_problem(error):
         return ours.CertificateRefused(f"{about}: {sentence}")
-    return ours.BrokerUnreachable(f"{about}: the broker did not answer in time ({type(error).__name__})")
+    return ours.BrokerUnreachable(f"{about}: no answer in time ({type(error).__name__})")
 
 
 @contextmanager
