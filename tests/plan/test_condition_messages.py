@@ -120,7 +120,7 @@ def replays() -> list[tuple[Replay, ReplayFacts]]:
         replay_facts(job={}, pod_exits=(killed,), progress=(partition_progress(updated_at=NOW),)),
         replay_facts(job={}, pod_problem="Pod again-replay-x waits: ImagePullBackOff: no such image"),
     ]
-    cases = [(again, facts) for again, facts, _ in test_replay_status.CASES]
+    cases = [(subject, facts) for subject, facts, _ in test_replay_status.CASES]
     return cases + [(replay(activeDeadline="5m"), facts) for facts in more]
 
 
@@ -139,7 +139,7 @@ def statuses() -> list[dict[str, Any]]:
         *(queue_status(delivered_queue(), facts, found) for _, facts, found in findings_of_queues()),
         *(queue_status(queue, facts, None) for queue, facts in degraded_queues()),
         *(queue_status(delivered_queue(suspend=True), facts, None) for facts in waiting),
-        *(replay_status(again, facts, first_finding(REPLAY_CHECKS, again, facts)) for again, facts in replays()),
+        *(replay_status(subject, facts, first_finding(REPLAY_CHECKS, subject, facts)) for subject, facts in replays()),
         ready_status(policy, rules_compile(policy), 1),
         ready_status(broker, fields_are_supported(broker), 1),
     ]

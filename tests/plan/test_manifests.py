@@ -181,8 +181,8 @@ def test_planned_boxes() -> None:
 
 def test_a_replay_is_one_job_of_one_pod() -> None:
     facts = ReplayFacts(queue=delivered_queue(), connection=connection(**SASL))
-    again = replay(rate={"perSecond": 5}, activeDeadline="1h")
-    children = by_kind(plan_replay(again, facts, WORKERS, suspend=True))
+    subject = replay(rate={"perSecond": 5}, activeDeadline="1h")
+    children = by_kind(plan_replay(subject, facts, WORKERS, suspend=True))
     spec = children["Job"]["spec"]
     assert (spec["suspend"], spec["parallelism"], spec["activeDeadlineSeconds"]) == (True, 1, 3600)
     assert spec["template"]["spec"]["restartPolicy"] == "Never"

@@ -103,8 +103,10 @@ def test_a_conflict_names_the_box_and_the_remedies() -> None:
     assert "dead.adopt" not in ledger.message
     made = owner()
     assert "dead.adopt" not in conflict_finding(made, False, judge_ownership(made, False, ALL)).message
-    again = owner(*OURS)
-    text = conflict_finding(again, False, judge_ownership(again, False, ALL | {DEAD: "id-9", RETRY: "id-8"})).message
+    subject = owner(*OURS)
+    text = conflict_finding(
+        subject, False, judge_ownership(subject, False, ALL | {DEAD: "id-9", RETRY: "id-8"})
+    ).message
     assert "created again by others" in text
     assert f"'{TAKE_OVER_ANNOTATION}={DEAD}'" in text
 

@@ -87,8 +87,8 @@ def test_every_field_of_a_status_is_written(kind: type[CustomResource], written_
 def test_a_group_of_a_replay_keeps_its_error_type_when_the_queue_has_no_such_letters() -> None:
     groups = _replay()["groups"]
     assert groups == [{"fingerprint": "ab12cd34", "letters": 3, "errorType": "Timeout", "category": "Network"}]
-    again = replay(status={"groups": groups})
+    subject = replay(status={"groups": groups})
     facts = ReplayFacts(
         delivered_queue(), connection(), progress=(partition_progress(groups={"ab12cd34": 3, "ffff0000": 1}),), now=NOW
     )
-    assert [one["errorType"] for one in replay_status(again, facts, None)["groups"]] == ["Timeout", ""]
+    assert [one["errorType"] for one in replay_status(subject, facts, None)["groups"]] == ["Timeout", ""]
