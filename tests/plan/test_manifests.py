@@ -263,22 +263,3 @@ def test_the_dead_boxes_of_the_target_are_watched() -> None:
     assert made(ReplayFacts()) == ()
     assert made(ReplayFacts(route_boxes=invalid)) == ("orders.billing.dlq", "invalid")
     assert made(ReplayFacts(route_boxes=invalid), to={"origin": True}) == ("orders.billing.dlq", "invalid")
-
-
-@pytest.mark.parametrize(
-    ("to", "tls", "url"),
-    [
-        ({"name": "billing", "port": 8080, "path": "/orders"}, {}, "https://billing.shop.svc:8080/orders"),
-        ({"name": "billing", "port": 8080}, None, "http://billing.shop.svc:8080/"),
-        ({"name": "billing", "port": 80}, {}, "http://billing.shop.svc:80/"),
-        ({"name": "audit", "port": 8080}, {}, "http://audit.shop.svc:8080/"),
-    ],
-)
-def test_a_replay_to_the_service_of_the_queue_uses_its_tls(to: Any, tls: Any, url: str) -> None:
-    http = {"serviceRef": {"name": "billing", "port": 8080}} | ({} if tls is None else {"tls": tls})
-    queue = delivered_queue(delivery={"http": http})
-    facts = ReplayFacts(queue=queue, connection=connection())
-    made = by_kind(plan_replay(replay(to={"serviceRef": to}), facts, WORKERS, suspend=False))
-    assignment = ReplayAssignment.model_validate_json(made["ConfigMap"]["data"]["assignment.json"])
-    assert (assignment.target.kind, assignment.target.url) == ("Service", url)
-    assert (assignment.http is not None) == (to["name"] == "billing")
