@@ -122,9 +122,9 @@ async def replay_repeatedly(_state: str, addresses: dict[str, dict], stop: async
         for kind, address in addresses.items():
             queue, uid = Queue(kind, "busy"), f"replay-{number}"
             async with open_address(address) as broker:
-                ending = await run_replay(queue.replay(address, uid), broker, stop)
+                result = await run_replay(queue.replay(address, uid), broker, stop)
                 await broker.delete_replay_records(queue.ledger, uid)
-            print(f"{uid} on {kind}: {ending.reason}", flush=True)
+            print(f"{uid} on {kind}: {result.reason}", flush=True)
 
 
 ROLES = {"sweep": sweep, "replay": replay_repeatedly}

@@ -110,8 +110,8 @@ async def replay(application: Application, monkeypatch: pytest.MonkeyPatch, retu
             await application.buried(sent + returning)
 
     monkeypatch.setattr(ReplayRun, "_sleep", sleep_until_returned)
-    ending = await scene.replay(verify={"window": "1ms", "maxFailureShare": 100})
-    assert (ending.code, ending.reason) == (exit_status.FINISHED, "AllReplayed")
+    result = await scene.replay(verify={"window": "1ms", "maxFailureShare": 100})
+    assert (result.code, result.reason) == (exit_status.FINISHED, "AllReplayed")
 
 
 async def check_headers(application: Application) -> None:

@@ -122,8 +122,8 @@ async def test_a_sweep_reports_a_recreated_dead_topic_that_outgrew_its_mark(kafk
 @known_fault("E10-REPLAY", "a Replay of a recreated dead topic that outgrew the old mark skips letters and succeeds")
 async def test_a_replay_refuses_a_recreated_dead_topic_that_outgrew_its_mark(kafka: str, queue: BrokerQueue) -> None:
     scene = await recreated_scene(kafka, queue)
-    ending = await scene.replay("second")
-    assert ending.reason == "BoxRecreated"
+    result = await scene.replay("second")
+    assert result.reason == "BoxRecreated"
 
 
 async def recreated_scene(kafka: str, queue: BrokerQueue) -> Scene:
@@ -131,8 +131,8 @@ async def recreated_scene(kafka: str, queue: BrokerQueue) -> Scene:
     scene = Scene(queue.broker, f"{queue.prefix}e10", {"kafka": {"bootstrapServers": [kafka]}})
     await scene.build()
     await scene.bury(*(letter(n, scene.name) for n in range(10)))
-    ending = await scene.replay("first")
-    assert (ending.code, ending.reason) == (exit_status.FINISHED, "AllReplayed"), ending
+    result = await scene.replay("first")
+    assert (result.code, result.reason) == (exit_status.FINISHED, "AllReplayed"), result
     await queue.broker.delete([scene.boxes.dead])
     await queue.broker.ensure(BoxSpec(scene.boxes.dead, 1, 1, retention_ms=-1))
     await scene.bury(*(letter(n, scene.name) for n in range(100, 115)))
@@ -169,8 +169,8 @@ async def test_a_recreated_dead_topic_is_noticed_where_a_marker_has_the_offset_o
         async with queue.courier(assignment):
             await bury_each(*(f"old{n}" for n in range(6)))
         mark = (await queue.buried())[-1].place.offset
-        ending = await discard("first")
-        assert (ending.code, ending.counts.get("discarded")) == (exit_status.FINISHED, 6), ending
+        result = await discard("first")
+        assert (result.code, result.counts.get("discarded")) == (exit_status.FINISHED, 6), result
         await queue.broker.delete([dead.name])
         await queue.broker.ensure(dead)
         async with producing(queue) as producer:  # one record without a marker: from here on markers have even offsets

@@ -15,8 +15,8 @@ from tests.workers.replay_scene import Scene, adds_up, letter
 
 async def test_every_open_letter_goes_back_to_its_origin_once(scene):
     await scene.bury(*(letter(number) for number in range(250)))
-    ending = await scene.replay()
-    assert (ending.code, ending.reason) == (exit_status.FINISHED, "AllReplayed")
+    result = await scene.replay()
+    assert (result.code, result.reason) == (exit_status.FINISHED, "AllReplayed")
     assert await scene.numbers() == list(range(250))
     assert await scene.open_letters() == []
     (progress,) = await scene.all_progress()
@@ -31,8 +31,8 @@ async def test_a_finished_replay_does_nothing_when_run_again(scene):
     await scene.bury(letter(1))
     await scene.replay()
     await scene.bury(letter(2))
-    ending = await scene.replay()
-    assert ending.reason == "AllReplayed"
+    result = await scene.replay()
+    assert result.reason == "AllReplayed"
     assert await scene.numbers() == [1]
 
 
@@ -107,8 +107,8 @@ async def test_archived_letters_are_settled_and_can_be_restored(scene):
 
 async def test_discarded_letters_are_settled(scene):
     await scene.bury(letter(1), letter(2))
-    ending = await scene.replay(action="Discard", select={"where": "payload.n == 1"})
-    assert ending.reason == "AllReplayed"
+    result = await scene.replay(action="Discard", select={"where": "payload.n == 1"})
+    assert result.reason == "AllReplayed"
     assert await scene.open_letters() == [2]
     assert (await scene.all_progress())[0].discarded == 1
 
@@ -153,8 +153,8 @@ async def test_no_more_letters_are_in_flight_than_the_rate_allows_now(scene):
     await scene.bury(*(letter(number) for number in range(20)))
     sink = BatchSizeRecorder()
     assignment = scene.assignment(target={"kind": "Queue", "box": "orders"}, parallelism=2)
-    ending = await scene.run(assignment, sink=sink, rate=lambda: Rate(max_in_flight=6))
-    assert ending.code == 0
+    result = await scene.run(assignment, sink=sink, rate=lambda: Rate(max_in_flight=6))
+    assert result.code == 0
     assert max(sink.batch_sizes) == 3
     assert sum(sink.batch_sizes) == 20
 

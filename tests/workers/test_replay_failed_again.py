@@ -29,8 +29,8 @@ VERIFY = {"window": "1ms", "maxFailureShare": 50}
 async def test_letters_that_fail_again_are_counted_exactly(scene, monkeypatch, keeps_headers):
     consume_during_waits(monkeypatch, Application(scene, {2, 5, 7}, keeps_headers))
     await scene.bury(*(letter(number) for number in range(10)))
-    ending = await scene.replay(verify=VERIFY)
-    assert (ending.code, ending.reason) == (exit_status.FINISHED, "AllReplayed")
+    result = await scene.replay(verify=VERIFY)
+    assert (result.code, result.reason) == (exit_status.FINISHED, "AllReplayed")
     all_progress = await scene.all_progress()
     assert sum(progress.failed_again for progress in all_progress) == 3
     assert sum(progress.replayed for progress in all_progress) == 10
@@ -41,8 +41,8 @@ async def test_letters_that_fail_again_are_counted_exactly(scene, monkeypatch, k
 async def test_letters_passed_on_through_another_topic_are_recognised_by_their_origin(scene, monkeypatch):
     consume_during_waits(monkeypatch, Application(scene, {2, 5}, keeps_headers=False, passes_on=True))
     await scene.bury(*(letter(number) for number in range(10)))
-    ending = await scene.replay(verify=VERIFY)
-    assert (ending.code, ending.reason) == (exit_status.FINISHED, "AllReplayed")
+    result = await scene.replay(verify=VERIFY)
+    assert (result.code, result.reason) == (exit_status.FINISHED, "AllReplayed")
     assert sum(progress.failed_again for progress in await scene.all_progress()) == 2
 
 
@@ -75,8 +75,8 @@ def test_which_envelopes_are_recognised_as_failed_again(envelope, known):
 async def test_verification_fails_the_replay_above_the_share(scene, monkeypatch, keeps_headers):
     consume_during_waits(monkeypatch, Application(scene, set(range(6)), keeps_headers))
     await scene.bury(*(letter(number) for number in range(10)))
-    ending = await scene.replay(verify=VERIFY)
-    assert (ending.code, ending.reason) == (exit_status.FAILED, "FailureShareExceeded")
+    result = await scene.replay(verify=VERIFY)
+    assert (result.code, result.reason) == (exit_status.FAILED, "FailureShareExceeded")
     all_progress = await scene.all_progress()
     assert {progress.phase for progress in all_progress} == {"Failed"}
     assert sum(progress.failed_again for progress in all_progress) == 6
@@ -85,8 +85,8 @@ async def test_verification_fails_the_replay_above_the_share(scene, monkeypatch,
 async def test_a_failing_canary_fails_the_replay(scene, monkeypatch):
     consume_during_waits(monkeypatch, Application(scene, {0}, keeps_headers=False))
     await scene.bury(*(letter(number) for number in range(10)))
-    ending = await scene.replay(canary=CANARY)
-    assert (ending.code, ending.reason) == (exit_status.FAILED, "FailureShareExceeded")
+    result = await scene.replay(canary=CANARY)
+    assert (result.code, result.reason) == (exit_status.FAILED, "FailureShareExceeded")
     assert await scene.numbers() == [0]
     assert sorted(await scene.open_letters()) == list(range(10))
     again = await scene.replay(canary=CANARY)
@@ -103,8 +103,8 @@ async def test_canary_steps_count_the_letters_of_all_partitions(scene, monkeypat
     monkeypatch.setattr("deadletter.workers.replay.run.ReplayRun._sleep", wait)
     await scene.bury(*(letter(number) for number in range(3)), partition=0)
     await scene.bury(*(letter(number) for number in range(3, 9)), partition=1)
-    ending = await scene.replay(canary=CANARY)
-    assert ending.reason == "AllReplayed"
+    result = await scene.replay(canary=CANARY)
+    assert result.reason == "AllReplayed"
     assert list(dict.fromkeys(sent)) == [1, 4]
     assert sorted(await scene.numbers()) == list(range(9))
 
@@ -118,15 +118,15 @@ async def test_letters_that_fail_in_another_queue_are_found_in_its_dead_box(scen
     await scene.bury(*(letter(number) for number in range(4)))
     target = {"kind": "Queue", "box": "bills", "watched": [other.boxes.dead]}
     assignment = scene.assignment(target=target, verify=VERIFY)
-    ending = await scene.run(assignment, sink=BrokerSink(other.broker, assignment.uid) if on_another_broker else None)
-    assert ending.reason == "AllReplayed"
+    result = await scene.run(assignment, sink=BrokerSink(other.broker, assignment.uid) if on_another_broker else None)
+    assert result.reason == "AllReplayed"
     all_progress = await scene.all_progress()
     assert sum(progress.failed_again for progress in all_progress) == 2
     assert await scene.open_letters() == []
     await scene.bury(*(letter(number) for number in (1, 3)))
     assignment = scene.assignment("uid-2", target=target, canary=CANARY)
-    ending = await scene.run(assignment, sink=BrokerSink(other.broker, assignment.uid) if on_another_broker else None)
-    assert (ending.code, ending.reason) == (exit_status.FAILED, "FailureShareExceeded")
+    result = await scene.run(assignment, sink=BrokerSink(other.broker, assignment.uid) if on_another_broker else None)
+    assert (result.code, result.reason) == (exit_status.FAILED, "FailureShareExceeded")
     assert len(await scene.open_letters()) == 1
 
 
@@ -138,8 +138,8 @@ async def test_letters_that_fail_into_the_box_of_a_route_are_counted(scene, monk
     consume_during_waits(monkeypatch, routed)
     await scene.bury(*(letter(number) for number in range(4)))
     target = {"kind": "Origin", "watched": [scene.boxes.dead, invalid.boxes.dead, "not-made-yet"]}
-    ending = await scene.replay(target=target, canary={"steps": [4], "wait": "1ms", "maxFailureShare": 25})
-    assert ending.reason == "FailureShareExceeded"
+    result = await scene.replay(target=target, canary={"steps": [4], "wait": "1ms", "maxFailureShare": 25})
+    assert result.reason == "FailureShareExceeded"
     assert sum(progress.failed_again for progress in await scene.all_progress()) == 2
 
 
@@ -151,8 +151,8 @@ async def test_a_replay_that_sent_nothing_does_not_wait(scene, monkeypatch):
 
     monkeypatch.setattr("deadletter.workers.replay.run.ReplayRun._sleep", wait)
     await scene.bury(*(letter(number) for number in range(3)))
-    ending = await scene.replay(select={"where": "payload.n > 9"}, canary=CANARY, verify=VERIFY)
-    assert (ending.reason, waits) == ("NothingMatched", [])
+    result = await scene.replay(select={"where": "payload.n > 9"}, canary=CANARY, verify=VERIFY)
+    assert (result.reason, waits) == ("NothingMatched", [])
 
 
 async def test_a_replay_stopped_in_a_canary_continues_there(scene, monkeypatch):
@@ -164,8 +164,8 @@ async def test_a_replay_stopped_in_a_canary_continues_there(scene, monkeypatch):
     await scene.bury(*(letter(number) for number in range(9)))
     with monkeypatch.context() as patch:
         patch.setattr("deadletter.workers.replay.run.ReplayRun._sleep", halt)
-        ending = await scene.run(scene.assignment(canary=CANARY), stop=stop)
-    assert ending.code == exit_status.STOPPED
+        result = await scene.run(scene.assignment(canary=CANARY), stop=stop)
+    assert result.code == exit_status.STOPPED
     assert await scene.numbers() == [0]
     assert {progress.phase for progress in await scene.all_progress()} == {"Waiting"}
     assert (await scene.replay(canary=CANARY)).code == exit_status.FINISHED
@@ -194,7 +194,7 @@ async def test_a_replayed_letter_that_failed_again_counts_its_replays(scene, mon
         await scene.replay(f"uid-{round_}", verify={"window": "1ms", "maxFailureShare": 100})
         newest = (await scene.messages("orders.dlq"))[-1]
         assert read_headers(dict(newest.headers)).replays == round_
-    ending = await scene.replay("uid-4")
+    result = await scene.replay("uid-4")
     all_progress = await scene.all_progress("uid-4")
-    assert ending.reason == "AllReplayed"
+    assert result.reason == "AllReplayed"
     assert [progress.skipped for progress in all_progress] == [{}, {"LoopCap": 1}]

@@ -25,15 +25,15 @@ async def test_letters_with_too_many_replays_or_without_origin_stay(scene):
 
 async def test_a_missing_origin_fails_the_replay_if_the_spec_says_so(scene):
     await scene.bury(letter(1), letter(2, origin="gone"), letter(3))
-    ending = await scene.replay(onMissingOrigin="Fail")
-    assert (ending.code, ending.reason) == (exit_status.FAILED, "OriginUnknown")
+    result = await scene.replay(onMissingOrigin="Fail")
+    assert (result.code, result.reason) == (exit_status.FAILED, "OriginUnknown")
     (progress,) = await scene.all_progress()
     assert (progress.replayed, progress.matched, progress.phase) == (1, 1, "Failed")
     assert await scene.open_letters() == [2, 3]
-    assert (progress.reason, progress.message) == ("OriginUnknown", ending.message)
+    assert (progress.reason, progress.message) == ("OriginUnknown", result.message)
     again = await scene.replay(onMissingOrigin="Fail")
-    assert (again.code, again.message) == (exit_status.FAILED, ending.message)
-    assert ending.message.startswith("Letter 0-1 does not say where it came from.")
+    assert (again.code, again.message) == (exit_status.FAILED, result.message)
+    assert result.message.startswith("Letter 0-1 does not say where it came from.")
     assert await scene.numbers() == [1]
 
 
@@ -55,8 +55,8 @@ async def test_a_letter_too_large_fails_the_replay_if_the_spec_says_so(scene, se
     letters[4].value = b"x" * 2_000
     await scene.bury(*letters)
     server.boxes["orders"].max_message_bytes = 1_000
-    ending = await scene.replay(onTooLarge="Fail")
-    assert (ending.code, ending.reason) == (exit_status.FAILED, "TooLarge")
+    result = await scene.replay(onTooLarge="Fail")
+    assert (result.code, result.reason) == (exit_status.FAILED, "TooLarge")
     assert await scene.numbers() == [0, 1, 2, 3]
     assert adds_up(await scene.all_progress())
 
@@ -73,8 +73,8 @@ async def test_letters_of_the_window_deleted_by_retention_are_counted_and_fail_t
         await writer.commit(CommitBatch(PartitionProgress(Span(0, 0, 6), 1, 1)))
     for offset in (0, 1, 2):
         del server.boxes["orders.dlq"].partitions[0][offset]
-    ending = await scene.run(assignment)
-    assert (ending.code, ending.reason) == (exit_status.FAILED, "WindowExpired")
+    result = await scene.run(assignment)
+    assert (result.code, result.reason) == (exit_status.FAILED, "WindowExpired")
     (progress,) = await scene.all_progress()
     assert (progress.replayed, progress.skipped) == (3, {"Expired": 2})
     assert adds_up([progress])
@@ -111,8 +111,8 @@ async def test_a_broker_that_stays_away_ends_the_pod_and_another_goes_on(scene, 
     await scene.bury(letter(1))
     server.down = BROKER_DOWN if down else None
     server.refuse["orders"] = BROKER_DOWN
-    ending = await scene.replay()
-    assert (ending.code, ending.reason) == (exit_status.TRY_AGAIN, "BrokerUnreachable")
+    result = await scene.replay()
+    assert (result.code, result.reason) == (exit_status.TRY_AGAIN, "BrokerUnreachable")
     server.down = None
     server.refuse.clear()
     assert (await scene.replay()).code == exit_status.FINISHED
@@ -135,8 +135,8 @@ async def test_a_second_writer_fences_the_first(scene):
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("deadletter.workers.rate_limit.TokenBucket.acquire", steal)
-        ending = await scene.replay()
-    assert (ending.code, ending.reason) == (exit_status.FENCED, "Fenced")
+        result = await scene.replay()
+    assert (result.code, result.reason) == (exit_status.FENCED, "Fenced")
     assert await scene.numbers() == []
 
 
@@ -152,8 +152,8 @@ async def test_a_stop_saves_the_progress_and_the_next_pod_continues(scene, monke
             if len(batches) == 3:
                 stop.set()
 
-    ending = await scene.run(scene.assignment(), stop=stop, sink=Stopping())
-    assert ending.code == exit_status.STOPPED
+    result = await scene.run(scene.assignment(), stop=stop, sink=Stopping())
+    assert result.code == exit_status.STOPPED
     (progress,) = await scene.all_progress()
     assert (progress.replayed, progress.next, progress.phase) == (30, 30, "Running")
     assert (await scene.replay()).code == exit_status.FINISHED

@@ -91,13 +91,13 @@ async def test_a_missing_target_is_named_and_retried(scene, monkeypatch):
     await bury_numbers(scene, 6)
     box = f"{scene.name}-elsewhere"
     target = {"kind": "Box", "box": box}
-    ending = await scene.replay(target=target)
-    assert (ending.code, ending.reason) == (exit_status.TRY_AGAIN, "BoxMissing")
-    assert box in ending.message
+    result = await scene.replay(target=target)
+    assert (result.code, result.reason) == (exit_status.TRY_AGAIN, "BoxMissing")
+    assert box in result.message
     assert await scene.open_letters() == list(range(6))
     await scene.broker.ensure(BoxSpec(box, 1))
-    ending = await scene.replay(target=target)
-    assert (ending.code, ending.reason) == (exit_status.FINISHED, "AllReplayed")
+    result = await scene.replay(target=target)
+    assert (result.code, result.reason) == (exit_status.FINISHED, "AllReplayed")
     assert await scene.numbers(box) == list(range(6))
     assert [progress.replayed for progress in await scene.all_progress()] == [6]
 
@@ -107,11 +107,11 @@ async def test_a_letter_too_large_for_its_target_is_skipped_or_fails_the_replay(
     await scene.broker.ensure(BoxSpec(box, 1, config={"max.message.bytes": "3000"}))
     await scene.bury(letter(0, scene.name), padded(1, scene), letter(2, scene.name))
     target = {"kind": "Box", "box": box}
-    ending = await scene.replay(target=target, onTooLarge="Fail")
-    assert (ending.code, ending.reason) == (exit_status.FAILED, "TooLarge")
+    result = await scene.replay(target=target, onTooLarge="Fail")
+    assert (result.code, result.reason) == (exit_status.FAILED, "TooLarge")
     assert 1 in await scene.open_letters()
-    ending = await scene.replay("uid-2", target=target)
-    assert (ending.code, ending.reason) == (exit_status.FINISHED, "AllReplayed")
+    result = await scene.replay("uid-2", target=target)
+    assert (result.code, result.reason) == (exit_status.FINISHED, "AllReplayed")
     assert await scene.numbers(box) == [0, 2]
     assert await scene.open_letters() == [1]
     assert [progress.skipped for progress in await scene.all_progress("uid-2")] == [{"TooLarge": 1}]
@@ -119,11 +119,11 @@ async def test_a_letter_too_large_for_its_target_is_skipped_or_fails_the_replay(
 
 async def test_letters_whose_origin_is_missing_stay_or_fail_the_replay(scene):
     await scene.bury(letter(0, scene.name), letter(1, f"{scene.name}-gone"), letter(2, scene.name))
-    ending = await scene.replay(onMissingOrigin="Fail")
-    assert (ending.code, ending.reason) == (exit_status.FAILED, "OriginUnknown")
+    result = await scene.replay(onMissingOrigin="Fail")
+    assert (result.code, result.reason) == (exit_status.FAILED, "OriginUnknown")
     assert await scene.numbers() == [0]
-    ending = await scene.replay("uid-2")
-    assert (ending.code, ending.reason) == (exit_status.FINISHED, "AllReplayed")
+    result = await scene.replay("uid-2")
+    assert (result.code, result.reason) == (exit_status.FINISHED, "AllReplayed")
     assert sorted(await scene.numbers()) == [0, 2]
     assert await scene.open_letters() == [1]
     assert [progress.skipped for progress in await scene.all_progress("uid-2")] == [{"NoOrigin": 1}]
@@ -186,8 +186,8 @@ def of_partition(partition: int, number: int, scene: Scene) -> Message:
 async def test_an_origin_with_fewer_partitions_gets_its_letters_by_key(scene):
     """The letters come from partitions 1 and 7; the topic has only 0 and 1 now."""
     await scene.bury(*(of_partition(1 if number < 4 else 7, number, scene) for number in range(8)))
-    ending = await scene.replay()
-    assert ending.reason == "AllReplayed"
+    result = await scene.replay()
+    assert result.reason == "AllReplayed"
     found = {}
     async for batch in scene.broker.read(scene.name, await scene.broker.window(scene.name)):
         found |= {int(taken.message.key.split(b"-")[1]): taken.place.partition for taken in batch}
@@ -240,9 +240,9 @@ async def test_an_undecodable_batch_stops_the_replay_and_is_named(scene, bed, ch
     await scene.bury(*(letter(number, scene.name) for number in range(4, 6)))
     (log,) = (bed.directory / "kafka" / "log").glob(f"{scene.boxes.dead}-0/*.log")
     corrupt_batch(log, change)
-    ending = await scene.replay()
-    assert (ending.code, ending.reason) == (exit_status.NEEDS_INTERVENTION, "Undecodable")
-    assert "partition 0 cannot be read at offset 3" in ending.message
+    result = await scene.replay()
+    assert (result.code, result.reason) == (exit_status.NEEDS_INTERVENTION, "Undecodable")
+    assert "partition 0 cannot be read at offset 3" in result.message
     assert await scene.numbers() == []
     for name, ids in (("before", ["0-0", "0-2"]), ("behind", ["0-4", "0-5"])):
         assert (await scene.replay(name, select={"ids": ids})).code == 0

@@ -125,8 +125,8 @@ async def test_a_preview_reports_in_its_termination_message_and_writes_nothing(s
 
 async def test_a_replay_of_such_a_user_changes_nothing_and_names_the_reason(scene, monkeypatch):
     monkeypatch.setattr(backoff, "INITIAL_DELAY_S", 0.01)
-    ending = await scene.replay()
-    assert (ending.code, ending.reason) == (exit_status.TRY_AGAIN, "NotAuthorised")
+    result = await scene.replay()
+    assert (result.code, result.reason) == (exit_status.TRY_AGAIN, "NotAuthorised")
     assert await sent_offsets(scene) == []
 
 

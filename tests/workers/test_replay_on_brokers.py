@@ -31,8 +31,8 @@ __all__ = ["kind", "scene", "stack"]  # fixtures
 
 async def test_a_whole_replay_arrives_once_in_order_with_exact_progress(scene):
     await bury_numbers(scene, 1_200)
-    ending = await scene.replay()
-    assert (ending.code, ending.reason) == (exit_status.FINISHED, "AllReplayed")
+    result = await scene.replay()
+    assert (result.code, result.reason) == (exit_status.FINISHED, "AllReplayed")
     assert await scene.numbers() == list(range(1_200))
     (progress,) = await scene.all_progress()
     assert (progress.scanned, progress.matched, progress.replayed, progress.phase) == (1_200, 1_200, 1_200, "Finished")
@@ -72,8 +72,8 @@ async def test_letters_that_fail_again_are_counted_exactly(scene, monkeypatch, k
     application = Application(scene, {1, 4}, keeps_headers, partition=0)
     consume_during_waits(monkeypatch, application)
     await bury_numbers(scene, 8)
-    ending = await scene.replay(verify={"window": "1ms", "maxFailureShare": 50})
-    assert ending.reason == "AllReplayed"
+    result = await scene.replay(verify={"window": "1ms", "maxFailureShare": 50})
+    assert result.reason == "AllReplayed"
     (progress,) = await scene.all_progress()
     assert (progress.replayed, progress.failed_again, progress.phase) == (8, 2, "Finished")
     assert sorted(await scene.open_letters()) == [1, 4]
@@ -82,8 +82,8 @@ async def test_letters_that_fail_again_are_counted_exactly(scene, monkeypatch, k
 async def test_a_failing_canary_fails_the_replay(scene, monkeypatch):
     consume_during_waits(monkeypatch, Application(scene, set(range(9)), keeps_headers=False, partition=0))
     await bury_numbers(scene, 9)
-    ending = await scene.replay(canary={"steps": [2], "wait": "1ms", "maxFailureShare": 10})
-    assert (ending.code, ending.reason) == (exit_status.FAILED, "FailureShareExceeded")
+    result = await scene.replay(canary={"steps": [2], "wait": "1ms", "maxFailureShare": 10})
+    assert (result.code, result.reason) == (exit_status.FAILED, "FailureShareExceeded")
     assert await scene.numbers() == [0, 1]
     assert sorted(await scene.open_letters()) == list(range(9))
 
@@ -103,8 +103,8 @@ async def test_a_redrive_counts_its_rounds_without_our_headers(scene):
 
 async def test_to_the_retry_box_letters_are_parked_due_now(scene):
     await bury_numbers(scene, 5)
-    ending = await scene.replay(target={"kind": "Retry"})
-    assert ending.reason == "AllReplayed"
+    result = await scene.replay(target={"kind": "Retry"})
+    assert result.reason == "AllReplayed"
     monitored = MonitoredBox(scene.boxes.dead, scene.boxes.ledger, scene.boxes.retry)
     monitor = scene.broker.monitor()
     async with asyncio.timeout(TIMEOUT_S):
@@ -235,8 +235,8 @@ async def test_letters_sent_but_not_settled_are_sent_again_with_the_same_id(here
     near, far = await build_scene(here, request, stack), await build_scene(there, request, stack)
     await bury_numbers(near, 5)
     assignment = near.assignment(target={"kind": "Queue", "box": far.name})
-    ending = await near.run(assignment, sink=LostResponseSink(far.broker, assignment.uid))
-    assert ending.reason == "AllReplayed"
+    result = await near.run(assignment, sink=LostResponseSink(far.broker, assignment.uid))
+    assert result.reason == "AllReplayed"
     ids = [read_headers(dict(message.headers)).id for message in await far.messages()]
     assert sorted(ids) == sorted([*set(ids)] * (1 if there == "redis" else 2))
     assert len(set(ids)) == 5

@@ -26,8 +26,8 @@ from tests.workers.replay_scene import Scene, adds_up, letter, number_of
 )
 async def test_a_selection_takes_exactly_its_letters(scene, select, taken):
     await scene.bury(*(letter(number) for number in range(10)))
-    ending = await scene.replay(select=select)
-    assert ending.reason == ("AllReplayed" if taken else "NothingMatched")
+    result = await scene.replay(select=select)
+    assert result.reason == ("AllReplayed" if taken else "NothingMatched")
     assert await scene.numbers() == taken
     assert sorted(await scene.open_letters() + taken) == list(range(10))
     assert adds_up(await scene.all_progress())
@@ -53,9 +53,9 @@ async def test_an_expression_that_fails_selects_nothing_and_is_counted(scene):
 
 async def test_a_preview_publishes_nothing_and_a_replay_takes_exactly_its_letters(scene):
     await scene.bury(*(letter(number) for number in range(6)))
-    ending = await scene.replay("dry", mode="DryRun", select={"where": "payload.n % 2 == 0"})
+    result = await scene.replay("dry", mode="DryRun", select={"where": "payload.n % 2 == 0"})
     (progress,) = await scene.all_progress("dry")
-    assert ending.reason == "DryRunFinished"
+    assert result.reason == "DryRunFinished"
     assert (progress.matched, progress.replayed, progress.targets) == (3, 0, {"orders": 3})
     assert progress.bytes > 0
     assert await scene.numbers() == []
@@ -69,8 +69,8 @@ async def test_a_replay_of_a_deleted_preview_takes_nothing(scene):
     await scene.replay("dry", mode="DryRun", select={"limit": 1})
     await scene.replay("nothing", mode="DryRun", select={"where": "false"})
     await scene.broker.delete_replay_records(scene.boxes.ledger, "dry")
-    ending = await scene.replay("apply", preview_uid="dry")
-    assert (ending.code, ending.reason) == (exit_status.NEEDS_INTERVENTION, "ReplayNotFound")
+    result = await scene.replay("apply", preview_uid="dry")
+    assert (result.code, result.reason) == (exit_status.NEEDS_INTERVENTION, "ReplayNotFound")
     assert (await scene.replay("other", preview_uid="nothing")).reason == "NothingMatched"
     assert await scene.open_letters() == [0, 1]
 
@@ -98,15 +98,15 @@ async def test_ids_that_do_not_exist_count_as_expired(scene):
 
 async def test_a_preview_of_an_observed_queue_writes_nothing(scene, server):
     await scene.bury(*(letter(number) for number in range(5)))
-    ending = await scene.replay(mode="DryRun", observe=True, select={"where": "payload.n < 3"})
-    assert (ending.code, ending.reason, ending.counts["matched"]) == (0, "DryRunFinished", 3)
-    assert ending.counts["samples"] == ["0-0", "0-1", "0-2"]
+    result = await scene.replay(mode="DryRun", observe=True, select={"where": "payload.n < 3"})
+    assert (result.code, result.reason, result.counts["matched"]) == (0, "DryRunFinished", 3)
+    assert result.counts["samples"] == ["0-0", "0-1", "0-2"]
     assert not server.ledgers["orders.dlq.ledger"].progress
 
 
 async def test_an_invalid_expression_needs_intervention(scene):
-    ending = await scene.replay(select={"where": "nonsense =="})
-    assert (ending.code, ending.reason) == (exit_status.NEEDS_INTERVENTION, "InvalidSpec")
+    result = await scene.replay(select={"where": "nonsense =="})
+    assert (result.code, result.reason) == (exit_status.NEEDS_INTERVENTION, "InvalidSpec")
 
 
 async def test_letters_are_counted_by_failure_group(scene):

@@ -67,8 +67,8 @@ TARGET = {"kind": "Service", "url": "http://service.test/in"}
 async def test_what_the_service_takes_is_settled(scene):
     await scene.bury(*(letter(number) for number in range(20)))
     async with serving(lambda service, body: 204) as (service, sink):
-        ending = await scene.run(scene.assignment(target=TARGET), sink=sink)
-    assert ending.reason == "AllReplayed"
+        result = await scene.run(scene.assignment(target=TARGET), sink=sink)
+    assert result.reason == "AllReplayed"
     assert len(service.bodies) == 20
     assert "orders/0/3" in service.keys
     assert await scene.open_letters() == []
@@ -86,9 +86,9 @@ async def test_it_is_told_where_and_when_a_message_first_came(scene):
 async def test_what_it_refuses_stays_and_has_failed_again(scene):
     await scene.bury(*(letter(number) for number in range(6)))
     async with serving(lambda service, body: 400 if body == b'{"n": 2}' else 200) as (_, sink):
-        ending = await scene.run(scene.assignment(target=TARGET), sink=sink)
-    assert (ending.code, ending.reason) == (exit_status.FAILED, "DeliveryFailed")
-    assert ending.message == (
+        result = await scene.run(scene.assignment(target=TARGET), sink=sink)
+    assert (result.code, result.reason) == (exit_status.FAILED, "DeliveryFailed")
+    assert result.message == (
         "The service rejected 1 of 6 letters; they are still open in the dead box. "
         "Replay them again when the service accepts them."
     )
@@ -102,16 +102,16 @@ async def test_a_share_of_refusals_may_be_allowed(scene):
     await scene.bury(*(letter(number) for number in range(4)))
     verify = {"window": "1ms", "maxFailureShare": 25}
     async with serving(lambda service, body: 422 if body == b'{"n": 2}' else 200) as (_, sink):
-        ending = await scene.run(scene.assignment(target=TARGET, verify=verify), sink=sink)
-    assert ending.reason == "AllReplayed"
+        result = await scene.run(scene.assignment(target=TARGET, verify=verify), sink=sink)
+    assert result.reason == "AllReplayed"
 
 
 async def test_an_overloaded_service_is_asked_again_with_the_same_key(scene, monkeypatch):
     monkeypatch.setattr(sinks, "INITIAL_DELAY_S", 0.001)
     await scene.bury(letter(1))
     async with serving(lambda service, body: 503 if len(service.bodies) < 3 else 200) as (service, sink):
-        ending = await scene.run(scene.assignment(target=TARGET), sink=sink)
-    assert ending.reason == "AllReplayed"
+        result = await scene.run(scene.assignment(target=TARGET), sink=sink)
+    assert result.reason == "AllReplayed"
     assert service.keys == ["orders/0/1"] * 3
 
 
@@ -119,8 +119,8 @@ async def test_a_letter_the_service_breaks_at_has_failed_again_and_hinders_no_ot
     monkeypatch.setattr(sinks, "INITIAL_DELAY_S", 0.001)
     await scene.bury(*(letter(number) for number in range(6)))
     async with serving(lambda service, body: 500 if body == b'{"n": 2}' else 200) as (service, sink):
-        ending = await scene.run(scene.assignment(target=TARGET), sink=sink)
-    assert (ending.code, ending.reason) == (exit_status.FAILED, "DeliveryFailed")
+        result = await scene.run(scene.assignment(target=TARGET), sink=sink)
+    assert (result.code, result.reason) == (exit_status.FAILED, "DeliveryFailed")
     assert await scene.open_letters() == [2]
     assert [service.keys.count(f"orders/0/{number}") for number in range(6)] == [1, 1, sinks.MAX_ATTEMPTS, 1, 1, 1]
 
@@ -130,8 +130,8 @@ async def test_a_canary_sent_to_a_service_that_is_still_broken_stops_by_itself(s
     await scene.bury(*(letter(number) for number in range(6)))
     canary = {"steps": [1], "wait": "1ms", "maxFailureShare": 10}
     async with serving(lambda service, body: 500) as (service, sink):
-        ending = await scene.run(scene.assignment(target=TARGET, canary=canary), sink=sink)
-    assert (ending.code, ending.reason) == (exit_status.FAILED, "FailureShareExceeded")
+        result = await scene.run(scene.assignment(target=TARGET, canary=canary), sink=sink)
+    assert (result.code, result.reason) == (exit_status.FAILED, "FailureShareExceeded")
     assert set(service.keys) == {"orders/0/0"}
     assert await scene.open_letters() == list(range(6))
 
@@ -141,8 +141,8 @@ async def test_a_service_that_stays_away_ends_the_pod_and_settles_nothing(scene,
     monkeypatch.setattr("deadletter.workers.backoff.INITIAL_DELAY_S", 0.001)
     await scene.bury(letter(1))
     async with serving(lambda service, body: 503) as (_, sink):
-        ending = await scene.run(scene.assignment(target=TARGET), sink=sink)
-    assert (ending.code, ending.reason) == (exit_status.TRY_AGAIN, "DeliveryFailed")
+        result = await scene.run(scene.assignment(target=TARGET), sink=sink)
+    assert (result.code, result.reason) == (exit_status.TRY_AGAIN, "DeliveryFailed")
     assert await scene.open_letters() == [1]
 
 
