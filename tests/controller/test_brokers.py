@@ -205,7 +205,7 @@ def test_finalizers_are_released_before_an_uninstall(
     environment |= {"PYTHONPATH": str(places.REPOSITORY / "operator")}
     command = [sys.executable, "-m", "deadletter", "release-finalizers"]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
-    assert (done.returncode, done.stdout) == (0, "released 1 queues\n"), done.stderr
+    assert (done.returncode, done.stdout) == (0, "removed the finalizer from 1 queues\n"), done.stderr
     # The operator still runs and does not put it back.
     kube.kubectl("patch", "dlq", "orders", "--type=merge", "-p", '{"spec":{"alerts":{"depth":5}}}')
     wait_until("seen", lambda: kube.get("dlq", "orders")["status"]["observedGeneration"] == 2)
