@@ -139,7 +139,7 @@ async def test_an_unknown_certificate_authority_is_refused(secured: SecuredKafka
 
 
 @pytest.mark.parametrize(("validity", "message"), [
-    (PAST, "our certificate.*clientSecretRef expired"),
+    (PAST, "our certificate.*clientSecretRef has expired"),
     (None, "certificate.*clientSecretRef"),
 ])  # fmt: skip
 async def test_a_refused_client_certificate_names_the_field_to_fix(
