@@ -60,7 +60,7 @@ class ReviewClient:
             return bool(found and found.get("status", {}).get("observedGeneration") == found["metadata"]["generation"])
 
         for name in names:
-            wait_until(f"{kind} {name} is is_reconciled", lambda name=name: is_reconciled(name))
+            wait_until(f"{kind} {name} is reconciled", lambda name=name: is_reconciled(name))
 
 
 @pytest.fixture

@@ -40,10 +40,10 @@ def specs(delivered: bool) -> st.SearchStrategy[dict[str, Any]]:
 
 def with_existing_policy_at_the_end(steps: list[Step]) -> list[Step]:
     """Replace a missing policy in the last spec, because with it the final state would depend on earlier specs."""
-    *others, (spec, waits, attempts) = steps
+    *others, (spec, is_awaited, attempts) = steps
     if spec.get("retryPolicyRef") == {"name": "missing"}:
         spec = spec | {"retryPolicyRef": {"name": "slow"}}
-    return [*others, (spec, waits, attempts)]
+    return [*others, (spec, is_awaited, attempts)]
 
 
 def without_nulls(spec: dict[str, Any]) -> dict[str, Any]:
@@ -75,14 +75,14 @@ def is_reconciled(kube: KubeNamespace, name: str) -> bool:
 def compare_with_direct_creation(kube: KubeNamespace, steps: list[Step]) -> None:
     number, tag = next(NUMBERS), uuid.uuid4().hex[:8]
     changed, direct = (f"{way}-{number}-{tag}" for way in ("changed", "direct"))
-    for spec, waits, attempts in steps:
+    for spec, is_awaited, attempts in steps:
         kube.apply("DeadLetterQueue", changed, with_immutable_fields(spec, changed))
         kube.apply("RetryPolicy", "quick", {"maxAttempts": attempts})
-        if waits:
-            wait_until("is_reconciled", lambda: is_reconciled(kube, changed))
+        if is_awaited:
+            wait_until("the queue is reconciled", lambda: is_reconciled(kube, changed))
     kube.apply("DeadLetterQueue", direct, with_immutable_fields(steps[-1][0], direct))
     for name in (changed, direct):
-        wait_until("is_reconciled", lambda name=name: is_reconciled(kube, name))
+        wait_until("the queue is reconciled", lambda name=name: is_reconciled(kube, name))
     states = lambda: [final_state(kube, name, of=name) for name in (changed, direct)]  # noqa: E731
     try:
         wait_until("both are the same", lambda: states()[0] == states()[1])
@@ -92,13 +92,13 @@ def compare_with_direct_creation(kube: KubeNamespace, steps: list[Step]) -> None
     kube.kubectl("delete", "dlq", changed, direct, "--timeout=120s")
 
 
-def check_random_sequences(kube: KubeNamespace, redis: str, many: int) -> None:
+def check_random_sequences(kube: KubeNamespace, redis: str, count: int) -> None:
     kube.redis(redis)
     kube.apply("RetryPolicy", "slow", {"maxAttempts": 3})
     kube.apply("DeadLetterQueue", "target", with_immutable_fields({}, f"target-{uuid.uuid4().hex[:8]}"))
 
     @settings(
-        max_examples=many,
+        max_examples=count,
         derandomize=True,
         database=None,
         deadline=None,
