@@ -135,6 +135,6 @@ class ClaimBuffer:
                 claim = partition.claim_corrupt_batch(corrupt)
                 self._claims.extend([claim] if claim is not None else [])
                 consumer.seek(tp, partition.position)
-            else:  # the parked letters in it cannot be read, which a human must decide about
+            else:  # report it, because the parked letters in it cannot be read
                 consumer.pause(tp)
                 self._blocked.block(tp, BoxRefused(corrupt.reason))

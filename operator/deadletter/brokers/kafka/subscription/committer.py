@@ -30,7 +30,7 @@ ATTEMPTS_INTERVAL_S = 1.0  # after which attempts are written although nothing i
 MAX_SETTLEMENTS_PER_WRITE = 1_000
 MANY_LETTERS = 500  # as many are no longer delayed
 FLUSH_TIMEOUT_S = 4.0  # well below the time that the group waits for a member during a rebalance
-FENCED_PAUSE_S = 1.5 * HEARTBEAT_MS / 1000  # by then a courier that was removed from the group has been told so
+FENCED_PAUSE_S = 1.5 * HEARTBEAT_MS / 1000  # by then a courier that was removed from the group knows it
 
 
 @dataclass(slots=True)
