@@ -96,14 +96,14 @@ async def test_the_liveness_probe_fails_where_redis_refuses_every_write(tmp_path
             work = asyncio.ensure_future(process.run(stop))
             await queue.send(message("first"))
             await until(lambda: bool(service.received))
-            process.health.not_live()
+            process.health.liveness_problem()
             await failover.make_read_only()
             await wait_until(
-                lambda: bool(process.health.not_live()), 3
+                lambda: bool(process.health.liveness_problem()), 3
             )  # the watchdog notices that there is no progress
             later = HOUR_S
-            await wait_until(lambda: bool(process.health.not_live()), 3)
-            reported = process.health.not_live()
+            await wait_until(lambda: bool(process.health.liveness_problem()), 3)
+            reported = process.health.liveness_problem()
             stop.set()
             await work
     assert reported
