@@ -174,7 +174,7 @@ def test_large_error_types_are_not_kept_in_memory() -> None:
     assert measure("read_kinds", 30) < 16
 
 
-@known_fault("P-LEDGER", "stats 18 KiB of ledger takes more than a second of processor time")
+@known_fault("P-LEDGER", "reading 18 KiB of ledger takes more than a second of processor time")
 def test_a_small_ledger_that_settles_many_offsets_is_cheap_to_read() -> None:
     assert measure("read_settlements", 400) < 0.4
 
@@ -186,7 +186,7 @@ def test_the_top_frame_of_a_long_stack_trace_is_found_in_linear_time() -> None:
     assert time.process_time() - before < 0.2
 
 
-@known_fault("P-METRICS", "stats /metrics stops the event loop while it is rendered")
+@known_fault("P-METRICS", "reading /metrics stops the event loop while it is rendered")
 def test_metrics_are_rendered_off_the_event_loop() -> None:
     assert measure("event_loop_block", 1_500) < 0.5
 

@@ -30,7 +30,7 @@ def fresh_prefix() -> str:
     return f"{{fault-{uuid.uuid4().hex[:10]}}}."
 
 
-@known_fault("E6-FENCE", "a fence token that a failover lost is given out again: two movers hold the same one")
+@known_fault("E6-FENCE", "a fence token that a failover lost is given out again: two writers hold the same one")
 async def test_a_writer_from_before_a_failover_is_fenced_by_one_after_it(tmp_path: Path) -> None:
     async with redis_with_replica(tmp_path) as failover:
         spec = redis_at(failover.url)
@@ -98,9 +98,7 @@ async def test_the_liveness_probe_fails_where_redis_refuses_every_write(tmp_path
             await until(lambda: bool(service.received))
             process.health.liveness_problem()
             await failover.make_read_only()
-            await wait_until(
-                lambda: bool(process.health.liveness_problem()), 3
-            )  # the watchdog notices that there is no progress
+            await wait_until(lambda: bool(process.health.liveness_problem()), 3)  # the watchdog sees no progress
             later = HOUR_S
             await wait_until(lambda: bool(process.health.liveness_problem()), 3)
             reported = process.health.liveness_problem()
