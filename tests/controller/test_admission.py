@@ -133,7 +133,7 @@ def test_permanent_problems_are_refused_on_create(
     error = client.create("DeadLetterQueue", "rival", queue(box))
     assert f"{box} is already the dead box of DeadLetterQueue target." in error
     far = queue(routes=routes("target")) | {"brokerRef": {"name": "far"}}
-    assert "a route stays on one BrokerConnection" in client.create("DeadLetterQueue", "far", far)
+    assert "a route stays on one broker" in client.create("DeadLetterQueue", "far", far)
     redriven = queue(redrive={"strategy": "Automatic"})
     redriven["dead"] |= {"adopt": True, "dialect": "watermill"}
     assert "do not name the offset they came from" in client.create("DeadLetterQueue", "redriven", redriven)
