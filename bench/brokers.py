@@ -26,7 +26,7 @@ from deadletter.brokers.connect import open_broker
 from deadletter.brokers.contract import Broker, PartitionWriter
 from deadletter.brokers.errors import BrokerError
 from deadletter.brokers.types import CommitBatch, MonitoredBox, Publication, StoredMessage
-from deadletter.core.boxes import BoxSpec
+from deadletter.core.box_types import BoxSpec
 from deadletter.core.letters import Message, Place
 from deadletter.core.replay_progress import PartitionProgress, SettledAs, Span
 from deadletter.workers.process import tune_gc, tune_malloc

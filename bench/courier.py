@@ -29,12 +29,12 @@ import uvloop
 
 from bench.lines import bound, line, progress, versus
 from bench.peers import full_kafka
-from deadletter.api.assignments import CourierAssignment
 from deadletter.api.broker_connections import BrokerConnectionSpec
+from deadletter.api.worker_config import CourierAssignment
 from deadletter.brokers.connect import open_broker
 from deadletter.brokers.contract import Broker
 from deadletter.brokers.types import Publication
-from deadletter.core.boxes import BoxSpec
+from deadletter.core.box_types import BoxSpec
 from deadletter.core.letters import Message, Place
 from deadletter.workers.courier.courier import Courier
 from deadletter.workers.courier.main import delivery_for, subscription_spec

@@ -18,9 +18,9 @@ from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from bench import lines
 from deadletter.api.broker_connections import BrokerConnection
 from deadletter.api.dead_letter_queues import DeadLetterQueue
-from deadletter.core.boxes import BoxSpec
+from deadletter.core.box_types import BoxSpec
 from deadletter.kube import CONNECTIONS, QUEUES, KubeClient, connect
-from deadletter.plan.boxes import plan_boxes
+from deadletter.plan.desired_boxes import plan_boxes
 from tests.bed import beds
 from tests.bed.control import ApiServer
 from tests.controller.operator_process import OperatorProcess, create_kubeconfig

@@ -16,7 +16,7 @@ from bench.lines import bound, versus
 from deadletter.brokers.contract import Broker
 from deadletter.brokers.redis.entries import to_fields
 from deadletter.brokers.types import MonitoredBox
-from deadletter.core.boxes import BoxSpec
+from deadletter.core.box_types import BoxSpec
 from tests.bed import beds
 
 

@@ -24,7 +24,7 @@ import uvloop
 from bench.lines import line, progress, versus
 from deadletter.brokers.contract import PartitionWriter
 from deadletter.brokers.types import CommitBatch, Publication, StoredMessage
-from deadletter.core.boxes import BoxSpec
+from deadletter.core.box_types import BoxSpec
 from deadletter.core.replay_progress import PartitionProgress, SettledAs, Span
 from deadletter.workers.process import tune_gc, tune_malloc
 from tests.bed import beds, processes

@@ -28,7 +28,7 @@ from bench.lines import bound, progress, versus
 from bench.soak_workers import IDLE_QUEUES, Queue, connections, open_address
 from deadletter.brokers.contract import Broker
 from deadletter.brokers.types import Publication
-from deadletter.core.boxes import BoxSpec
+from deadletter.core.box_types import BoxSpec
 from deadletter.core.letters import Message, Place
 from tests.bed import beds, places, processes
 

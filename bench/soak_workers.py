@@ -9,13 +9,13 @@ import sys
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import dataclass
 
-from deadletter.api.assignments import ReplayAssignment
 from deadletter.api.broker_connections import BrokerConnectionSpec
+from deadletter.api.worker_config import ReplayAssignment
 from deadletter.brokers.connect import open_broker
 from deadletter.brokers.contract import Broker
 from deadletter.brokers.types import MonitoredBox
-from deadletter.clock import now_ms
-from deadletter.core.boxes import BoxStats
+from deadletter.core.box_types import BoxStats
+from deadletter.wall_clock import now_ms
 from deadletter.workers import process
 from deadletter.workers.backoff import wait_for_event
 from deadletter.workers.replay.main import run_replay

@@ -10,8 +10,8 @@ from pydantic import BaseModel
 
 from deadletter.api.base import Model
 from deadletter.api.broker_connections import BrokerConnection
+from deadletter.api.custom_resource import CATEGORY, GROUP, VERSION, CustomResource, PrinterColumn
 from deadletter.api.dead_letter_queues import DeadLetterQueue
-from deadletter.api.kinds import CATEGORY, GROUP, VERSION, CustomResource, PrinterColumn
 from deadletter.api.replays import Replay
 from deadletter.api.retry_policies import RetryPolicy
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import yaml
 
-from deadletter.api.kinds import API_VERSION, CustomResource
+from deadletter.api.custom_resource import API_VERSION, CustomResource
 from deadletter.core.condition_types import MEANINGS
 from deadletter.core.reasons import Reason
 from tools.crds import KINDS, Node, build_crd, write_files

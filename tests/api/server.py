@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 import yaml
 
-from deadletter.api.kinds import API_VERSION
+from deadletter.api.custom_resource import API_VERSION
 from tools.crds import KINDS
 
 PLURALS = {kind.kind: kind.plural for kind in KINDS}

@@ -18,7 +18,7 @@ from mypy.traverser import NameAndMemberCollector
 from mypy.types import Instance, Type, UnionType, get_proper_type
 from pydantic import BaseModel
 
-from deadletter.api import assignments
+from deadletter.api import worker_config
 from tools.crds import KINDS
 
 POD_MODULES = ("deadletter.workers.", "deadletter.cli.")  # `letters` also runs in the pod
@@ -135,7 +135,7 @@ def test_every_field_of_a_spec_is_read() -> None:
 
 @pytest.mark.parametrize("name", ["CourierAssignment", "ReplayAssignment", "RedriveAssignment", "LiveConfig"])
 def test_every_field_of_an_assignment_is_read_in_the_pod(name: str) -> None:
-    assignment = getattr(assignments, name)
+    assignment = getattr(worker_config, name)
     read = {one.attribute for one in reads() if one.reader.startswith(POD_MODULES)}
     assert {f"{name}.{field}" for field in assignment.model_fields} - read == set()
 

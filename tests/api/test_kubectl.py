@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from deadletter.api.kinds import API_VERSION
+from deadletter.api.custom_resource import API_VERSION
 from deadletter.core.reasons import Reason
 from tests.api.manifests import ADOPTED, DELIVERED, KAFKA, PLAIN, REPLAYED, merged
 from tests.api.server import PLURALS, manifest

@@ -5,15 +5,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as some
 from pydantic import TypeAdapter, ValidationError
 
-from deadletter.api.assignments import (
-    Boxes,
-    CourierAssignment,
-    LiveConfig,
-    RedriveAssignment,
-    ReplayAssignment,
-    ReplayTarget,
-    ResolvedRoute,
-)
 from deadletter.api.base import Duration
 from deadletter.api.broker_connections import BrokerConnection, BrokerConnectionSpec
 from deadletter.api.dead_letter_queues import DeadLetterQueue
@@ -22,6 +13,15 @@ from deadletter.api.queue_spec import Redaction
 from deadletter.api.replay_spec import Rate
 from deadletter.api.replays import Replay
 from deadletter.api.retry_policies import RetryPolicy, RetryPolicySpec
+from deadletter.api.worker_config import (
+    Boxes,
+    CourierAssignment,
+    LiveConfig,
+    RedriveAssignment,
+    ReplayAssignment,
+    ReplayTarget,
+    ResolvedRoute,
+)
 from deadletter.core import durations
 from deadletter.core.policy import DEFAULT_POLICY
 from deadletter.plan.queue_checks import unsupported_fields

@@ -8,10 +8,10 @@ import pytest
 from deadletter.brokers.contract import Broker
 from deadletter.brokers.errors import BoxAppeared, BoxMissing, BrokerError, Fenced
 from deadletter.brokers.types import Buried, CommitBatch, MonitoredBox, Parked
-from deadletter.clock import now_ms
-from deadletter.core.boxes import BoxSpec
+from deadletter.core.box_types import BoxSpec
 from deadletter.core.heartbeats import WorkerStatus
 from deadletter.core.replay_progress import SettledAs
+from deadletter.wall_clock import now_ms
 from tests.brokers.group_offsets_contract import GroupOffsetsContract
 from tests.brokers.helpers import (
     UNUSUAL_MESSAGES,

@@ -7,11 +7,11 @@ import pytest
 
 from deadletter.brokers.contract import Broker
 from deadletter.brokers.errors import GroupOffsetsLost
-from deadletter.brokers.group_offsets import StartPosition
+from deadletter.brokers.lost_offsets import StartPosition
 from deadletter.brokers.types import Delivered, ResumedGroup
-from deadletter.clock import now_ms
-from deadletter.core.boxes import BoxSpec
+from deadletter.core.box_types import BoxSpec
 from deadletter.core.letters import Message
+from deadletter.wall_clock import now_ms
 from tests.brokers.group_deletion import delete_group
 from tests.brokers.helpers import (
     Boxes,

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 
 from deadletter.brokers.contract import Broker, Subscription
 from deadletter.brokers.types import Claim, Delivered, MonitoredBox, Publication, StoredMessage, SubscriptionSpec
-from deadletter.clock import now_ms
-from deadletter.core.boxes import BoxSpec
+from deadletter.core.box_types import BoxSpec
 from deadletter.core.letters import Message, Place
 from deadletter.core.replay_progress import PartitionProgress, Span
+from deadletter.wall_clock import now_ms
 
 TIMEOUT_S = 120.0
 MakeName = Callable[[str], str]

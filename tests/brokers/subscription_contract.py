@@ -9,10 +9,10 @@ import pytest
 from deadletter.brokers.contract import Broker, Subscription
 from deadletter.brokers.errors import BoxMissing, BrokerError, BrokerUnreachable
 from deadletter.brokers.types import Buried, Claim, CommitBatch, Delivered, Discarded, Parked, Publication
-from deadletter.clock import now_ms
 from deadletter.core.heartbeats import WorkerStatus
 from deadletter.core.letters import Message
 from deadletter.core.replay_progress import SettledAs
+from deadletter.wall_clock import now_ms
 from tests.brokers.helpers import (
     TIMEOUT_S,
     Boxes,

@@ -1,8 +1,8 @@
 """The broker contract on a Kafka cluster of three brokers, and behaviour that needs several brokers."""
 
 from deadletter.brokers.contract import Broker
-from deadletter.clock import now_ms
 from deadletter.core.heartbeats import WorkerStatus
+from deadletter.wall_clock import now_ms
 from tests.brokers.broker_contract import BrokerContract
 from tests.brokers.connections import fresh_name
 from tests.brokers.helpers import make_boxes

@@ -11,7 +11,7 @@ from deadletter.brokers.contract import Broker
 from deadletter.brokers.errors import GroupOffsetsLost
 from deadletter.brokers.kafka.broker import KafkaBroker
 from deadletter.brokers.kafka.client import KafkaClient
-from deadletter.brokers.kafka.subscription import group
+from deadletter.brokers.kafka.subscription import group_offsets
 from deadletter.brokers.types import ResumedGroup
 from tests.brokers.connections import LOOPBACK, fresh_name, kafka_at, no_secrets
 from tests.brokers.group_deletion import delete_group
@@ -24,13 +24,13 @@ PODS = 20
 @pytest.fixture
 def slow_offsets(monkeypatch: pytest.MonkeyPatch) -> None:
     """Delay the offsets of the source by a second, in which another courier may open the transactional id."""
-    read = group._start_and_end_offsets
+    read = group_offsets._start_and_end_offsets
 
     async def read_later(*arguments: Any) -> tuple[dict[int, int], dict[int, int]]:
         await asyncio.sleep(1.0)
         return await read(*arguments)
 
-    monkeypatch.setattr(group, "_start_and_end_offsets", read_later)
+    monkeypatch.setattr(group_offsets, "_start_and_end_offsets", read_later)
 
 
 @pytest.mark.usefixtures("slow_offsets")
@@ -43,7 +43,7 @@ async def test_many_couriers_that_start_at_once_do_not_fence_each_other_without_
 
         async def start(number: int, client: KafkaClient) -> None:
             await asyncio.sleep(number / PODS)
-            await group.ensure_first_offsets(client, boxes.subscription(from_earliest=False))
+            await group_offsets.ensure_first_offsets(client, boxes.subscription(from_earliest=False))
 
         async with asyncio.timeout(90):
             await asyncio.gather(*(start(*one) for one in enumerate(clients)))
@@ -62,7 +62,7 @@ async def test_couriers_that_wait_for_a_decision_do_not_fence_the_one_that_resum
     lost = 0
     while not resuming.done():
         try:
-            await group.ensure_first_offsets(broker._kafka, boxes.subscription(has_started=True))
+            await group_offsets.ensure_first_offsets(broker._kafka, boxes.subscription(has_started=True))
         except GroupOffsetsLost:
             lost += 1
     assert await resuming == ResumedGroup(0, 3)

@@ -17,8 +17,8 @@ from deadletter.brokers.errors import BrokerUnreachable
 from deadletter.brokers.kafka import hanging_transactions
 from deadletter.brokers.kafka.transactions import Transaction
 from deadletter.brokers.types import Buried, CommitBatch, Delivered, Parked
-from deadletter.clock import now_ms
 from deadletter.core.replay_progress import SettledAs
+from deadletter.wall_clock import now_ms
 from tests.bed import beds
 from tests.brokers.connections import LOOPBACK, fresh_name, kafka_at, no_secrets
 from tests.brokers.helpers import (

@@ -6,9 +6,9 @@ import pytest
 
 from deadletter.brokers.contract import Broker
 from deadletter.brokers.errors import BrokerError, Undecodable
-from deadletter.clock import now_ms
-from deadletter.core.boxes import BoxStats
+from deadletter.core.box_types import BoxStats
 from deadletter.core.letters import Message
+from deadletter.wall_clock import now_ms
 from tests.bed import beds
 from tests.brokers.connections import fresh_name
 from tests.brokers.corrupting import CORRUPTIONS, Corruption, corrupt_batch

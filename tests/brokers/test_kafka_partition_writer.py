@@ -11,13 +11,13 @@ from deadletter.brokers.errors import (
     LedgerCorrupt,
     TooLarge,
 )
-from deadletter.brokers.kafka.record_batches import TopicLimit
+from deadletter.brokers.kafka.send_batches import TopicLimit
 from deadletter.brokers.types import Buried, CommitBatch, Publication
-from deadletter.clock import now_ms
-from deadletter.core.boxes import BoxSpec
+from deadletter.core.box_types import BoxSpec
 from deadletter.core.ledger.records import mark_key
 from deadletter.core.letters import Message, Place
 from deadletter.core.replay_progress import PartitionProgress, SettledAs, Span
+from deadletter.wall_clock import now_ms
 from tests.brokers.connections import fresh_name
 from tests.brokers.helpers import (
     Boxes,

@@ -11,7 +11,7 @@ from aiokafka.record.default_records import DefaultRecordBatchBuilder
 from deadletter.brokers.contract import Broker
 from deadletter.brokers.errors import TooLarge
 from deadletter.brokers.kafka import fetch
-from deadletter.core.boxes import BoxSpec
+from deadletter.core.box_types import BoxSpec
 from deadletter.core.letters import Message
 from deadletter.core.replay_progress import Span
 from tests.brokers.connections import fresh_name

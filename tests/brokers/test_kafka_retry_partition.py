@@ -15,9 +15,9 @@ from deadletter.brokers.kafka.subscription import retry_partition
 from deadletter.brokers.kafka.subscription.retry_partition import RetryPartition
 from deadletter.brokers.kafka.subscription.subscription import KafkaSubscription
 from deadletter.brokers.types import Claim, Parked, StoredMessage
-from deadletter.clock import now_ms
 from deadletter.core.letters import Message
 from deadletter.core.replay_progress import SettledAs
+from deadletter.wall_clock import now_ms
 from tests.brokers.connections import fresh_name
 from tests.brokers.helpers import (
     TIMEOUT_S,

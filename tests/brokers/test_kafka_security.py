@@ -12,12 +12,12 @@ from deadletter.api.broker_connections import BrokerConnectionSpec
 from deadletter.brokers.connect import open_broker
 from deadletter.brokers.contract import BoxMonitor, Broker, PartitionWriter
 from deadletter.brokers.errors import AuthenticationFailed, BoxRefused, CertificateRefused, NotAuthorised
-from deadletter.brokers.kafka.reassignments import reassign_partitions
+from deadletter.brokers.kafka.add_replicas import reassign_partitions
 from deadletter.brokers.types import CommitBatch, StoredMessage
-from deadletter.clock import now_ms
-from deadletter.core.boxes import BoxSpec, BoxStats
+from deadletter.core.box_types import BoxSpec, BoxStats
 from deadletter.core.replay_progress import SettledAs
 from deadletter.net.secrets import mounted_secrets
+from deadletter.wall_clock import now_ms
 from tests.bed import beds
 from tests.brokers.connections import LOOPBACK, fresh_name
 from tests.brokers.helpers import (

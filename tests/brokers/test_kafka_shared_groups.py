@@ -11,7 +11,7 @@ from deadletter.brokers.connect import open_broker
 from deadletter.brokers.contract import Broker
 from deadletter.brokers.errors import GroupOffsetsLost
 from deadletter.brokers.kafka.broker import KafkaBroker
-from deadletter.brokers.kafka.subscription.group import ensure_first_offsets
+from deadletter.brokers.kafka.subscription.group_offsets import ensure_first_offsets
 from deadletter.brokers.types import Claim, ResumedGroup
 from tests.brokers.connections import LOOPBACK, fresh_name, kafka_at, no_secrets
 from tests.brokers.group_deletion import delete_offsets

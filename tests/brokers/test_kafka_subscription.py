@@ -16,9 +16,9 @@ from deadletter.brokers.kafka.subscription import assignment
 from deadletter.brokers.kafka.subscription import subscription as kafka_subscription
 from deadletter.brokers.kafka.subscription.source_partition import SourcePartition
 from deadletter.brokers.types import Buried, Delivered
-from deadletter.clock import now_ms
-from deadletter.core.boxes import BoxSpec
+from deadletter.core.box_types import BoxSpec
 from deadletter.core.letters import Message
+from deadletter.wall_clock import now_ms
 from tests.brokers.connections import LOOPBACK, fresh_name, kafka_at, no_secrets
 from tests.brokers.helpers import (
     TIMEOUT_S,

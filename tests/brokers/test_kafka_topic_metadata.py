@@ -7,7 +7,7 @@ from aiokafka.protocol.metadata import MetadataRequest_v5, MetadataResponse_v5
 
 from deadletter.brokers.contract import Broker
 from deadletter.brokers.kafka.topic_metadata import TopicMetadata, TopicMetadataRequest, read_topics
-from deadletter.core.boxes import BoxSpec
+from deadletter.core.box_types import BoxSpec
 from tests.bed import kafka as bed_kafka
 from tests.bed import tools
 from tests.brokers.connections import fresh_name

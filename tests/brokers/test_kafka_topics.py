@@ -9,7 +9,7 @@ from deadletter.brokers.contract import Broker
 from deadletter.brokers.errors import (
     BoxConflict,
 )
-from deadletter.core.boxes import BoxSpec
+from deadletter.core.box_types import BoxSpec
 from tests.brokers.connections import fresh_name
 from tests.brokers.helpers import (
     TIMEOUT_S,

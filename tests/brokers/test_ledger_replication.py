@@ -10,10 +10,10 @@ from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 
 from deadletter.brokers.contract import Broker
 from deadletter.brokers.kafka import ledger_topic, topics
-from deadletter.brokers.kafka.reassignments import plan_added_replicas
-from deadletter.clock import now_ms
-from deadletter.core.boxes import BoxSpec
+from deadletter.brokers.kafka.add_replicas import plan_added_replicas
+from deadletter.core.box_types import BoxSpec
 from deadletter.core.heartbeats import WorkerStatus
+from deadletter.wall_clock import now_ms
 from tests.bed.kafka_cluster import KafkaCluster
 from tests.brokers.connections import fresh_name
 from tests.brokers.helpers import TIMEOUT_S, Boxes, make_boxes

@@ -6,7 +6,7 @@ from deadletter.brokers.contract import Broker
 from deadletter.brokers.errors import BoxConflict, BoxRecreated, BoxRefused, BrokerUnreachable, Fenced, TooLarge
 from deadletter.brokers.memory import MemoryBroker, MemoryServer
 from deadletter.brokers.types import Buried, CommitBatch, Delivered, Parked
-from deadletter.core.boxes import BoxSpec
+from deadletter.core.box_types import BoxSpec
 from deadletter.core.replay_progress import SettledAs
 from tests.brokers.broker_contract import BrokerContract
 from tests.brokers.helpers import (

@@ -16,10 +16,10 @@ from deadletter.brokers.kafka.ledger import ledger_partition
 from deadletter.brokers.kafka.subscription import retry_partition
 from deadletter.brokers.kafka.subscription.subscription import KafkaSubscription
 from deadletter.brokers.types import Delivered, Parked
-from deadletter.clock import now_ms
-from deadletter.core.boxes import BoxSpec, BoxStats
+from deadletter.core.box_types import BoxSpec, BoxStats
 from deadletter.core.letters import Message
-from deadletter.plan.boxes import plan_boxes
+from deadletter.plan.desired_boxes import plan_boxes
+from deadletter.wall_clock import now_ms
 from tests.bed import beds, processes
 from tests.bed import kafka as kafka_bed
 from tests.brokers.connections import LOOPBACK, fresh_name, kafka_at, no_secrets

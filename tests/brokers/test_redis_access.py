@@ -13,7 +13,7 @@ from deadletter.brokers.errors import (
     NotAuthorised,
     NotSupported,
 )
-from deadletter.core.boxes import BoxSpec
+from deadletter.core.box_types import BoxSpec
 from tests.brokers.connections import LOOPBACK, no_secrets, redis_at
 from tests.brokers.redis_servers import HERE, own_redis, url_of
 

@@ -10,7 +10,7 @@ from redis.asyncio import Redis
 from deadletter.brokers.connect import open_broker
 from deadletter.brokers.contract import Broker
 from deadletter.brokers.errors import BrokerUnreachable
-from deadletter.brokers.redis import keys, leases
+from deadletter.brokers.redis import claim_leases, keys
 from deadletter.brokers.redis import subscription as redis_subscription
 from deadletter.brokers.types import Delivered
 from tests.brokers.connections import LOOPBACK, fresh_name, no_secrets, redis_at
@@ -59,7 +59,7 @@ async def test_a_stopped_courier_records_no_attempts_of_a_message_that_was_taken
         stopped._background.cancel()  # type: ignore[attr-defined]
         stopped.record_attempt(claim, 1, 1_700_000_000_000)
         await client.xclaim(
-            boxes.source, boxes.group, "pod-0", 0, [claim.place.id], idle=leases.LEASE_MS + 1, justid=True
+            boxes.source, boxes.group, "pod-0", 0, [claim.place.id], idle=claim_leases.LEASE_MS + 1, justid=True
         )
         async with broker.subscribe(boxes.subscription("pod-1")) as successor:
             (taken,) = await claim_some(successor, 1)

@@ -11,9 +11,9 @@ from deadletter.brokers.connect import open_broker
 from deadletter.brokers.contract import Broker
 from deadletter.brokers.errors import BoxRefused, BrokerUnreachable, Fenced, LedgerCorrupt
 from deadletter.brokers.types import Buried, CommitBatch, Delivered
-from deadletter.clock import now_ms
 from deadletter.core.letters import Message
 from deadletter.core.replay_progress import SettledAs
+from deadletter.wall_clock import now_ms
 from tests.brokers.connections import LOOPBACK, fresh_name, no_secrets, redis_at
 from tests.brokers.helpers import (
     TIMEOUT_S,

@@ -10,10 +10,10 @@ from redis.asyncio import Redis
 from deadletter.brokers.connect import open_broker
 from deadletter.brokers.contract import Broker, Subscription
 from deadletter.brokers.errors import BrokerUnreachable
-from deadletter.brokers.redis import leases
+from deadletter.brokers.redis import claim_leases
 from deadletter.brokers.redis.keys import due, identity
 from deadletter.brokers.types import Buried, Claim, Delivered, Discarded, Parked, Settlement
-from deadletter.clock import now_ms
+from deadletter.wall_clock import now_ms
 from tests.brokers.connections import LOOPBACK, fresh_name, no_secrets, redis_at
 from tests.brokers.helpers import Boxes, claim_some, make_boxes, numbered_messages, publish_all, values
 
@@ -40,7 +40,7 @@ async def killed_before_settling(redis: str, boxes: Boxes) -> AsyncIterator[Subs
         async def end(_: Sequence[object]) -> list[int]:
             raise BrokerUnreachable("killed")
 
-        subscription._committer._acknowledge = subscription._committer._settle_due = end  # type: ignore[attr-defined]
+        subscription._settlement_writer._acknowledge = subscription._settlement_writer._settle_due = end  # type: ignore[attr-defined]
         yield subscription
         subscription._background.cancel()  # type: ignore[attr-defined]
 
@@ -99,7 +99,7 @@ async def test_a_message_that_is_taken_over_is_not_delivered_if_its_letter_is_pu
         await subscription._flush_attempts()  # type: ignore[attr-defined]
         await settle_and_die(subscription, boxes, claims, "parked")
     ids = [claim.place.id for claim in claims]
-    await client.xclaim(boxes.source, boxes.group, "pod-0", 0, ids, idle=leases.LEASE_MS + 1, justid=True)
+    await client.xclaim(boxes.source, boxes.group, "pod-0", 0, ids, idle=claim_leases.LEASE_MS + 1, justid=True)
     assert await claim_and_settle_all(broker, boxes, "pod-1", "buried") == []
     assert await letters_by_settlement(broker, client, boxes) == {"parked": COUNT, "buried": 0, "routed": 0}
     siblings = [key async for key in client.scan_iter(f"{boxes.source}.{boxes.group}.*")]

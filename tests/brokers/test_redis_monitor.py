@@ -5,11 +5,11 @@ from redis.asyncio import Redis
 from deadletter.brokers.contract import BoxMonitor, Broker
 from deadletter.brokers.errors import BrokerError
 from deadletter.brokers.types import Buried, Parked
-from deadletter.clock import now_ms
-from deadletter.core.boxes import BoxStats
+from deadletter.core.box_types import BoxStats
 from deadletter.core.headers import add_headers
 from deadletter.core.heartbeats import WorkerStatus
 from deadletter.core.letters import Category, Envelope, Failure, Message
+from deadletter.wall_clock import now_ms
 from tests.brokers.connections import fresh_name
 from tests.brokers.helpers import Boxes, claim_some, make_boxes, numbered_messages, publish_all, read_all
 

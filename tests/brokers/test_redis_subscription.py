@@ -10,12 +10,12 @@ from structlog.testing import capture_logs
 from deadletter.brokers.connect import open_broker
 from deadletter.brokers.contract import BoxMonitor, Broker
 from deadletter.brokers.errors import Fenced, GroupOffsetsLost
-from deadletter.brokers.redis import committer, leases
+from deadletter.brokers.redis import claim_leases, settlement_writer
 from deadletter.brokers.redis.publish import publish
 from deadletter.brokers.types import Buried, Claim, Delivered, Parked
-from deadletter.clock import now_ms
-from deadletter.core.boxes import BoxStats
+from deadletter.core.box_types import BoxStats
 from deadletter.core.letters import Message
+from deadletter.wall_clock import now_ms
 from tests.brokers.connections import LOOPBACK, fresh_name, no_secrets, redis_at
 from tests.brokers.helpers import (
     TIMEOUT_S,
@@ -43,7 +43,7 @@ async def test_a_message_with_an_expired_lease_is_taken_over_and_its_holder_is_f
         assert parked.parked
         stopped._background.cancel()  # type: ignore[attr-defined]  # so that it does not refresh its leases
         await client.xclaim(
-            boxes.source, boxes.group, "pod-0", 0, [first.place.id], idle=leases.LEASE_MS + 1, justid=True
+            boxes.source, boxes.group, "pod-0", 0, [first.place.id], idle=claim_leases.LEASE_MS + 1, justid=True
         )
         await client.zadd(f"{{{boxes.retry}}}.due", {parked.place.id: 0})  # its lease has expired
         async with broker.subscribe(boxes.subscription("pod-1")) as successor:
@@ -159,7 +159,7 @@ async def test_a_published_letter_is_settled_although_its_caller_was_cancelled(
         await cancelled.wait()
         return outcomes
 
-    monkeypatch.setattr(committer, "publish", publish_slowly)
+    monkeypatch.setattr(settlement_writer, "publish", publish_slowly)
     boxes = await make_boxes(broker, fresh_name("{leaving}"))
     await publish_all(broker, boxes.source, numbered_messages(1))
     async with broker.subscribe(boxes.subscription()) as subscription:

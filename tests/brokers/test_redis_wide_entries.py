@@ -10,8 +10,8 @@ from deadletter.brokers.contract import Broker
 from deadletter.brokers.errors import BoxRefused
 from deadletter.brokers.redis import keys
 from deadletter.brokers.types import Buried, Claim, CommitBatch, Delivered, Parked, StoredMessage
-from deadletter.clock import now_ms
 from deadletter.core.replay_progress import SettledAs
+from deadletter.wall_clock import now_ms
 from tests.brokers.connections import LOOPBACK, fresh_name, no_secrets, redis_at
 from tests.brokers.helpers import (
     Boxes,

@@ -11,8 +11,8 @@ from deadletter.brokers.connect import open_broker
 from deadletter.brokers.contract import Broker, PartitionWriter
 from deadletter.brokers.errors import BrokerError, Fenced
 from deadletter.brokers.types import CommitBatch, Publication, StoredMessage
-from deadletter.clock import now_ms
 from deadletter.core.replay_progress import PartitionProgress, SettledAs, Span
+from deadletter.wall_clock import now_ms
 from tests.brokers.connections import LOOPBACK, kafka_at, no_secrets, redis_at
 
 FENCED = 3

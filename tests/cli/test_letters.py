@@ -13,8 +13,8 @@ from deadletter.api.replays import Replay
 from deadletter.brokers.connect import open_broker
 from deadletter.cli import letters
 from deadletter.core.letters import Category, Failure, Place
+from deadletter.plan.common_manifests import WorkerImage
 from deadletter.plan.facts import ReplayFacts
-from deadletter.plan.pod_template import WorkerImage
 from deadletter.plan.replay_manifests import plan_replay
 from deadletter.plan.worker_manifests import WorkerSettings
 from tests.workers.replay_scene import Scene, letter

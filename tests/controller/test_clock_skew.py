@@ -10,8 +10,8 @@ import pytest
 import redis as driver
 
 from deadletter.brokers.connect import open_broker
-from deadletter.clock import now_ms
 from deadletter.core.heartbeats import WorkerStatus
+from deadletter.wall_clock import now_ms
 from tests.brokers.connections import LOOPBACK, no_secrets, redis_at
 from tests.controller.api_proxy import ApiProxy
 from tests.controller.operator_process import KubeNamespace, OperatorProcess, running_operator, wait_until

@@ -10,7 +10,7 @@ import redis as driver
 from deadletter.brokers import errors
 from deadletter.brokers.connect import open_broker
 from deadletter.controller.reconcile.boxes import to_finding
-from deadletter.core.boxes import BoxSpec
+from deadletter.core.box_types import BoxSpec
 from deadletter.core.reasons import Reason
 from tests.brokers.connections import LOOPBACK, fresh_name, kafka_at, no_secrets
 from tests.brokers.helpers import box_names, numbered_messages, publish_all

@@ -14,7 +14,7 @@ from deadletter.controller.context import OperatorContext
 from deadletter.controller.reconcile import boxes
 from deadletter.controller.reconcile.facts import gather_queue_facts
 from deadletter.controller.state.broker_pool import PooledBroker
-from deadletter.core.boxes import BoxSpec
+from deadletter.core.box_types import BoxSpec
 from deadletter.core.reasons import Reason
 from deadletter.kube import CONNECTIONS, QUEUES, Body
 from deadletter.plan.findings import Finding

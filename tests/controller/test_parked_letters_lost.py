@@ -10,7 +10,7 @@ from aiokafka.admin import NewTopic, RecordsToDelete
 
 from deadletter.brokers.connect import open_broker
 from deadletter.brokers.types import Parked
-from deadletter.clock import now_ms
+from deadletter.wall_clock import now_ms
 from tests.brokers.connections import LOOPBACK, fresh_name, kafka_at, no_secrets
 from tests.brokers.helpers import Boxes, claim_some, numbered_messages, publish_all
 from tests.controller.operator_process import KubeNamespace, OperatorProcess, wait_until

@@ -1,6 +1,6 @@
 """Build letters for tests."""
 
-from deadletter.core.failures import failure_from_error, failure_from_status
+from deadletter.core.failure_categories import failure_from_error, failure_from_status
 from deadletter.core.letters import Envelope, Failure, Letter, Message, Place
 
 NOW = 1_700_000_000_000

@@ -2,7 +2,8 @@
 
 import pytest
 
-from deadletter.core.dialects.binary import (
+from deadletter.core.dialects.reader import read_envelope
+from deadletter.core.dialects.wire_formats import (
     FIXED32,
     FIXED64,
     LENGTH,
@@ -13,7 +14,6 @@ from deadletter.core.dialects.binary import (
     read_protobuf,
     to_signed,
 )
-from deadletter.core.dialects.reader import read_envelope
 from deadletter.core.letters import Message, Place
 from tests.core.fixtures.binary import MAGIC, dead_letter, kafka_error, long, proto, some, text, varint
 

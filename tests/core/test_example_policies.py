@@ -4,7 +4,7 @@ import pytest
 
 from deadletter.core.circuit_breaker import CircuitBreaker, ErrorBudget, ServiceHealth
 from deadletter.core.dialects.reader import read_envelope, restore_message
-from deadletter.core.failures import classify_error, failure_from_error
+from deadletter.core.failure_categories import classify_error, failure_from_error
 from deadletter.core.letters import Category, Message, Place
 from deadletter.core.policy import (
     Backoff,

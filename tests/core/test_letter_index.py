@@ -4,7 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from deadletter.core.boxes import FailureGroup
+from deadletter.core.box_types import FailureGroup
 from deadletter.core.letter_index import OTHER_GROUP, LetterIndex
 from deadletter.core.times import clamp
 

@@ -8,11 +8,11 @@ import pytest
 
 from deadletter.brokers.connect import open_broker
 from deadletter.brokers.types import MonitoredBox, StoredMessage
-from deadletter.clock import now_ms
-from deadletter.core.boxes import BoxSpec
+from deadletter.core.box_types import BoxSpec
 from deadletter.core.dialects.reader import read_letter
 from deadletter.core.fingerprint import fingerprint
 from deadletter.core.letters import Category, Confidence, Letter, Origin
+from deadletter.wall_clock import now_ms
 from deadletter.workers import exit_status
 from deadletter.workers.replay.run import ReplayRun
 from tests.dialects.applications import HEADERS, PARTITION, TIMEOUT_S, Application

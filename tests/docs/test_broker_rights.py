@@ -17,8 +17,8 @@ from deadletter.brokers.contract import Broker
 from deadletter.brokers.errors import BrokerError
 from deadletter.brokers.kafka.subscription import retry_partition
 from deadletter.brokers.types import MonitoredBox
-from deadletter.clock import now_ms
-from deadletter.core.boxes import BoxSpec, BoxStats
+from deadletter.core.box_types import BoxSpec, BoxStats
+from deadletter.wall_clock import now_ms
 from deadletter.workers import exit_status
 from tests.bed import beds, places
 from tests.brokers.connections import kafka_at, redis_at

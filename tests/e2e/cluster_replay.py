@@ -10,7 +10,7 @@ from typing import Any
 
 from deadletter.brokers.connect import open_broker
 from deadletter.brokers.contract import Broker
-from deadletter.core.boxes import BoxSpec
+from deadletter.core.box_types import BoxSpec
 from tests.bed import node
 from tests.demo.stage import Stage
 from tests.workers.replay_scene import Scene, letter, number_of

@@ -20,12 +20,12 @@ from deadletter.cli.letters import _table, list_fields
 from deadletter.controller.context import OperatorContext
 from deadletter.controller.reconcile.facts import gather_queue_facts
 from deadletter.controller.reconcile.queue import validate
-from deadletter.core.boxes import BoxSpec
+from deadletter.core.box_types import BoxSpec
 from deadletter.core.dialects.reader import read_letter
 from deadletter.core.fingerprint import top_frame
 from deadletter.core.ledger.records import encode_chunk, settled_key
 from deadletter.core.letters import Message, Place
-from deadletter.core.redaction import redact
+from deadletter.core.message_redaction import redact
 from deadletter.core.replay_progress import SettledAs
 from deadletter.kube import CONNECTIONS, QUEUES, Body, Resource
 from deadletter.net.address_guard import is_dialable

@@ -28,12 +28,12 @@ from deadletter.brokers.kafka import ledger_topic
 from deadletter.brokers.kafka.subscription import retry_partition
 from deadletter.brokers.kafka.subscription import subscription as kafka_subscription
 from deadletter.brokers.types import MonitoredBox, Publication
-from deadletter.clock import now_ms
-from deadletter.core.boxes import BoxSpec
+from deadletter.core.box_types import BoxSpec
 from deadletter.core.heartbeats import WorkerStatus
 from deadletter.core.ledger.records import encode_chunk, settled_key
 from deadletter.core.letters import Place
 from deadletter.core.replay_progress import SettledAs
+from deadletter.wall_clock import now_ms
 from deadletter.workers import exit_status
 from deadletter.workers.courier.courier import Courier
 from deadletter.workers.courier.main import delivery_for, subscription_spec

@@ -5,7 +5,7 @@ from typing import Any
 from deadletter.api.broker_connections import BrokerConnection
 from deadletter.api.dead_letter_queues import DeadLetterQueue
 from deadletter.api.replays import Replay
-from deadletter.core.boxes import BoxStats
+from deadletter.core.box_types import BoxStats
 from deadletter.core.replay_progress import PartitionProgress, Span
 from deadletter.plan.facts import ReplayFacts
 

@@ -16,7 +16,7 @@ from deadletter.core.reasons import Reason
 from deadletter.plan.conditions import condition
 from deadletter.plan.facts import ParkedLetterLoss, PodExit, QueueFacts, ReplayFacts
 from deadletter.plan.findings import Finding, all_findings, first_finding
-from deadletter.plan.ownership import boxes_to_delete, conflict_finding, judge_ownership
+from deadletter.plan.managed_boxes import boxes_to_delete, conflict_finding, judge_ownership
 from deadletter.plan.queue_checks import LOOKUP_CHECKS, OBJECT_CHECKS, fields_are_supported, rules_compile
 from deadletter.plan.queue_status import queue_status, replica_failure_message
 from deadletter.plan.replay_checks import REPLAY_CHECKS

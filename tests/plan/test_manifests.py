@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
-from deadletter.api.assignments import CourierAssignment, RedriveAssignment, ReplayAssignment
 from deadletter.api.dead_letter_queues import DeadLetterQueue
 from deadletter.api.retry_policies import RetryPolicy
+from deadletter.api.worker_config import CourierAssignment, RedriveAssignment, ReplayAssignment
 from deadletter.core.heartbeats import WorkerStatus
-from deadletter.plan.boxes import owned_boxes, plan_boxes
+from deadletter.plan.common_manifests import WorkerImage
+from deadletter.plan.desired_boxes import owned_boxes, plan_boxes
 from deadletter.plan.facts import PodExit, QueueFacts, ReplayFacts
-from deadletter.plan.pod_template import WorkerImage
 from deadletter.plan.replay_manifests import backoff_limit, build_target, plan_replay
 from deadletter.plan.worker_manifests import WorkerSettings, plan_live_config, plan_worker
 from tests.plan.builders import (

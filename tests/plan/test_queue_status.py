@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from deadletter.api.dead_letter_queues import DeadLetterQueue
-from deadletter.core.boxes import FailureGroup
+from deadletter.core.box_types import FailureGroup
 from deadletter.core.condition_types import BOXES_READY
 from deadletter.core.heartbeats import WorkerStatus
 from deadletter.core.reasons import Reason

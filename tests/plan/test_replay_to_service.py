@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from deadletter.api.assignments import ReplayAssignment
+from deadletter.api.worker_config import ReplayAssignment
+from deadletter.plan.common_manifests import WorkerImage
 from deadletter.plan.facts import ReplayFacts
-from deadletter.plan.pod_template import WorkerImage
 from deadletter.plan.replay_manifests import plan_replay
 from deadletter.plan.worker_manifests import WorkerSettings
 from tests.plan.builders import connection, delivered_queue, replay

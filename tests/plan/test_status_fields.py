@@ -6,15 +6,15 @@ from typing import Any
 import pytest
 
 from deadletter.api.broker_connections import BrokerConnection
+from deadletter.api.custom_resource import CustomResource
 from deadletter.api.dead_letter_queues import DeadLetterQueue
-from deadletter.api.kinds import CustomResource
 from deadletter.api.queue_status import OwnedBox
 from deadletter.api.replays import Replay
 from deadletter.api.retry_policies import RetryPolicy
 from deadletter.brokers.types import ServerInfo
 from deadletter.controller.reconcile.connection import _server_status
 from deadletter.controller.reconcile.status import ready_status
-from deadletter.core.boxes import FailureGroup
+from deadletter.core.box_types import FailureGroup
 from deadletter.core.heartbeats import WorkerStatus
 from deadletter.plan.facts import ParkedLetterLoss, QueueFacts, ReplayFacts
 from deadletter.plan.queue_status import queue_status

@@ -5,9 +5,9 @@ from typing import Any
 
 from pyroaring import BitMap
 
-from deadletter.clock import now_ms
 from deadletter.core.ledger import records
 from deadletter.core.replay_progress import PartitionProgress, Span
+from deadletter.wall_clock import now_ms
 
 PROGRESS = PartitionProgress(
     Span(0, 0, 9), 1, 9, scanned=9, matched=9, replayed=8, skipped={"Throttled": 1}, phase="Cooling"

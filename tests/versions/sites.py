@@ -10,9 +10,9 @@ from deadletter.api.broker_connections import BrokerConnectionSpec
 from deadletter.brokers.contract import Broker
 from deadletter.brokers.errors import BrokerError
 from deadletter.brokers.types import Publication
-from deadletter.clock import now_ms
-from deadletter.core.boxes import BoxStats
+from deadletter.core.box_types import BoxStats
 from deadletter.core.letters import Message, Place
+from deadletter.wall_clock import now_ms
 from tests.brokers.helpers import Boxes
 
 Records = Iterable[tuple[bytes, bytes]]

@@ -14,7 +14,7 @@ from deadletter.api.broker_connections import BrokerConnectionSpec
 from deadletter.brokers.connect import open_broker
 from deadletter.brokers.errors import BrokerError
 from deadletter.brokers.types import MonitoredBox
-from deadletter.clock import now_ms
+from deadletter.wall_clock import now_ms
 
 
 async def sweep(kind: str, address: str, dead: str, ledger: str, retry: str) -> dict:

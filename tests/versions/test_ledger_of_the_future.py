@@ -6,11 +6,11 @@ from structlog.testing import capture_logs
 from deadletter.brokers.errors import LedgerTooNew
 from deadletter.brokers.kafka.subscription import assignment
 from deadletter.brokers.types import CommitBatch, Delivered, Parked
-from deadletter.clock import now_ms
-from deadletter.core.boxes import BoxStats
+from deadletter.core.box_types import BoxStats
 from deadletter.core.heartbeats import WorkerStatus
 from deadletter.core.ledger import records as ledger_records
 from deadletter.core.replay_progress import SettledAs
+from deadletter.wall_clock import now_ms
 from tests.brokers.connections import fresh_name
 from tests.brokers.helpers import (
     Boxes,

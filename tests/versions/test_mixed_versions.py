@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from deadletter.api.assignments import ReplayAssignment
+from deadletter.api.worker_config import ReplayAssignment
 from deadletter.brokers.types import MonitoredBox
-from deadletter.clock import now_ms
-from deadletter.core.boxes import BoxStats
+from deadletter.core.box_types import BoxStats
+from deadletter.wall_clock import now_ms
 from tests import previous
 from tests.bed.places import REPOSITORY
 from tests.versions.sites import Site

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from pyroaring import BitMap
 
-from deadletter.api.assignments import CourierAssignment, LiveConfig, RedriveAssignment, ReplayAssignment
+from deadletter.api.worker_config import CourierAssignment, LiveConfig, RedriveAssignment, ReplayAssignment
 from deadletter.brokers.kafka.subscription import offset_metadata
 from deadletter.brokers.kafka.subscription.offset_metadata import Attempts
 from deadletter.brokers.redis import entries

@@ -6,7 +6,7 @@ import uuid
 from deadletter.api.broker_connections import BrokerConnectionSpec
 from deadletter.brokers.contract import Broker
 from deadletter.brokers.types import Publication, StoredMessage
-from deadletter.core.boxes import BoxSpec
+from deadletter.core.box_types import BoxSpec
 from deadletter.core.letters import Message, Place
 from tests.workers.couriers import courier_assignment, running
 

@@ -15,12 +15,12 @@ from pathlib import Path
 
 from aiokafka.admin import AIOKafkaAdminClient
 
-from deadletter.api.assignments import CourierAssignment
+from deadletter.api.worker_config import CourierAssignment
 from deadletter.brokers.connect import open_broker
 from deadletter.brokers.contract import Broker
 from deadletter.brokers.errors import BrokerError
 from deadletter.brokers.types import MonitoredBox
-from deadletter.clock import now_ms
+from deadletter.wall_clock import now_ms
 from deadletter.workers import exit_status
 from deadletter.workers.courier.main import subscription_spec
 from tests.bed.kafka_cluster import KafkaCluster

@@ -6,14 +6,14 @@ from contextlib import asynccontextmanager
 from typing import Any
 from unittest.mock import patch
 
-from deadletter.api.assignments import CourierAssignment
+from deadletter.api.worker_config import CourierAssignment
 from deadletter.brokers.contract import Broker
 from deadletter.brokers.memory import MemoryBroker, MemoryServer
 from deadletter.brokers.memory import subscription as memory_desk
-from deadletter.clock import now_ms
-from deadletter.core.boxes import BoxSpec
+from deadletter.core.box_types import BoxSpec
 from deadletter.core.letters import Envelope, Message
 from deadletter.net.secrets import Secrets
+from deadletter.wall_clock import now_ms
 from deadletter.workers.courier.courier import Courier
 from deadletter.workers.courier.main import delivery_for, subscription_spec
 from deadletter.workers.courier.status import StatusReporter

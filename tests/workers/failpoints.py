@@ -30,11 +30,11 @@ KAFKA = {
     "after-end": ("aiokafka:AIOKafkaProducer.commit_transaction", "after"),
 }
 REDIS = {
-    "before-letter": (f"{_REDIS}.committer:RedisCommitter._publish", "before"),
-    "letter-written": (f"{_REDIS}.committer:RedisCommitter._publish", "after"),
-    "acknowledged": (f"{_REDIS}.committer:RedisCommitter._acknowledge", "after"),
-    "before-due-settled": (f"{_REDIS}.committer:RedisCommitter._settle_due", "before"),
-    "due-settled": (f"{_REDIS}.committer:RedisCommitter._settle_due", "after"),
+    "before-letter": (f"{_REDIS}.settlement_writer:RedisSettlementWriter._publish", "before"),
+    "letter-written": (f"{_REDIS}.settlement_writer:RedisSettlementWriter._publish", "after"),
+    "acknowledged": (f"{_REDIS}.settlement_writer:RedisSettlementWriter._acknowledge", "after"),
+    "before-due-settled": (f"{_REDIS}.settlement_writer:RedisSettlementWriter._settle_due", "before"),
+    "due-settled": (f"{_REDIS}.settlement_writer:RedisSettlementWriter._settle_due", "after"),
 }
 STEPS = {"kafka": ALL_BROKERS | KAFKA, "redis": ALL_BROKERS | REDIS}
 

@@ -2,7 +2,7 @@
 
 import asyncio
 
-from deadletter.api.assignments import RedriveAssignment
+from deadletter.api.worker_config import RedriveAssignment
 from deadletter.brokers.types import MonitoredBox
 from deadletter.core.heartbeats import WorkerStatus
 from deadletter.workers.redrive.redriver import Redriver

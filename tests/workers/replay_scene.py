@@ -5,11 +5,11 @@ import itertools
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from deadletter.api.assignments import Boxes, ReplayAssignment
+from deadletter.api.worker_config import Boxes, ReplayAssignment
 from deadletter.brokers.contract import Broker
 from deadletter.brokers.types import Publication
 from deadletter.core import headers
-from deadletter.core.boxes import BoxSpec
+from deadletter.core.box_types import BoxSpec
 from deadletter.core.letters import SEQUENCE_MASK, Category, Envelope, Failure, Message, Origin, Place
 from deadletter.core.replay_progress import PartitionProgress
 from deadletter.workers.exit_status import ExitStatus

@@ -5,10 +5,10 @@ from collections import Counter
 import pytest
 from aiohttp import web
 
-from deadletter.clock import now_ms
-from deadletter.core.boxes import BoxSpec
+from deadletter.core.box_types import BoxSpec
 from deadletter.core.headers import ATTEMPTS
 from deadletter.core.letters import Message
+from deadletter.wall_clock import now_ms
 from tests.helpers.headers import read_own_envelope
 from tests.workers.broker_queue import BrokerQueue
 from tests.workers.couriers import message

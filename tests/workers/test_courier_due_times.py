@@ -7,12 +7,12 @@ from statistics import median
 import pytest
 from aiohttp import web
 
-from deadletter.brokers.kafka.subscription import committer
+from deadletter.brokers.kafka.subscription import settlement_writer
 from deadletter.brokers.types import Claim
 from deadletter.core import times
 from deadletter.core.headers import add_headers
 from deadletter.core.letters import Envelope, Message, Origin, Place
-from deadletter.plan import pod_template
+from deadletter.plan import common_manifests
 from deadletter.workers.courier import letters
 from deadletter.workers.courier.courier import SHUTDOWN_GRACE_S, Courier
 from deadletter.workers.courier.main import delivery_for, subscription_spec
@@ -108,8 +108,8 @@ async def test_a_delivery_that_outlasts_the_grace_period_is_claimed_by_the_next_
 
 
 def test_the_grace_period_of_the_pod_is_longer_than_that_of_the_courier():
-    made = pod_template.pod_spec(
-        "courier", "orders-courier", "default", (), pod_template.WorkerImage("dlq-operator", "Always")
+    made = common_manifests.pod_spec(
+        "courier", "orders-courier", "default", (), common_manifests.WorkerImage("dlq-operator", "Always")
     )
-    leaving = committer.FLUSH_TIMEOUT_S + 10  # what is written is awaited, then the group is left
+    leaving = settlement_writer.FLUSH_TIMEOUT_S + 10  # what is written is awaited, then the group is left
     assert SHUTDOWN_GRACE_S + leaving < made["terminationGracePeriodSeconds"]

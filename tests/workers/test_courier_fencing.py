@@ -9,7 +9,7 @@ from aiohttp import web
 
 from deadletter.brokers.errors import Fenced, NotAuthorised
 from deadletter.brokers.kafka.broker import KafkaBroker
-from deadletter.brokers.kafka.subscription import group
+from deadletter.brokers.kafka.subscription import group_offsets
 from deadletter.brokers.kafka.subscription.retry_partition import RetryPartition
 from deadletter.brokers.kafka.subscription.source_partition import SourcePartition
 from deadletter.brokers.kafka.transactions import TransactionalProducer
@@ -90,10 +90,10 @@ async def test_a_member_of_an_earlier_generation_opens_no_partition_and_rejoins(
     async with queue.broker.subscribe(spec) as subscription, asyncio.timeout(120):
         consumer = subscription._consumer
         (one, *_) = consumer.assignment()
-        await group.confirm_assignment(consumer, one)
+        await group_offsets.confirm_assignment(consumer, one)
         consumer._coordinator.generation -= 1  # what it remembers after it slept through a rebalance
         with pytest.raises(Fenced):
-            await group.confirm_assignment(consumer, one)
+            await group_offsets.confirm_assignment(consumer, one)
         await queue.send(message())
         while not await subscription.claim(10):
             pass

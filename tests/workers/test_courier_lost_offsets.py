@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from aiohttp import ClientError, ClientSession
 
-from deadletter.api.assignments import CourierAssignment
+from deadletter.api.worker_config import CourierAssignment
 from tests.bed import ports
 from tests.brokers.group_deletion import delete_group
 from tests.brokers.helpers import TIMEOUT_S

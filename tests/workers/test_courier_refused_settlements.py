@@ -17,7 +17,7 @@ from deadletter.api.broker_connections import BrokerConnectionSpec
 from deadletter.brokers.connect import open_broker
 from deadletter.brokers.contract import Broker
 from deadletter.brokers.errors import NotAuthorised
-from deadletter.clock import now_ms
+from deadletter.wall_clock import now_ms
 from deadletter.workers.courier.courier import Courier
 from tests.bed import beds
 from tests.brokers.connections import kafka_at, redis_at

@@ -7,7 +7,7 @@ from aiohttp import web
 from structlog.testing import capture_logs
 
 from deadletter.core.letters import Message, Place
-from deadletter.workers.courier.in_flight import MAX_BYTES
+from deadletter.workers.courier.claim_capacity import MAX_BYTES
 from deadletter.workers.courier.main import delivery_for
 from deadletter.workers.delivery.base import DeliveryMetadata
 from deadletter.workers.health import ProbeHandlers, serve_probes

@@ -8,7 +8,7 @@ import pytest
 from aiohttp import web
 
 from deadletter.brokers.types import Claim
-from deadletter.core.failures import failure_from_error
+from deadletter.core.failure_categories import failure_from_error
 from deadletter.core.letters import Place
 from deadletter.core.policy import BreakerSettings, Policy
 from deadletter.workers.courier.gate import Gate, Permit

@@ -6,7 +6,7 @@ from unittest.mock import patch
 
 import pytest
 
-from deadletter.api.assignments import CourierAssignment
+from deadletter.api.worker_config import CourierAssignment
 from deadletter.workers import live_config
 from deadletter.workers.environment import MAX_TERMINATION_MESSAGE_BYTES, AssignmentError, WorkerEnvironment
 from deadletter.workers.live_config import LiveConfigFile

@@ -14,7 +14,7 @@ from deadletter.brokers.connect import open_broker
 from deadletter.brokers.kafka.client import KafkaClient
 from deadletter.brokers.kafka.offsets import LATEST, list_offsets
 from deadletter.core import headers
-from deadletter.core.boxes import BoxSpec
+from deadletter.core.box_types import BoxSpec
 from deadletter.core.letters import Envelope, Message, Origin
 from deadletter.workers import backoff, exit_status
 from tests.bed import beds, processes

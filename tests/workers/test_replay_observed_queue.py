@@ -13,9 +13,9 @@ from deadletter.brokers.contract import Broker
 from deadletter.brokers.errors import NotAuthorised
 from deadletter.brokers.types import MonitoredBox
 from deadletter.cli import letters
-from deadletter.clock import now_ms
-from deadletter.core.boxes import BoxStats
+from deadletter.core.box_types import BoxStats
 from deadletter.net.secrets import mounted_secrets
+from deadletter.wall_clock import now_ms
 from deadletter.workers import backoff, exit_status
 from tests.brokers.connections import fresh_name
 from tests.brokers.secured_kafka import PASSWORD, SecuredKafka, open_secured_kafka

@@ -8,8 +8,8 @@ import pytest
 
 from deadletter.brokers.errors import BrokerUnreachable
 from deadletter.brokers.types import MonitoredBox
-from deadletter.clock import now_ms
 from deadletter.core.headers import read_headers
+from deadletter.wall_clock import now_ms
 from deadletter.workers import backoff, exit_status
 from deadletter.workers.replay.sinks import BrokerSink
 from tests.workers.redrive_stage import RedriveStage

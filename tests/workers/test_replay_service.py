@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from deadletter.api.assignments import ReplayAssignment
+from deadletter.api.worker_config import ReplayAssignment
 from deadletter.workers import exit_status
 from deadletter.workers.replay import sinks
 from deadletter.workers.replay.main import open_sink

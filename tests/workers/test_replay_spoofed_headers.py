@@ -1,7 +1,7 @@
 """A producer spoofs our headers in messages whose letters another framework wrote."""
 
 from deadletter.brokers.memory import MemoryServer
-from deadletter.core.boxes import BoxSpec
+from deadletter.core.box_types import BoxSpec
 from deadletter.core.letters import Message
 from tests.workers.replay_scene import Scene
 

@@ -2,7 +2,7 @@
 
 import json
 
-from deadletter.core.boxes import BoxSpec
+from deadletter.core.box_types import BoxSpec
 from deadletter.core.letters import Category, Failure, Message
 from tests.workers.replay_scene import letter
 

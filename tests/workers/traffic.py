@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from aiohttp import web
 
-from deadletter.api.assignments import CourierAssignment
+from deadletter.api.worker_config import CourierAssignment
 from deadletter.core.letters import Message
 from deadletter.workers.courier.courier import Courier
 from tests.workers.broker_queue import BrokerQueue

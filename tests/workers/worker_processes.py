@@ -8,7 +8,7 @@ import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from deadletter.api.assignments import CourierAssignment, ReplayAssignment
+from deadletter.api.worker_config import CourierAssignment, ReplayAssignment
 from tests.bed import ports
 from tests.workers.http_service import until
 

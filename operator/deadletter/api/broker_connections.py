@@ -20,7 +20,7 @@ from deadletter.api.base import (
     secret_names,
 )
 from deadletter.api.cel_rules import CelRule, count_set
-from deadletter.api.kinds import AGE, CustomResource, PrinterColumn, Status, condition_column
+from deadletter.api.custom_resource import AGE, CustomResource, PrinterColumn, Status, condition_column
 
 SERVER = f"{HOST}:{PORT}"
 REDIS_URL = f"rediss?://{HOST}(?::{PORT})?(?:/[0-9]{{0,4}})?"

@@ -6,13 +6,13 @@ from typing import ClassVar, Literal
 
 from pydantic import Field
 
-from deadletter.api.assignments import Boxes
 from deadletter.api.base import Bool, Model, NameRef
 from deadletter.api.cel_rules import CelRule, immutable
+from deadletter.api.custom_resource import AGE, REASON_COLUMN, CustomResource, PrinterColumn, condition_column
 from deadletter.api.delivery import Delivery
-from deadletter.api.kinds import AGE, REASON_COLUMN, CustomResource, PrinterColumn, condition_column
 from deadletter.api.queue_spec import ANOTHER_QUEUE, Alerts, Capacity, DeadBox, Redaction, Redrive, Route, Source
 from deadletter.api.queue_status import DeadLetterQueueStatus
+from deadletter.api.worker_config import Boxes
 from deadletter.core import names
 
 Shape = Literal["Delivered", "Plain", "Adopted"]

@@ -5,7 +5,7 @@ from typing import Any
 from pydantic import Field
 
 from deadletter.api.base import StatusModel
-from deadletter.api.kinds import Status
+from deadletter.api.custom_resource import Status
 
 DATE_TIME: dict[str, Any] = {"format": "date-time"}
 

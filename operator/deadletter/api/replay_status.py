@@ -3,7 +3,7 @@
 from pydantic import Field
 
 from deadletter.api.base import StatusModel
-from deadletter.api.kinds import Status
+from deadletter.api.custom_resource import Status
 from deadletter.api.queue_status import DATE_TIME, CauseStatus
 
 

@@ -6,7 +6,7 @@ from pydantic import Field
 
 from deadletter.api.base import Bool, Duration, Int, Model, NameRef
 from deadletter.api.cel_rules import CelRule, immutable, positive_duration
-from deadletter.api.kinds import AGE, CustomResource, PrinterColumn, condition_column
+from deadletter.api.custom_resource import AGE, CustomResource, PrinterColumn, condition_column
 from deadletter.api.replay_spec import Canary, LetterSelector, Rate, ReplayDestination, Verify
 from deadletter.api.replay_status import ReplayStatus
 from deadletter.api.transform import TransformSpec

@@ -6,7 +6,7 @@ from pydantic import Field
 
 from deadletter.api.base import Bool, BoundedText, Duration, Int, Model, ShortExpression
 from deadletter.api.cel_rules import CelRule, positive_duration
-from deadletter.api.kinds import AGE, CustomResource, PrinterColumn, Status, condition_column
+from deadletter.api.custom_resource import AGE, CustomResource, PrinterColumn, Status, condition_column
 from deadletter.core import durations, policy
 from deadletter.core.letters import Category
 

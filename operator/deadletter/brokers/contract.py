@@ -11,7 +11,7 @@ from contextlib import AbstractAsyncContextManager
 from typing import Protocol
 
 from deadletter.brokers.errors import BrokerError
-from deadletter.brokers.group_offsets import StartPosition
+from deadletter.brokers.lost_offsets import StartPosition
 from deadletter.brokers.types import (
     BoxState,
     Claim,
@@ -24,7 +24,7 @@ from deadletter.brokers.types import (
     StoredMessage,
     SubscriptionSpec,
 )
-from deadletter.core.boxes import BoxSpec, BoxStats
+from deadletter.core.box_types import BoxSpec, BoxStats
 from deadletter.core.heartbeats import WorkerStatus
 from deadletter.core.replay_progress import PartitionProgress, Span
 

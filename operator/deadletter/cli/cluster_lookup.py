@@ -2,7 +2,7 @@
 
 from deadletter.api.broker_connections import BrokerConnection
 from deadletter.api.dead_letter_queues import DeadLetterQueue
-from deadletter.cli.source import LetterSource, UsageError, apply_queue
+from deadletter.cli.letter_source import LetterSource, UsageError, apply_queue
 from deadletter.kube import CONNECTIONS, QUEUES, SECRETS, Body, KubeClient, Resource, connect
 from deadletter.net.secrets import READABLE_LABEL, Secrets, decode_secret
 from deadletter.settings import Settings

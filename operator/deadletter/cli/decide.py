@@ -16,11 +16,11 @@ import yaml
 
 from deadletter.api.retry_policies import RetryPolicySpec
 from deadletter.cli.json_lines import convert_lines
-from deadletter.clock import now_ms
 from deadletter.core import durations, times
-from deadletter.core.failures import failure_from_error, failure_from_status
+from deadletter.core.failure_categories import failure_from_error, failure_from_status
 from deadletter.core.letters import Category, Envelope, Failure, Letter, Message, Origin, Place
 from deadletter.core.policy import Policy, Retry, Verdict, decide, retry_schedule
+from deadletter.wall_clock import now_ms
 
 MALFORMED = "not a failure as a JSON object; see deadletter decide --help for its fields"
 MAX_SCHEDULE_ROWS = 100

@@ -32,17 +32,17 @@ from deadletter.brokers.contract import Broker, Offsets
 from deadletter.brokers.errors import BrokerError, NotAuthorised
 from deadletter.cli.cluster_lookup import find_queue_source
 from deadletter.cli.decode import display_offset
-from deadletter.cli.source import LetterSource, UsageError, find_source
-from deadletter.clock import now_ms
+from deadletter.cli.letter_source import LetterSource, UsageError, find_source
 from deadletter.core import times
 from deadletter.core.cel import PredicateError
 from deadletter.core.dialects.reader import read_letter
 from deadletter.core.fingerprint import fingerprint
 from deadletter.core.letters import Letter, Place, failure_time
-from deadletter.core.redaction import redact
+from deadletter.core.message_redaction import redact
 from deadletter.core.replay_progress import Span
 from deadletter.core.selection import Selection
 from deadletter.kube import ApiError
+from deadletter.wall_clock import now_ms
 
 COLUMNS = ("ID", "TIME", "ATTEMPTS", "GROUP", "CATEGORY", "ERROR")
 MAX_ERROR_CHARACTERS = 60

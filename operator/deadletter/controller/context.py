@@ -25,7 +25,7 @@ from deadletter.kube import (
     KubeClient,
     Resource,
 )
-from deadletter.plan.pod_template import WorkerImage
+from deadletter.plan.common_manifests import WorkerImage
 from deadletter.plan.worker_manifests import WorkerSettings
 from deadletter.settings import Settings
 

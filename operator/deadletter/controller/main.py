@@ -12,7 +12,7 @@ import structlog
 from aiohttp import web
 
 from deadletter import logs, metrics
-from deadletter.controller import admission, garbage, health, kopf_watch, sweep, terminating_namespaces
+from deadletter.controller import admission, deleted_replays, depth_sweep, health, kopf_watch, terminating_namespaces
 from deadletter.controller.context import KINDS, ObjectKey, OperatorContext, object_key
 from deadletter.controller.reconcile.facts import secret_users
 from deadletter.controller.reconcile.loop import reconcile_one
@@ -87,7 +87,7 @@ async def run(settings: Settings, stop: asyncio.Event) -> None:
 
 def _start_tasks(context: OperatorContext, stop: asyncio.Event) -> list[asyncio.Task[None]]:
     workers = [context.workqueue.run(partial(reconcile_one, context)) for _ in range(context.settings.concurrency)]
-    loops = [sweep.sweep_forever(context), resync(context), garbage.collect_forever(context)]
+    loops = [depth_sweep.sweep_forever(context), resync(context), deleted_replays.collect_forever(context)]
     loops += [context.secrets.refresh_forever(partial(secret_users, context), context.workqueue.add)]
     loops += [terminating_namespaces.watch_forever(context)] if context.settings.namespaces else []
     return [asyncio.create_task(task) for task in [*workers, *loops, _run_kopf_forever(context, stop)]]

@@ -3,11 +3,11 @@
 import asyncio
 import sys
 
-from deadletter.clock import now_ms
 from deadletter.controller.context import FINALIZER
 from deadletter.controller.reconcile.queue import RELEASED_ANNOTATION
 from deadletter.kube import QUEUES, ApiError, KubeClient, connect
 from deadletter.settings import Settings
+from deadletter.wall_clock import now_ms
 
 
 async def release_all(kube: KubeClient, namespaces: tuple[str, ...]) -> int:

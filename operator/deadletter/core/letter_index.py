@@ -7,7 +7,7 @@ from itertools import islice
 
 from pyroaring import BitMap64
 
-from deadletter.core.boxes import FailureGroup
+from deadletter.core.box_types import FailureGroup
 from deadletter.core.ledger.records import CHUNK_BITS
 from deadletter.core.times import clamp
 

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
-from deadletter.api.kinds import Condition
+from deadletter.api.custom_resource import Condition
 from deadletter.core import times
 from deadletter.core.condition_types import EXPECTED_STATUS
 from deadletter.core.reasons import Reason

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from deadletter.api.dead_letter_queues import DeadLetterQueue
 from deadletter.core import durations, times
-from deadletter.core.boxes import BoxStats
+from deadletter.core.box_types import BoxStats
 from deadletter.core.condition_types import DEGRADED
 from deadletter.core.reasons import Reason
 from deadletter.plan.conditions import ConditionUpdate, condition

@@ -9,7 +9,7 @@ from deadletter.api.dead_letter_queues import DeadLetterQueue
 from deadletter.api.queue_status import OwnedBox
 from deadletter.api.replays import Replay
 from deadletter.api.retry_policies import RetryPolicy
-from deadletter.core.boxes import BoxStats
+from deadletter.core.box_types import BoxStats
 from deadletter.core.replay_progress import PartitionProgress
 
 

@@ -4,11 +4,11 @@ from collections.abc import Mapping
 from hashlib import sha256
 from typing import Any
 
+from deadletter.api.custom_resource import Condition
 from deadletter.api.dead_letter_queues import DeadLetterQueue
-from deadletter.api.kinds import Condition
 from deadletter.api.retry_policies import RetryPolicySpec
 from deadletter.core import names, times
-from deadletter.core.boxes import BoxStats
+from deadletter.core.box_types import BoxStats
 from deadletter.core.condition_types import (
     BOXES_READY,
     COURIER_AVAILABLE,

@@ -2,16 +2,16 @@
 
 from typing import Any, Literal
 
-from deadletter.api.assignments import LiveConfig, ReplayAssignment, ReplayTarget
 from deadletter.api.broker_connections import BrokerConnection
 from deadletter.api.dead_letter_queues import DeadLetterQueue
 from deadletter.api.delivery import HttpDelivery, ServiceRef
 from deadletter.api.replays import Replay
+from deadletter.api.worker_config import LiveConfig, ReplayAssignment, ReplayTarget
 from deadletter.core import names
-from deadletter.plan import pod_template
+from deadletter.plan import common_manifests
+from deadletter.plan.common_manifests import Manifest
 from deadletter.plan.facts import ReplayFacts
-from deadletter.plan.pod_template import Manifest
-from deadletter.plan.replay_result import job_name
+from deadletter.plan.replay_outcome import job_name
 from deadletter.plan.worker_manifests import WorkerSettings, worker_secret_names
 
 # Exit codes 3 (failed) and 5 (needs a decision): another pod would end in the same way. A fenced pod (4) is replaced,
@@ -30,13 +30,15 @@ def plan_replay(replay: Replay, facts: ReplayFacts, workers: WorkerSettings, sus
         return []
     name, labels = job_name(replay), replay_labels(replay)
     # The assignment is fixed when the Replay starts: later changes of its preview or its target have no effect.
-    assignment = facts.assignment or pod_template.to_json(build_assignment(replay, facts, queue, connection, workers))
+    assignment = facts.assignment or common_manifests.to_json(
+        build_assignment(replay, facts, queue, connection, workers)
+    )
     live = LiveConfig(rate=replay.spec.rate, redaction=queue.spec.redaction)
     selected = {key: labels[key] for key in ("deadletter.dev/replay", "app.kubernetes.io/component")}
     return [
-        pod_template.assignment_config_map(replay, name, labels, assignment, live),
-        pod_template.service_account(replay, name, labels),
-        *([pod_template.network_policy(replay, name, labels, selected)] if workers.network_policy else []),
+        common_manifests.assignment_config_map(replay, name, labels, assignment, live),
+        common_manifests.service_account(replay, name, labels),
+        *([common_manifests.network_policy(replay, name, labels, selected)] if workers.network_policy else []),
         _job(replay, facts, _secret_names(queue, connection, facts), workers, suspend),
     ]
 
@@ -126,7 +128,7 @@ def _job(
     replay: Replay, facts: ReplayFacts, secrets: tuple[str, ...], workers: WorkerSettings, suspend: bool
 ) -> Manifest:
     name, labels = job_name(replay), replay_labels(replay)
-    pod = pod_template.pod_spec("replay", name, name, secrets, workers.image) | {"restartPolicy": "Never"}
+    pod = common_manifests.pod_spec("replay", name, name, secrets, workers.image) | {"restartPolicy": "Never"}
     spec: dict[str, Any] = {
         "parallelism": 1,
         "completions": 1,
@@ -145,7 +147,7 @@ def _job(
         spec["activeDeadlineSeconds"] = max(1, replay.spec.active_deadline_ms // 1000)
     if facts.job is not None:
         spec |= {field: facts.job["spec"][field] for field in IMMUTABLE_JOB_FIELDS}
-    return pod_template.child_manifest("Job", "batch/v1", replay, name, labels) | {"spec": spec}
+    return common_manifests.child_manifest("Job", "batch/v1", replay, name, labels) | {"spec": spec}
 
 
 def _exit_codes(codes: list[int]) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from deadletter.core.replay_progress import PartitionProgress
 from deadletter.plan.conditions import ConditionUpdate, condition, merge_conditions
 from deadletter.plan.facts import ReplayFacts
 from deadletter.plan.findings import Finding
-from deadletter.plan.replay_result import (
+from deadletter.plan.replay_outcome import (
     MAX_JSON_INTEGER,
     MAX_LISTED,
     ReplayResult,

@@ -4,16 +4,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from deadletter.api.assignments import CourierAssignment, LiveConfig, RedriveAssignment, ResolvedRoute, WorkerConfig
 from deadletter.api.base import secret_names
 from deadletter.api.broker_connections import BrokerConnection
 from deadletter.api.dead_letter_queues import DeadLetterQueue
 from deadletter.api.retry_policies import RetryPolicySpec
+from deadletter.api.worker_config import CourierAssignment, LiveConfig, RedriveAssignment, ResolvedRoute, WorkerConfig
 from deadletter.core import names
-from deadletter.plan import pod_template
+from deadletter.plan import common_manifests
+from deadletter.plan.common_manifests import ASSIGNMENT_KEY, Manifest, WorkerImage
 from deadletter.plan.degraded import worker_pause_reason
 from deadletter.plan.facts import QueueFacts
-from deadletter.plan.pod_template import ASSIGNMENT_KEY, Manifest, WorkerImage
 from deadletter.plan.queue_checks import secret_keys
 from deadletter.plan.queue_status import consumer_group_status
 
@@ -74,7 +74,7 @@ def plan_live_config(
     if ASSIGNMENT_KEY not in data:
         return []
     labels, live = names.labels(queue.name, role), _live_config(queue, facts, may_redrive)
-    return [pod_template.assignment_config_map(queue, name, labels, data[ASSIGNMENT_KEY], live)]
+    return [common_manifests.assignment_config_map(queue, name, labels, data[ASSIGNMENT_KEY], live)]
 
 
 def _live_config(queue: DeadLetterQueue, facts: QueueFacts, may_redrive: bool) -> LiveConfig:
@@ -133,12 +133,12 @@ def _manifests(
 ) -> list[Manifest]:
     name, labels = names.child_name(queue.name, role), names.labels(queue.name, role)
     manifests = [
-        pod_template.assignment_config_map(queue, name, labels, pod_template.to_json(assignment), live),
-        pod_template.service_account(queue, name, labels),
-        _deployment(queue, connection, role, pod_template.assignment_hash(assignment), workers.image),
+        common_manifests.assignment_config_map(queue, name, labels, common_manifests.to_json(assignment), live),
+        common_manifests.service_account(queue, name, labels),
+        _deployment(queue, connection, role, common_manifests.assignment_hash(assignment), workers.image),
     ]
     if workers.network_policy:
-        manifests.append(pod_template.network_policy(queue, name, labels, selector_labels(queue, role)))
+        manifests.append(common_manifests.network_policy(queue, name, labels, selector_labels(queue, role)))
     if workers.pod_monitor:
         manifests.append(_pod_monitor(queue, name, labels))
     return manifests
@@ -156,7 +156,7 @@ def _deployment(
     delivery, labels = queue.spec.delivery, names.labels(queue.name, role)
     name = names.child_name(queue.name, role)
     resources = delivery.resources.to_wire() if delivery and delivery.resources else None
-    pod = pod_template.pod_spec(role, name, name, worker_secret_names(queue, connection), image, resources)
+    pod = common_manifests.pod_spec(role, name, name, worker_secret_names(queue, connection), image, resources)
     pod["topologySpreadConstraints"] = [
         {
             "maxSkew": 1,
@@ -165,7 +165,7 @@ def _deployment(
             "labelSelector": {"matchLabels": selector_labels(queue, role)},
         }
     ]
-    annotations = {pod_template.ASSIGNMENT_HASH_ANNOTATION: assignment_hash}
+    annotations = {common_manifests.ASSIGNMENT_HASH_ANNOTATION: assignment_hash}
     spec = {
         "replicas": delivery.replicas if delivery else 1,
         "revisionHistoryLimit": 2,
@@ -175,7 +175,7 @@ def _deployment(
     }
     if role == "redrive":
         spec["strategy"] = {"type": "Recreate"}  # a dead box partition has one writer: a second would fence the first
-    return pod_template.child_manifest("Deployment", "apps/v1", queue, name, labels) | {"spec": spec}
+    return common_manifests.child_manifest("Deployment", "apps/v1", queue, name, labels) | {"spec": spec}
 
 
 def _pod_monitor(queue: DeadLetterQueue, name: str, labels: dict[str, str]) -> Manifest:
@@ -183,4 +183,6 @@ def _pod_monitor(queue: DeadLetterQueue, name: str, labels: dict[str, str]) -> M
         "selector": {"matchLabels": selector_labels(queue, labels["app.kubernetes.io/component"])},
         "podMetricsEndpoints": [{"port": "health", "path": "/metrics"}],
     }
-    return pod_template.child_manifest("PodMonitor", "monitoring.coreos.com/v1", queue, name, labels) | {"spec": spec}
+    return common_manifests.child_manifest("PodMonitor", "monitoring.coreos.com/v1", queue, name, labels) | {
+        "spec": spec
+    }

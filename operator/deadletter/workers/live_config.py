@@ -8,7 +8,7 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from deadletter import logs
-from deadletter.api.assignments import LiveConfig
+from deadletter.api.worker_config import LiveConfig
 from deadletter.workers import process
 
 REFRESH_INTERVAL_S = 5.0

@@ -5,7 +5,7 @@ client                 connections to one cluster, and factories of producers an
 topics, ledger_topic   describe, create, configure and delete topics
 offsets                start, end and last stable offsets of partitions
 reads, fetch           read committed messages between two offsets
-record_batches         pack messages into batches that a topic accepts, and send them
+send_batches           pack messages into batches that a topic accepts, and send them
 transactions           begin, commit and abort transactions
 hanging_transactions   complete transactions whose markers were never written
 ledger                 read and write the ledger topic

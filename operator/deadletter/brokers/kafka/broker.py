@@ -7,20 +7,20 @@ from typing import Any
 from pyroaring import BitMap64
 
 from deadletter.brokers.contract import BoxMonitor, Offsets, PartitionWriter, Subscription
-from deadletter.brokers.group_offsets import StartPosition
 from deadletter.brokers.kafka import ledger as ledgers
-from deadletter.brokers.kafka import ledger_topic, reads, record_batches, topics
+from deadletter.brokers.kafka import ledger_topic, reads, send_batches, topics
 from deadletter.brokers.kafka.client import KafkaClient
-from deadletter.brokers.kafka.driver_internals import discard_producer
+from deadletter.brokers.kafka.driver_shutdown import discard_producer
 from deadletter.brokers.kafka.errors import translated
 from deadletter.brokers.kafka.monitor import KafkaMonitor
 from deadletter.brokers.kafka.partition_writer import TimestampCache, open_partition_writer
-from deadletter.brokers.kafka.subscription import group as groups
+from deadletter.brokers.kafka.subscription import group_offsets as groups
 from deadletter.brokers.kafka.subscription.subscription import open_subscription
 from deadletter.brokers.kafka.transactions import TransactionalProducer
-from deadletter.brokers.skipped_records import log_skipped_record
+from deadletter.brokers.lost_offsets import StartPosition
+from deadletter.brokers.newer_ledger_records import log_skipped_record
 from deadletter.brokers.types import BoxState, Publication, ResumedGroup, ServerInfo, StoredMessage, SubscriptionSpec
-from deadletter.core.boxes import BoxSpec
+from deadletter.core.box_types import BoxSpec
 from deadletter.core.heartbeats import WorkerStatus
 from deadletter.core.ledger.records import CHUNK_BITS, Key, UnknownRecord, decode_chunk, decode_progress
 from deadletter.core.ledger.settlements import Settlements
@@ -95,12 +95,12 @@ class KafkaBroker:
         """Publish at least once, without settling and without a transaction."""
         if not publications:
             return
-        limits = record_batches.TopicLimits(self._kafka)
-        packed = await record_batches.pack_publications(publications, limits, in_transaction=False)
+        limits = send_batches.TopicLimits(self._kafka)
+        packed = await send_batches.pack_publications(publications, limits, in_transaction=False)
         producer = await self._kafka.start_producer()
         try:
             with translated(publications[0].to):
-                await record_batches.send_batches(producer, packed)
+                await send_batches.send_batches(producer, packed)
         finally:
             await discard_producer(producer)
 

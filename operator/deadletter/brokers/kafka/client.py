@@ -13,7 +13,7 @@ from aiokafka.client import AIOKafkaClient
 from aiokafka.conn import create_conn
 
 from deadletter.brokers.errors import BoxMissing, BrokerError, BrokerUnreachable
-from deadletter.brokers.kafka.driver_internals import StoppableConsumer, discard_producer
+from deadletter.brokers.kafka.driver_shutdown import StoppableConsumer, discard_producer
 from deadletter.brokers.kafka.errors import translate, translated
 from deadletter.brokers.kafka.topic_metadata import MetadataCache, TopicMetadataRequest, read_topics
 

@@ -7,12 +7,12 @@ from aiokafka import AIOKafkaConsumer, TopicPartition
 
 from deadletter.brokers.kafka import reads
 from deadletter.brokers.kafka.client import KafkaClient
-from deadletter.brokers.kafka.driver_internals import discard_producer
+from deadletter.brokers.kafka.driver_shutdown import discard_producer
 from deadletter.brokers.kafka.errors import translated
 from deadletter.brokers.kafka.ledger_topic import LEDGER_PARTITIONS
 from deadletter.brokers.kafka.offsets import end_offsets, start_offsets
-from deadletter.brokers.kafka.record_batches import PartitionBatches, TopicLimits, pack_messages, send_batches
-from deadletter.brokers.skipped_records import log_skipped_record
+from deadletter.brokers.kafka.send_batches import PartitionBatches, TopicLimits, pack_messages, send_batches
+from deadletter.brokers.newer_ledger_records import log_skipped_record
 from deadletter.core.heartbeats import WorkerStatus
 from deadletter.core.ledger.records import Key, encode_worker_status, parse_key, worker_key
 from deadletter.core.letters import Message

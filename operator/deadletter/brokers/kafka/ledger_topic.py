@@ -4,10 +4,10 @@ from collections.abc import Mapping
 
 from deadletter.brokers.errors import BrokerError, BrokerUnreachable
 from deadletter.brokers.kafka import topics
+from deadletter.brokers.kafka.add_replicas import Assignment, plan_added_replicas, reassign_partitions
 from deadletter.brokers.kafka.client import KafkaClient
-from deadletter.brokers.kafka.reassignments import Assignment, plan_added_replicas, reassign_partitions
 from deadletter.brokers.kafka.topics import TopicConfig
-from deadletter.core.boxes import BoxSpec
+from deadletter.core.box_types import BoxSpec
 
 LEDGER_PARTITIONS = 3
 LEDGER_CONFIG = {

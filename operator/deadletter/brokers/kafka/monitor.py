@@ -12,7 +12,7 @@ from deadletter.brokers.kafka.ledger import RECORDS_PER_POLL, ledger_partition, 
 from deadletter.brokers.kafka.monitor_state import QueueState
 from deadletter.brokers.kafka.offsets import EARLIEST, LATEST, list_offsets
 from deadletter.brokers.types import MonitoredBox
-from deadletter.core.boxes import BoxStats
+from deadletter.core.box_types import BoxStats
 
 READ_BUDGET_S = 5.0  # of one sweep; the rest is read by the next one
 MAX_WORK_S = 0.002  # without giving other tasks the event loop

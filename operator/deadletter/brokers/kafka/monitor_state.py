@@ -10,9 +10,9 @@ from deadletter.brokers.errors import BoxRecreated, BrokerError
 from deadletter.brokers.kafka.errors import translated
 from deadletter.brokers.kafka.ledger import ledger_partition
 from deadletter.brokers.kafka.reads import to_stored_message
-from deadletter.brokers.skipped_records import log_skipped_record
+from deadletter.brokers.newer_ledger_records import log_skipped_record
 from deadletter.brokers.types import MonitoredBox
-from deadletter.core.boxes import BoxStats, FailureGroup
+from deadletter.core.box_types import BoxStats, FailureGroup
 from deadletter.core.dialects.reader import read_letter
 from deadletter.core.fingerprint import fingerprint
 from deadletter.core.heartbeats import HeartbeatTracker, WorkerStatus

@@ -10,7 +10,7 @@ from aiokafka import TopicPartition
 from pyroaring import BitMap
 
 from deadletter.brokers.errors import BoxRecreated
-from deadletter.brokers.kafka import hanging_transactions, ledger_topic, reads, record_batches
+from deadletter.brokers.kafka import hanging_transactions, ledger_topic, reads, send_batches
 from deadletter.brokers.kafka.client import KafkaClient
 from deadletter.brokers.kafka.errors import translated
 from deadletter.brokers.kafka.fetch import MESSAGES_PER_BATCH
@@ -119,7 +119,7 @@ class KafkaPartitionWriter:
 
     async def commit(self, batch: CommitBatch) -> None:
         """Commit the whole batch or nothing; after an error this writer cannot be used any more."""
-        packed = await record_batches.pack_publications(batch.publications, self._producer.topic_limits)
+        packed = await send_batches.pack_publications(batch.publications, self._producer.topic_limits)
         mark = await self._new_mark(batch)
         await self._complete_hanging(packed)
         async with self._producer.transaction() as transaction:
@@ -132,7 +132,7 @@ class KafkaPartitionWriter:
             await transaction.send(packed)
         self._obsolete_records, self._progress = [], batch.progress
 
-    async def _complete_hanging(self, packed: Iterable[record_batches.PartitionBatches]) -> None:
+    async def _complete_hanging(self, packed: Iterable[send_batches.PartitionBatches]) -> None:
         """Complete the transactions that an earlier writer left open in the partitions now written to first.
 
         A transaction was committed if the ledger knows its messages; a Replay before this one may have sent them.
@@ -168,7 +168,7 @@ class KafkaPartitionWriter:
         return entries
 
     def _produced_records(
-        self, packed: Iterable[record_batches.PartitionBatches], offsets: Iterable[list[int]]
+        self, packed: Iterable[send_batches.PartitionBatches], offsets: Iterable[list[int]]
     ) -> Records:
         entries: Records = []
         for target, produced in zip(packed, offsets, strict=True):

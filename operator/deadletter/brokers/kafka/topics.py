@@ -14,7 +14,7 @@ from deadletter.brokers.kafka.client import KafkaClient
 from deadletter.brokers.kafka.errors import check_error_code, translated
 from deadletter.brokers.kafka.topic_metadata import TopicMetadataRequest, read_topics
 from deadletter.brokers.types import BoxState, ServerInfo
-from deadletter.core.boxes import BoxSpec
+from deadletter.core.box_types import BoxSpec
 
 SET_ON_TOPIC = 1  # config_source DYNAMIC_TOPIC_CONFIG of the protocol
 MAX_MESSAGE_BYTES = 1_048_588  # Kafka's default of max.message.bytes

@@ -14,12 +14,12 @@ from aiokafka.conn import AIOKafkaConnection
 from aiokafka.structs import OffsetAndMetadata
 
 from deadletter.brokers.errors import BrokerUnreachable
-from deadletter.brokers.kafka import record_batches
+from deadletter.brokers.kafka import send_batches
 from deadletter.brokers.kafka.client import TRANSACTION_TIMEOUT_MS, KafkaClient
 from deadletter.brokers.kafka.coordinator_requests import last_transaction_committed
-from deadletter.brokers.kafka.driver_internals import discard_producer
+from deadletter.brokers.kafka.driver_shutdown import discard_producer
 from deadletter.brokers.kafka.errors import EXPECTED_ERRORS, translate
-from deadletter.brokers.kafka.record_batches import PartitionBatches, TopicLimits
+from deadletter.brokers.kafka.send_batches import PartitionBatches, TopicLimits
 
 MAX_TRANSACTION_S = TRANSACTION_TIMEOUT_MS / 1000 * 0.9
 ABORT_TIMEOUT_S = 3.0
@@ -34,7 +34,7 @@ class Transaction:
 
     async def send(self, packed: Sequence[PartitionBatches]) -> list[list[int]]:
         """Send all batches, wait for every acknowledgement, and return the offsets of their messages."""
-        return await record_batches.send_batches(self._producer, packed)
+        return await send_batches.send_batches(self._producer, packed)
 
     async def commit_offsets(self, group: str, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
         """Commit the offsets of a group together with what was sent."""

@@ -5,13 +5,13 @@ from contextlib import asynccontextmanager
 
 from deadletter.brokers.contract import BoxMonitor, Offsets
 from deadletter.brokers.errors import BoxAppeared, BoxConflict, BoxMissing
-from deadletter.brokers.group_offsets import StartPosition
-from deadletter.brokers.memory.groups import is_lost, start_offsets
+from deadletter.brokers.lost_offsets import StartPosition
+from deadletter.brokers.memory.group_offsets import is_lost, start_offsets
 from deadletter.brokers.memory.partition_writer import MemoryPartitionWriter
 from deadletter.brokers.memory.server import MemoryBox, MemoryServer
 from deadletter.brokers.memory.subscription import MemorySubscription
 from deadletter.brokers.types import BoxState, Publication, ResumedGroup, ServerInfo, StoredMessage, SubscriptionSpec
-from deadletter.core.boxes import BoxSpec
+from deadletter.core.box_types import BoxSpec
 from deadletter.core.heartbeats import WorkerStatus
 from deadletter.core.letters import Place
 from deadletter.core.replay_progress import PartitionProgress, Span

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from deadletter.brokers.errors import BrokerError
 from deadletter.brokers.memory.server import MemoryBox, MemoryLedger, MemoryServer
 from deadletter.brokers.types import MonitoredBox
-from deadletter.core.boxes import BoxStats
+from deadletter.core.box_types import BoxStats
 from deadletter.core.dialects.reader import read_letter
 from deadletter.core.fingerprint import fingerprint
 from deadletter.core.heartbeats import HeartbeatTracker

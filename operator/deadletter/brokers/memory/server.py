@@ -8,11 +8,11 @@ from zlib import crc32
 
 from deadletter.brokers.errors import BoxMissing, BrokerError, TooLarge
 from deadletter.brokers.types import BoxState, Publication
-from deadletter.clock import now_ms
-from deadletter.core.boxes import BoxSpec
+from deadletter.core.box_types import BoxSpec
 from deadletter.core.heartbeats import WorkerStatus
 from deadletter.core.letters import Message
 from deadletter.core.replay_progress import PartitionProgress, SettledAs
+from deadletter.wall_clock import now_ms
 
 
 @dataclass(slots=True)

@@ -4,10 +4,10 @@ import asyncio
 from itertools import islice, zip_longest
 
 from deadletter.brokers.errors import BrokerError, Fenced
-from deadletter.brokers.group_offsets import EARLIEST, LATEST, offsets_lost_error
-from deadletter.brokers.memory.groups import is_lost, start_offsets
+from deadletter.brokers.lost_offsets import EARLIEST, LATEST, offsets_lost_error
+from deadletter.brokers.memory.group_offsets import is_lost, start_offsets
 from deadletter.brokers.memory.server import MemoryBox, MemoryServer
-from deadletter.brokers.parked_letters import add_attempts, to_claim
+from deadletter.brokers.retry_headers import add_attempts, to_claim
 from deadletter.brokers.types import Buried, Claim, Parked, Publication, Settlement, SubscriptionSpec
 from deadletter.core.heartbeats import WorkerStatus
 from deadletter.core.letters import Place

@@ -6,8 +6,8 @@ from contextlib import aclosing, asynccontextmanager
 
 from deadletter.brokers.contract import BoxMonitor, Offsets
 from deadletter.brokers.errors import BoxMissing, BrokerError
-from deadletter.brokers.group_offsets import StartPosition
-from deadletter.brokers.redis import groups, keys, streams
+from deadletter.brokers.lost_offsets import StartPosition
+from deadletter.brokers.redis import group_offsets, keys, stream_admin
 from deadletter.brokers.redis import ledger as ledgers
 from deadletter.brokers.redis import publish as publishing
 from deadletter.brokers.redis.client import RedisClient
@@ -16,7 +16,7 @@ from deadletter.brokers.redis.partition_writer import RedisPartitionWriter
 from deadletter.brokers.redis.reads import read_span
 from deadletter.brokers.redis.subscription import RedisSubscription
 from deadletter.brokers.types import BoxState, Publication, ResumedGroup, ServerInfo, StoredMessage, SubscriptionSpec
-from deadletter.core.boxes import BoxSpec
+from deadletter.core.box_types import BoxSpec
 from deadletter.core.heartbeats import WorkerStatus
 from deadletter.core.names import archive_name
 from deadletter.core.replay_progress import PartitionProgress, Span
@@ -32,7 +32,7 @@ class RedisBroker:
 
     async def server_info(self) -> ServerInfo:
         """Return version and identity; NotSupported for a Redis Cluster or a Sentinel."""
-        found = await streams.read_version(self._client)
+        found = await stream_admin.read_version(self._client)
         return ServerInfo("Redis", found.version, 1, transactions=False, id=await self._read_identity())
 
     async def _read_identity(self) -> str:
@@ -49,19 +49,19 @@ class RedisBroker:
 
     async def describe(self, names: Sequence[str]) -> Mapping[str, BoxState]:
         """Return the boxes that exist, in one request."""
-        return await streams.describe(self._client, names)
+        return await stream_admin.describe(self._client, names)
 
     async def ensure(self, spec: BoxSpec) -> BoxState:
         """Create an empty stream or retry box if it is missing."""
-        return await streams.ensure(self._client, spec)
+        return await stream_admin.ensure(self._client, spec)
 
     async def delete(self, names: Sequence[str]) -> None:
         """Delete boxes and ledgers with every key that belongs to them."""
-        await streams.delete(self._client, names)
+        await stream_admin.delete(self._client, names)
 
     async def window(self, box: str, archived: bool = False) -> tuple[Span, ...]:
         """Return the first offset and the one after the last that was ever added."""
-        return (await streams.window(self._client, archive_name(box) if archived else box, optional=archived),)
+        return (await stream_admin.window(self._client, archive_name(box) if archived else box, optional=archived),)
 
     async def read(
         self, box: str, spans: Sequence[Span], archived: bool = False
@@ -94,7 +94,7 @@ class RedisBroker:
         archive = archive_name(box)
         stream = archive if archived else box
         if not archived:
-            await streams.window(self._client, box)
+            await stream_admin.window(self._client, box)
         token = await self._client.command("INCR", keys.fence(stream))
         writer = RedisPartitionWriter(self._client, stream, archive, ledger, uid, token)
         await writer.open()
@@ -115,11 +115,11 @@ class RedisBroker:
 
     async def is_group_lost(self, source: str, group: str) -> bool:
         """True if the stream holds messages and the group does not exist."""
-        return await groups.is_lost(self._client, source, group)
+        return await group_offsets.is_lost(self._client, source, group)
 
     async def resume_group(self, source: str, group: str, start: StartPosition) -> ResumedGroup | None:
         """Create the lost group again at this position."""
-        return await groups.resume(self._client, source, group, start)
+        return await group_offsets.resume(self._client, source, group, start)
 
     async def selected_offsets(self, ledger: str, uid: str) -> Mapping[int, Offsets]:
         """Return what a DryRun selected."""

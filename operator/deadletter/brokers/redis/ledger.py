@@ -11,9 +11,9 @@ from itertools import pairwise
 from typing import overload
 
 from deadletter.brokers.errors import LedgerCorrupt, LedgerTooNew
+from deadletter.brokers.newer_ledger_records import log_skipped_record
 from deadletter.brokers.redis import keys
 from deadletter.brokers.redis.client import Arg, RedisClient, raise_first
-from deadletter.brokers.skipped_records import log_skipped_record
 from deadletter.core.heartbeats import WorkerStatus
 from deadletter.core.ledger.records import (
     LedgerError,

@@ -15,7 +15,7 @@ from deadletter.brokers.redis.client import RedisClient, raise_first
 from deadletter.brokers.redis.reads import to_stored_message
 from deadletter.brokers.redis.scripts import SUMMARISE
 from deadletter.brokers.types import MonitoredBox
-from deadletter.core.boxes import BoxStats, FailureGroup
+from deadletter.core.box_types import BoxStats, FailureGroup
 from deadletter.core.dialects.reader import read_letter
 from deadletter.core.fingerprint import fingerprint
 from deadletter.core.heartbeats import HeartbeatTracker

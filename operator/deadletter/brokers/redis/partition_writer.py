@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Sequence
 
 from deadletter.brokers.errors import BrokerError, Fenced
-from deadletter.brokers.redis import keys, streams
+from deadletter.brokers.redis import keys, stream_admin
 from deadletter.brokers.redis.client import Arg, RedisClient
 from deadletter.brokers.redis.ledger import pack_offsets, read_progress
 from deadletter.brokers.redis.publish import PendingEntry, WriteGuard, delete_marks, publish
@@ -47,7 +47,7 @@ class RedisPartitionWriter:
         """Read the progress, and the offsets of the stream if they are not too many to remember."""
         self.progress = await read_progress(self._client, self._ledger, self._uid)
         if await self._client.command("XLEN", self._stream) <= MAX_REMEMBERED:
-            self._present_until = (await streams.window(self._client, self._stream, optional=True)).end
+            self._present_until = (await stream_admin.window(self._client, self._stream, optional=True)).end
             self._present_offsets = frozenset(await self._list_offsets())
 
     async def _list_offsets(self) -> list[int]:

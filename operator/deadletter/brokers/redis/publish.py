@@ -11,8 +11,8 @@ from deadletter.brokers.redis import keys as key_names
 from deadletter.brokers.redis.client import Arg, RedisClient
 from deadletter.brokers.redis.entries import pack_letter, to_fields
 from deadletter.brokers.redis.scripts import PUBLISH
-from deadletter.clock import now_ms
 from deadletter.core.letters import Message
+from deadletter.wall_clock import now_ms
 
 MARK_TTL_MS = 7 * 24 * 3_600_000
 MAX_BATCH_ENTRIES = 500

@@ -7,14 +7,14 @@ from typing import Any
 import structlog
 
 from deadletter.brokers.errors import BoxMissing, BrokerError
-from deadletter.brokers.parked_letters import to_claim
-from deadletter.brokers.redis import groups, ledger, streams
+from deadletter.brokers.redis import group_offsets, ledger, stream_admin
 from deadletter.brokers.redis import keys as key_names
+from deadletter.brokers.redis.claim_leases import LEASE_MS, Leases
 from deadletter.brokers.redis.client import Arg, RedisClient, raise_first
-from deadletter.brokers.redis.committer import RedisCommitter
 from deadletter.brokers.redis.entries import from_fields, unpack_letter
-from deadletter.brokers.redis.leases import LEASE_MS, Leases
 from deadletter.brokers.redis.scripts import CLAIM_DUE, RECORD_ATTEMPTS
+from deadletter.brokers.redis.settlement_writer import RedisSettlementWriter
+from deadletter.brokers.retry_headers import to_claim
 from deadletter.brokers.types import Claim, Settlement, SubscriptionSpec
 from deadletter.core.heartbeats import WorkerStatus
 from deadletter.core.ledger.records import worker_key
@@ -39,7 +39,7 @@ class RedisSubscription:
     def __init__(self, client: RedisClient, spec: SubscriptionSpec) -> None:
         self._client, self._spec = client, spec
         self._leases = Leases(client, spec)
-        self._committer = RedisCommitter(client, spec, self._leases)
+        self._settlement_writer = RedisSettlementWriter(client, spec, self._leases)
         self._backlog: list[Claim] = []
         self._reply_limit = 1  # messages of a reply
         self._pending_cursor: str | None = FIRST_ID  # where to continue in our own pending list; None: all read
@@ -54,7 +54,7 @@ class RedisSubscription:
 
     async def open(self) -> None:
         """Create the group if it is missing and take back the parked letters of an earlier process of this name."""
-        await groups.ensure_group(self._client, self._spec)
+        await group_offsets.ensure_group(self._client, self._spec)
         await self._leases.release_letters()
         await self._refresh_lag()
         self._background = asyncio.create_task(self._run_background())
@@ -64,7 +64,7 @@ class RedisSubscription:
         if self._background is not None:
             self._background.cancel()
             await asyncio.wait({self._background})
-        await self._committer.finish()
+        await self._settlement_writer.finish()
         with suppress(BrokerError):
             await self._flush_attempts()
             await self._leases.release_all()
@@ -96,7 +96,7 @@ class RedisSubscription:
                 or await self._claim_new(count)
             )
         except BoxMissing:
-            await groups.recreate_group(self._client, self._spec, self._last_read_id)
+            await group_offsets.recreate_group(self._client, self._spec, self._last_read_id)
             return
         self._backlog += found
         self._adapt_reply_limit(found)
@@ -188,7 +188,7 @@ class RedisSubscription:
         marks, attempts = await self._read_marks_and_attempts([entry[0] for entry in entries])
         found = list(zip(entries, marks, attempts, strict=True))
         if finished := [entry[0] for entry, mark, _ in found if mark or entry[1] is None]:
-            await self._committer.acknowledge(finished)
+            await self._settlement_writer.acknowledge(finished)
         claims = [
             self._source_claim(entry, recorded) for entry, mark, recorded in found if not mark and entry[1] is not None
         ]
@@ -222,7 +222,7 @@ class RedisSubscription:
     async def settle(self, claim: Claim, settlement: Settlement) -> None:
         """Settle a claim and return when that is written."""
         self._attempts.pop(claim.place.id, None)
-        await self._committer.settle(claim, settlement)
+        await self._settlement_writer.settle(claim, settlement)
 
     async def report_status(self, status: WorkerStatus) -> None:
         """Store the status in the hash of the ledger."""
@@ -257,7 +257,7 @@ class RedisSubscription:
             raise
 
     async def _refresh_lag(self) -> None:
-        group = await streams.describe_group(self._client, self._spec.source, self._spec.group) or {}
+        group = await stream_admin.describe_group(self._client, self._spec.source, self._spec.group) or {}
         self.lag = group.get(b"lag") or 0
 
 

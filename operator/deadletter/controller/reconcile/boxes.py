@@ -19,15 +19,19 @@ from deadletter.brokers.errors import (
 from deadletter.brokers.types import BoxState
 from deadletter.controller.context import OperatorContext
 from deadletter.controller.reconcile.facts import connection_of, older_queues, still_exists
-from deadletter.controller.reconcile.ownership import owned_boxes_to_delete, record_ownership, track_created_boxes
+from deadletter.controller.reconcile.ownership_records import (
+    owned_boxes_to_delete,
+    record_ownership,
+    track_created_boxes,
+)
 from deadletter.controller.state.broker_pool import PooledBroker, broker_identities, with_timeout
 from deadletter.controller.state.observed_queues import BoxSurvey
-from deadletter.core.boxes import BoxSpec
+from deadletter.core.box_types import BoxSpec
 from deadletter.core.condition_types import BOXES_READY
 from deadletter.core.reasons import Reason
-from deadletter.plan.boxes import owned_boxes, plan_boxes
+from deadletter.plan.desired_boxes import owned_boxes, plan_boxes
 from deadletter.plan.findings import Finding
-from deadletter.plan.ownership import new_intents
+from deadletter.plan.managed_boxes import new_intents
 
 MAX_MESSAGE_CHARACTERS = 1024
 MESSAGES = {

@@ -7,11 +7,10 @@ from typing import TypeVar
 from pydantic import ValidationError
 
 from deadletter.api.broker_connections import BrokerConnection
+from deadletter.api.custom_resource import CustomResource
 from deadletter.api.dead_letter_queues import DeadLetterQueue
-from deadletter.api.kinds import CustomResource
 from deadletter.api.replays import Replay
 from deadletter.api.retry_policies import RetryPolicy
-from deadletter.clock import now_ms
 from deadletter.controller.context import ObjectKey, OperatorContext, object_key
 from deadletter.controller.state.dependents import BY_DEAD_NAME, BY_ROUTE_TARGET, ref_name
 from deadletter.controller.state.informer import namespaced_name
@@ -19,6 +18,7 @@ from deadletter.core import names, times
 from deadletter.kube import CONNECTIONS, DEPLOYMENTS, POLICIES, QUEUES, REPLAYS, SERVICES, ApiError, Body, Resource
 from deadletter.plan.facts import BoxOwner, ParkedLetterLoss, QueueFacts
 from deadletter.plan.worker_manifests import worker_role, worker_secret_names
+from deadletter.wall_clock import now_ms
 
 Model = TypeVar("Model", bound=CustomResource)
 MAX_ROUTING_QUEUES = 5

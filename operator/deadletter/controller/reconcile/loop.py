@@ -9,9 +9,8 @@ import structlog
 from pydantic import ValidationError
 
 from deadletter import metrics
-from deadletter.api.kinds import CustomResource, Status
+from deadletter.api.custom_resource import CustomResource, Status
 from deadletter.brokers.errors import BrokerError
-from deadletter.clock import now_ms
 from deadletter.controller.context import ObjectKey, OperatorContext
 from deadletter.controller.reconcile import connection, policy, queue, replay
 from deadletter.controller.reconcile.facts import MODELS
@@ -21,6 +20,7 @@ from deadletter.controller.state.dependents import BY_BROKER
 from deadletter.core.reasons import Reason
 from deadletter.kube import CONNECTIONS, POLICIES, QUEUES, REPLAYS, ApiError, Body, Resource
 from deadletter.plan.conditions import condition, merge_conditions
+from deadletter.wall_clock import now_ms
 
 log = structlog.stdlib.get_logger("reconcile")
 MAX_RETRIES_PER_S = 20  # of all objects together that wait for something transient

@@ -8,7 +8,7 @@ from deadletter.controller.context import OperatorContext
 from deadletter.core import names, times
 from deadletter.kube import PODS, Body
 from deadletter.plan.facts import PodExit
-from deadletter.plan.replay_result import read_termination_message
+from deadletter.plan.replay_outcome import read_termination_message
 
 MAX_PROBLEM_CHARACTERS = 1024
 MAX_TERMINATION_CHARACTERS = 4096  # the kubelet's limit of a termination message

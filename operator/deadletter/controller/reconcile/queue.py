@@ -9,9 +9,8 @@ import structlog
 from deadletter import metrics
 from deadletter.api.dead_letter_queues import DeadLetterQueue
 from deadletter.brokers.errors import BrokerError
-from deadletter.clock import now_ms
 from deadletter.controller.context import FINALIZER, ObjectKey, OperatorContext
-from deadletter.controller.reconcile import boxes, children, group_offsets
+from deadletter.controller.reconcile import boxes, children, lost_offsets
 from deadletter.controller.reconcile.facts import (
     confirm_current,
     gather_external_facts,
@@ -35,6 +34,7 @@ from deadletter.plan.findings import Finding, all_findings, first_finding
 from deadletter.plan.queue_checks import LOOKUP_CHECKS, OBJECT_CHECKS, box_is_free
 from deadletter.plan.queue_status import queue_status, replica_failure_message
 from deadletter.plan.worker_manifests import plan_live_config, plan_worker, worker_role
+from deadletter.wall_clock import now_ms
 
 log = structlog.stdlib.get_logger("queue")
 FORCE_DELETE = "deadletter.dev/force-delete"
@@ -99,7 +99,7 @@ async def _apply(context: OperatorContext, queue: DeadLetterQueue, facts: QueueF
     found = await children.apply_children(context, wanted)
     await children.prune_children(context, queue, wanted)
     found = found or await _reset_ledger(context, queue, facts) or boxes.sweep_finding(context, queue)
-    return found or await group_offsets.check_group_offsets(context, queue, facts)
+    return found or await lost_offsets.check_group_offsets(context, queue, facts)
 
 
 async def _update_live_config(context: OperatorContext, queue: DeadLetterQueue, facts: QueueFacts) -> None:

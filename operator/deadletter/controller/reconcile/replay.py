@@ -6,7 +6,6 @@ from deadletter import metrics
 from deadletter.api.broker_connections import BrokerConnection
 from deadletter.api.dead_letter_queues import DeadLetterQueue
 from deadletter.api.replays import Replay
-from deadletter.clock import now_ms
 from deadletter.controller.context import ObjectKey, OperatorContext
 from deadletter.controller.reconcile.children import apply_children
 from deadletter.controller.reconcile.facts import find_object, parse, services_exist
@@ -15,13 +14,14 @@ from deadletter.controller.reconcile.replay_order import is_runnable, replay_ahe
 from deadletter.controller.reconcile.status import write_status
 from deadletter.core import names, times
 from deadletter.kube import CONFIG_MAPS, CONNECTIONS, JOBS, QUEUES, REPLAYS, Body, Resource
+from deadletter.plan.common_manifests import ASSIGNMENT_KEY
 from deadletter.plan.facts import ReplayFacts
 from deadletter.plan.findings import Finding, all_findings, first_finding
-from deadletter.plan.pod_template import ASSIGNMENT_KEY
 from deadletter.plan.queue_checks import route_targets
 from deadletter.plan.replay_checks import REPLAY_CHECKS
 from deadletter.plan.replay_manifests import plan_replay
 from deadletter.plan.replay_status import is_finished, replay_status
+from deadletter.wall_clock import now_ms
 
 RESULTS = ("matched", "replayed", "archived", "discarded", "skipped", "failedAgain")
 EXPIRY_SLACK_S = 0.5

@@ -7,9 +7,8 @@ from typing import Any
 import structlog
 
 from deadletter.api.broker_connections import BrokerConnection
-from deadletter.api.kinds import Condition, CustomResource
+from deadletter.api.custom_resource import Condition, CustomResource
 from deadletter.api.retry_policies import RetryPolicy
-from deadletter.clock import now_ms
 from deadletter.controller.context import ObjectKey, OperatorContext
 from deadletter.core import times
 from deadletter.core.reasons import Reason
@@ -17,6 +16,7 @@ from deadletter.kube import EVENTS, ApiError, Body
 from deadletter.plan.conditions import changed_conditions, condition, merge_conditions
 from deadletter.plan.findings import Finding
 from deadletter.plan.queue_status import NUMBER_FIELDS, parse_conditions
+from deadletter.wall_clock import now_ms
 
 # A change of these fields alone waits until `status_seconds` have passed since the last write.
 THROTTLED_FIELDS = frozenset(

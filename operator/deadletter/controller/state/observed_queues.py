@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from deadletter.api.queue_status import OwnedBox
 from deadletter.brokers.errors import BrokerError
 from deadletter.brokers.types import BoxState
-from deadletter.core.boxes import BoxSpec, BoxStats
+from deadletter.core.box_types import BoxSpec, BoxStats
 from deadletter.plan.facts import ParkedLetterLoss
 
 QueueName = tuple[str, str]  # namespace and name

@@ -3,7 +3,13 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from deadletter.core.failures import MAX_MESSAGE_CHARS, MAX_STACK_CHARS, MAX_TYPE_CHARS, classify_error, classify_status
+from deadletter.core.failure_categories import (
+    MAX_MESSAGE_CHARS,
+    MAX_STACK_CHARS,
+    MAX_TYPE_CHARS,
+    classify_error,
+    classify_status,
+)
 from deadletter.core.header_values import parse_number, parse_position, parse_time
 from deadletter.core.letters import Confidence, Envelope, Failure, Message, Origin, Place
 from deadletter.core.truncate import truncate

@@ -8,7 +8,7 @@ import msgspec
 
 from deadletter.core.dialects.base import Dialect, HeaderFields
 from deadletter.core.dialects.json_envelope import as_headers, decode_object
-from deadletter.core.failures import MAX_MESSAGE_CHARS, classify_status
+from deadletter.core.failure_categories import MAX_MESSAGE_CHARS, classify_status
 from deadletter.core.letters import Envelope, Message
 from deadletter.core.truncate import truncate
 

@@ -2,13 +2,13 @@
 
 from deadletter.core import headers
 from deadletter.core.dialects import (
-    avro,
+    avro_envelopes,
     frameworks,
     generic,
     json_envelope,
     kafka,
     knative,
-    protobuf,
+    protobuf_envelopes,
     redis_streams,
     spring,
 )
@@ -38,14 +38,14 @@ DIALECTS: tuple[Dialect, ...] = (
     knative.KNATIVE,
     json_envelope.JSON_ENVELOPE,
     redis_streams.REDIS_STREAMS,
-    *protobuf.DIALECTS,
-    *avro.DIALECTS,
+    *protobuf_envelopes.DIALECTS,
+    *avro_envelopes.DIALECTS,
     generic.GENERIC,
     NONE,
 )
 BY_NAME = {dialect.name: dialect for dialect in DIALECTS}
 DIALECT_NAMES: tuple[str, ...] = tuple(BY_NAME)
-VALUE_DIALECTS = (*protobuf.DIALECTS, *avro.DIALECTS, knative.KNATIVE, json_envelope.JSON_ENVELOPE)
+VALUE_DIALECTS = (*protobuf_envelopes.DIALECTS, *avro_envelopes.DIALECTS, knative.KNATIVE, json_envelope.JSON_ENVELOPE)
 _RANKS = {dialect.name: rank for rank, dialect in enumerate(DIALECTS)}
 
 

@@ -5,18 +5,18 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from deadletter import logs
-from deadletter.api.assignments import CourierAssignment
+from deadletter.api.worker_config import CourierAssignment
 from deadletter.brokers.contract import Subscription
 from deadletter.brokers.errors import BrokerError, Fenced, GroupOffsetsLost
 from deadletter.brokers.types import Claim
-from deadletter.clock import now_ms
 from deadletter.core.circuit_breaker import MAX_PROBES
+from deadletter.wall_clock import now_ms
 from deadletter.workers import metrics, process
 from deadletter.workers.backoff import wait_for_event
 from deadletter.workers.courier import letters
+from deadletter.workers.courier.claim_capacity import InFlightClaims
 from deadletter.workers.courier.dispositions import Dispositions
 from deadletter.workers.courier.gate import Gate, Permit
-from deadletter.workers.courier.in_flight import InFlightClaims
 from deadletter.workers.courier.key_ordering import RETRY_TURN_INTERVAL
 from deadletter.workers.delivery.base import MessageDelivery
 from deadletter.workers.delivery.outcome import DeliveryOutcome, outcome_of_courier_error

@@ -16,7 +16,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from deadletter import logs
-from deadletter.api.assignments import CourierAssignment
+from deadletter.api.worker_config import CourierAssignment
 from deadletter.brokers.contract import Subscription
 from deadletter.brokers.types import Buried, Claim, Delivered, Discarded, Parked
 from deadletter.core.cel import Predicate
@@ -27,8 +27,8 @@ from deadletter.core.reasons import Reason
 from deadletter.workers import metrics
 from deadletter.workers.backoff import wait_for_event
 from deadletter.workers.courier import letters
+from deadletter.workers.courier.claim_capacity import InFlightClaims
 from deadletter.workers.courier.gate import Gate, Permit
-from deadletter.workers.courier.in_flight import InFlightClaims
 from deadletter.workers.courier.inline_retries import InlineRetries, PendingRetry
 from deadletter.workers.courier.key_ordering import KeyOrderedQueue
 from deadletter.workers.courier.settle import PlannedSettlement, Settler

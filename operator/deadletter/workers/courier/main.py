@@ -5,14 +5,14 @@ import time
 from collections.abc import Callable, Sequence
 
 from deadletter import logs
-from deadletter.api.assignments import CourierAssignment
+from deadletter.api.worker_config import CourierAssignment
 from deadletter.brokers.connect import open_broker
 from deadletter.brokers.contract import Broker
 from deadletter.brokers.errors import BrokerError, Fenced
 from deadletter.brokers.types import SubscriptionSpec
-from deadletter.clock import now_ms
 from deadletter.core.names import retry_box_name
 from deadletter.net.secrets import Secrets, mounted_secrets
+from deadletter.wall_clock import now_ms
 from deadletter.workers import health, process
 from deadletter.workers.backoff import ExponentialDelay, wait_for_event
 from deadletter.workers.courier.courier import MAX_CLAIM_FAILURE_S, Courier

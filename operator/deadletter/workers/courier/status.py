@@ -9,7 +9,7 @@ from deadletter.core.heartbeats import WorkerStatus
 from deadletter.workers import metrics
 from deadletter.workers.courier.courier import Courier
 from deadletter.workers.environment import MAX_MESSAGE_CHARACTERS
-from deadletter.workers.status import StatusWriter
+from deadletter.workers.heartbeat import StatusWriter
 
 POLL_INTERVAL_S = 1.0
 STUCK_AFTER_S = 300.0

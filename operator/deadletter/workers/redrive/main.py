@@ -3,12 +3,12 @@
 import asyncio
 
 from deadletter import logs
-from deadletter.api.assignments import RedriveAssignment
+from deadletter.api.worker_config import RedriveAssignment
 from deadletter.brokers.connect import open_broker
 from deadletter.brokers.errors import BrokerError
-from deadletter.clock import now_ms
 from deadletter.core.cel import PredicateError
 from deadletter.net.secrets import mounted_secrets
+from deadletter.wall_clock import now_ms
 from deadletter.workers import process
 from deadletter.workers.environment import AssignmentError, WorkerEnvironment
 from deadletter.workers.exit_status import NEEDS_INTERVENTION, ExitStatus, status_of_broker_error

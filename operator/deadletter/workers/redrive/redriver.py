@@ -11,7 +11,7 @@ from contextlib import aclosing
 from dataclasses import replace
 
 from deadletter import logs
-from deadletter.api.assignments import Boxes, RedriveAssignment
+from deadletter.api.worker_config import Boxes, RedriveAssignment
 from deadletter.brokers.contract import Broker
 from deadletter.brokers.errors import BrokerError, Fenced
 from deadletter.core.cel import Predicate
@@ -24,11 +24,11 @@ from deadletter.core.replay_progress import PartitionProgress, Span
 from deadletter.workers import metrics
 from deadletter.workers.backoff import wait_for_event
 from deadletter.workers.exit_status import STOPPED, ExitStatus, status_of_broker_error
+from deadletter.workers.heartbeat import StatusWriter
 from deadletter.workers.redrive.feedback_guard import FeedbackGuard
 from deadletter.workers.redrive.rounds import UID_PREFIX, Rounds, can_recognise_return, max_rounds
 from deadletter.workers.redrive.sender import RoundSender
-from deadletter.workers.replay.batch import MAX_BATCH_LETTERS
-from deadletter.workers.status import StatusWriter
+from deadletter.workers.replay.batch_results import MAX_BATCH_LETTERS
 
 POLL_INTERVAL_S = 5.0
 FENCED_DELAY_S = 30.0

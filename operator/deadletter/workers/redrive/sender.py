@@ -7,9 +7,9 @@ from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 
 from deadletter import logs
-from deadletter.api.assignments import RedriveAssignment, ReplayAssignment, ReplayTarget
 from deadletter.api.base import NameRef
 from deadletter.api.replays import ReplaySpec
+from deadletter.api.worker_config import RedriveAssignment, ReplayAssignment, ReplayTarget
 from deadletter.brokers.contract import Broker, PartitionWriter
 from deadletter.brokers.errors import TooLarge
 from deadletter.brokers.types import CommitBatch
@@ -19,7 +19,7 @@ from deadletter.core.replay_progress import PartitionProgress, SettledAs, Span
 from deadletter.workers import metrics
 from deadletter.workers.redrive.feedback_guard import FeedbackGuard
 from deadletter.workers.redrive.rounds import MAX_NAMED_ROUND, Rounds, round_uid
-from deadletter.workers.replay.batch import MAX_BATCH_BYTES, LetterResult, ReplayBatch, add_results
+from deadletter.workers.replay.batch_results import MAX_BATCH_BYTES, LetterResult, ReplayBatch, add_results
 from deadletter.workers.replay.publication import PublicationBuilder
 
 

@@ -5,7 +5,7 @@ run           freezes all windows, sends canaries, replays the partitions, verif
 partition     replays one partition: read, select, build, commit
 session       access to one partition: its writer and its progress
 context       what all partitions share, and what a batch commits
-batch         results of letters, gathered between two commits
+batch_results results of letters, gathered between two commits
 publication   turns a letter into a publication for the target
 sinks         targets that the writer cannot reach: another broker, a service
 explicit_ids  replays of explicit letters

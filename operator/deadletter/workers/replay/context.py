@@ -4,14 +4,14 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from deadletter.api.assignments import ReplayAssignment
 from deadletter.api.replay_spec import Rate
+from deadletter.api.worker_config import ReplayAssignment
 from deadletter.brokers.contract import Broker
 from deadletter.brokers.types import CommitBatch, Publication
 from deadletter.core.replay_progress import PartitionProgress, SettledAs
 from deadletter.core.selection import Selection
 from deadletter.workers.rate_limit import InFlightLimit, TokenBucket
-from deadletter.workers.replay.batch import LetterResult, ReplayBatch, add_expired, add_results
+from deadletter.workers.replay.batch_results import LetterResult, ReplayBatch, add_expired, add_results
 from deadletter.workers.replay.explicit_ids import ExplicitOffsets
 from deadletter.workers.replay.publication import PublicationBuilder
 from deadletter.workers.replay.session import PartitionSession

@@ -8,7 +8,7 @@ from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from deadletter.api.assignments import ReplayAssignment
+from deadletter.api.worker_config import ReplayAssignment
 from deadletter.brokers.contract import Broker
 from deadletter.core.letters import SEQUENCE_MASK, Place
 

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import replace
 
-from deadletter.api.assignments import ReplayAssignment
+from deadletter.api.worker_config import ReplayAssignment
 from deadletter.brokers.contract import Broker, PublishedPositions
 from deadletter.brokers.errors import BoxMissing
 from deadletter.core.dialects.reader import read_letter

@@ -8,17 +8,17 @@ from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack
 
 from deadletter import logs
-from deadletter.api.assignments import Boxes, ReplayAssignment
 from deadletter.api.delivery import HttpDelivery
 from deadletter.api.replay_spec import Rate
+from deadletter.api.worker_config import Boxes, ReplayAssignment
 from deadletter.brokers.connect import open_broker
 from deadletter.brokers.contract import Broker, Offsets
 from deadletter.brokers.errors import BrokerError, BrokerUnreachable, NotAuthorised
-from deadletter.clock import now_ms
 from deadletter.core.cel import PredicateError
 from deadletter.core.reasons import Reason
 from deadletter.core.replay_progress import Span
 from deadletter.net.secrets import Secrets, mounted_secrets
+from deadletter.wall_clock import now_ms
 from deadletter.workers import metrics, process
 from deadletter.workers.backoff import RetryBudget, wait_for_event
 from deadletter.workers.delivery.open import open_delivery

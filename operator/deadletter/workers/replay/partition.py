@@ -17,7 +17,7 @@ from deadletter.core.dialects.reader import read_letter, read_letter_summary
 from deadletter.core.letters import SEQUENCE_MASK, Letter, Message, Place
 from deadletter.core.replay_progress import PartitionProgress, Skip, Span
 from deadletter.workers.exit_status import ReplayFailed
-from deadletter.workers.replay.batch import (
+from deadletter.workers.replay.batch_results import (
     MAX_BATCH_BYTES,
     MAX_BATCH_LETTERS,
     MAX_BATCH_SCANNED,

@@ -12,8 +12,8 @@ Service  one subscriber, by HTTP
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from deadletter.api.assignments import ReplayAssignment
 from deadletter.api.transform import JsonPatchOperation
+from deadletter.api.worker_config import ReplayAssignment
 from deadletter.brokers.contract import Broker
 from deadletter.brokers.errors import NotAuthorised
 from deadletter.brokers.types import Publication
@@ -25,7 +25,7 @@ from deadletter.core.letters import Envelope, Letter, Message, Place
 from deadletter.core.replay_progress import Skip
 from deadletter.core.transform import Transform, TransformError
 from deadletter.workers.delivery.base import idempotency_key
-from deadletter.workers.replay.batch import LetterResult
+from deadletter.workers.replay.batch_results import LetterResult
 
 OPERATIONS_WITH_VALUE = ("add", "replace", "test")
 SERVICE_NAME = "service"  # the target's name in the progress

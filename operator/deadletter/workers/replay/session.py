@@ -8,7 +8,7 @@ from collections.abc import Callable
 from contextlib import AsyncExitStack
 from typing import Protocol
 
-from deadletter.api.assignments import ReplayAssignment
+from deadletter.api.worker_config import ReplayAssignment
 from deadletter.brokers.contract import Broker, Offsets, PartitionWriter
 from deadletter.brokers.types import CommitBatch
 from deadletter.core.replay_progress import PartitionProgress

@@ -15,7 +15,7 @@ from deadletter.core.letters import Place
 from deadletter.workers.backoff import ExponentialDelay
 from deadletter.workers.delivery.base import DeliveryMetadata, MessageDelivery
 from deadletter.workers.delivery.outcome import DeliveryOutcome
-from deadletter.workers.replay.batch import LetterResult
+from deadletter.workers.replay.batch_results import LetterResult
 
 MAX_ATTEMPTS = 5
 INITIAL_DELAY_S = 0.5

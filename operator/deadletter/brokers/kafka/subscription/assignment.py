@@ -7,11 +7,11 @@ from aiokafka import AIOKafkaConsumer, ConsumerRebalanceListener, TopicPartition
 
 from deadletter.brokers.errors import BrokerError, Fenced, GroupOffsetsLost
 from deadletter.brokers.kafka.client import KafkaClient
-from deadletter.brokers.kafka.driver_internals import cancel_tasks
+from deadletter.brokers.kafka.driver_shutdown import cancel_tasks
 from deadletter.brokers.kafka.errors import translate, translated
 from deadletter.brokers.kafka.subscription.blocked import BlockedPartitions
 from deadletter.brokers.kafka.subscription.claim_buffer import ClaimBuffer, Partition
-from deadletter.brokers.kafka.subscription.group import is_assigned
+from deadletter.brokers.kafka.subscription.group_offsets import is_assigned
 from deadletter.brokers.kafka.subscription.retry_partition import RetryPartition
 from deadletter.brokers.kafka.subscription.source_partition import SourcePartition
 from deadletter.brokers.types import SubscriptionSpec

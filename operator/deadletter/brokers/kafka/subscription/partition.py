@@ -1,4 +1,4 @@
-"""What a source and a retry partition have in common: a transactional producer, a committer and claims in flight."""
+"""What source and retry partitions have in common: a transactional producer, a settlement writer, claims in flight."""
 
 from abc import ABC, abstractmethod
 
@@ -6,8 +6,8 @@ from aiokafka import AIOKafkaConsumer, TopicPartition
 
 from deadletter.brokers.kafka import hanging_transactions
 from deadletter.brokers.kafka.client import KafkaClient
-from deadletter.brokers.kafka.subscription import group
-from deadletter.brokers.kafka.subscription.committer import PartitionCommitter
+from deadletter.brokers.kafka.subscription import group_offsets
+from deadletter.brokers.kafka.subscription.settlement_writer import SettlementWriter
 from deadletter.brokers.kafka.transactions import TransactionalProducer
 from deadletter.brokers.types import Claim, SubscriptionSpec
 
@@ -15,7 +15,7 @@ from deadletter.brokers.types import Claim, SubscriptionSpec
 class AssignedPartition(ABC):
     """One assigned partition of a topic that the subscription reads."""
 
-    committer: PartitionCommitter
+    settlement_writer: SettlementWriter
 
     def __init__(
         self,
@@ -34,7 +34,7 @@ class AssignedPartition(ABC):
     @property
     def is_assigned(self) -> bool:
         """True if the partition is assigned to this courier as far as it knows."""
-        return group.is_assigned(self._consumer, self.tp)
+        return group_offsets.is_assigned(self._consumer, self.tp)
 
     def is_held(self, claim: Claim) -> bool:
         """True if this very claim is in flight; a claim of an earlier assignment is not, even for the same message."""
@@ -47,7 +47,7 @@ class AssignedPartition(ABC):
     async def _open_producer(self) -> tuple[TransactionalProducer, list[TopicPartition]]:
         """Fence every earlier producer of this partition; return the new one and the default targets of letters."""
         await self._close_producer()
-        await group.confirm_assignment(self._consumer, self.tp)
+        await group_offsets.confirm_assignment(self._consumer, self.tp)
         self._producer = await TransactionalProducer.open(self._kafka, self._transactional_id)
         targets = await hanging_transactions.default_targets(self._kafka, self._spec, self.tp.partition)
         return self._producer, targets
@@ -65,6 +65,6 @@ class AssignedPartition(ABC):
             await producer.close()
 
     async def close(self, flush: bool) -> None:
-        """Stop the committer, with `flush` after it has written what is pending, and close the producer."""
-        await self.committer.close(flush)
+        """Stop the settlement writer, with `flush` after it has written what is pending, and close the producer."""
+        await self.settlement_writer.close(flush)
         await self._close_producer()

@@ -14,10 +14,10 @@ from deadletter.brokers.kafka.client import KafkaClient
 from deadletter.brokers.kafka.errors import translated
 from deadletter.brokers.kafka.ledger import ledger_partition, pack_ledger_records, read_ledger
 from deadletter.brokers.kafka.offsets import start_offsets
-from deadletter.brokers.kafka.subscription.committer import PartitionCommitter, PendingSettlement, pack_letters
 from deadletter.brokers.kafka.subscription.offset_metadata import Attempts
 from deadletter.brokers.kafka.subscription.partition import AssignedPartition
-from deadletter.brokers.parked_letters import read_due_time, to_claim
+from deadletter.brokers.kafka.subscription.settlement_writer import PendingSettlement, SettlementWriter, pack_letters
+from deadletter.brokers.retry_headers import read_due_time, to_claim
 from deadletter.brokers.types import Buried, Claim, Discarded, Parked, Settlement, StoredMessage, SubscriptionSpec
 from deadletter.core.ledger.records import Key
 from deadletter.core.ledger.settlements import Settlements
@@ -79,7 +79,7 @@ class RetryPartition(AssignedPartition):
         partitions = sum(one.topic == tp.topic for one in consumer.assignment())
         self._payloads = PayloadCache(MAX_CACHED_BYTES // max(1, partitions))
         self._trimmed_at = asyncio.get_running_loop().time()
-        self.committer = PartitionCommitter(self)
+        self.settlement_writer = SettlementWriter(self)
 
     @property
     def parked(self) -> int:

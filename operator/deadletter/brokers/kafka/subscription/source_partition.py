@@ -6,23 +6,23 @@ import structlog
 from aiokafka import AIOKafkaConsumer, ConsumerRecord, TopicPartition
 from aiokafka.structs import OffsetAndMetadata
 
-from deadletter.brokers.group_offsets import offsets_lost_error
 from deadletter.brokers.kafka import hanging_transactions
 from deadletter.brokers.kafka.client import KafkaClient
 from deadletter.brokers.kafka.corrupt_batches import CorruptBatch
 from deadletter.brokers.kafka.errors import translated
 from deadletter.brokers.kafka.offsets import end_offsets, start_offsets
 from deadletter.brokers.kafka.reads import to_stored_message
-from deadletter.brokers.kafka.subscription import group
-from deadletter.brokers.kafka.subscription.committer import (
-    PartitionCommitter,
-    PendingSettlement,
-    pack_letters,
-    target_topics,
-)
+from deadletter.brokers.kafka.subscription import group_offsets
 from deadletter.brokers.kafka.subscription.offset_metadata import Attempts
 from deadletter.brokers.kafka.subscription.partition import AssignedPartition
 from deadletter.brokers.kafka.subscription.progress import SourceProgress
+from deadletter.brokers.kafka.subscription.settlement_writer import (
+    PendingSettlement,
+    SettlementWriter,
+    pack_letters,
+    target_topics,
+)
+from deadletter.brokers.lost_offsets import offsets_lost_error
 from deadletter.brokers.types import Buried, Claim, Parked, SubscriptionSpec
 from deadletter.core.letters import Message, Place
 
@@ -46,7 +46,7 @@ class SourcePartition(AssignedPartition):
         super().__init__(kafka, consumer, spec, tp, f"dlq.{spec.source}.{spec.group}.{tp.partition}")
         self._is_recreated = is_recreated  # the group's offset is of a log that was deleted
         self.progress = SourceProgress(0)
-        self.committer = PartitionCommitter(self)
+        self.settlement_writer = SettlementWriter(self)
 
     async def open(self) -> int:
         """Recover, and return the offset to read from."""
@@ -68,7 +68,7 @@ class SourcePartition(AssignedPartition):
 
     async def _read_or_commit_offset(self) -> tuple[int, str]:
         """Return the group's offset and metadata; commit the start of a partition that is new to the group."""
-        committed = (await group.read_committed_offsets(self._kafka, self._spec.group, [self.tp])).get(self.tp)
+        committed = (await group_offsets.read_committed_offsets(self._kafka, self._spec.group, [self.tp])).get(self.tp)
         end = (await end_offsets(self._kafka, self.tp.topic, [self.tp.partition]))[self.tp.partition]
         if committed is not None and committed.offset <= end and not self._is_recreated:
             return committed.offset, committed.metadata or ""
@@ -83,7 +83,7 @@ class SourcePartition(AssignedPartition):
 
     async def _check_offsets_not_lost(self) -> None:
         """Raise GroupOffsetsLost if the group has no offset of any partition, so that this partition is not new."""
-        if await group.has_lost_offsets(self._kafka, self._spec.source, self._spec.group):
+        if await group_offsets.has_lost_offsets(self._kafka, self._spec.source, self._spec.group):
             raise offsets_lost_error(self._spec.source, self._spec.group)
 
     async def _start_offset(self) -> int:
@@ -102,7 +102,7 @@ class SourcePartition(AssignedPartition):
         self.position = offset
         if is_gap and (missing := self._missing_offsets()):
             self.progress.finish(missing)
-            self.committer.write_attempts_soon()
+            self.settlement_writer.write_attempts_soon()
             log.warning(
                 "unfinished messages are no longer in the source; retention or compaction removed them",
                 topic=self.tp.topic,
@@ -146,7 +146,7 @@ class SourcePartition(AssignedPartition):
     def record_attempt(self, claim: Claim, attempts: Attempts) -> None:
         """Record a failed attempt, which is written with the next commit."""
         self.progress.record_attempt(claim.place.offset, attempts)
-        self.committer.write_attempts_soon()
+        self.settlement_writer.write_attempts_soon()
 
     def is_settled(self, offset: int) -> bool:
         """True if the message is settled."""

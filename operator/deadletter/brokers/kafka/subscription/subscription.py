@@ -11,18 +11,18 @@ from aiokafka import AIOKafkaConsumer, TopicPartition
 from deadletter.brokers.errors import BoxMissing, BrokerError, Fenced
 from deadletter.brokers.kafka import ledger_topic
 from deadletter.brokers.kafka.client import KafkaClient
-from deadletter.brokers.kafka.driver_internals import cancel_tasks
+from deadletter.brokers.kafka.driver_shutdown import cancel_tasks
 from deadletter.brokers.kafka.ledger import write_worker_status
 from deadletter.brokers.kafka.offsets import end_offsets
 from deadletter.brokers.kafka.subscription.assignment import PartitionAssignment
 from deadletter.brokers.kafka.subscription.claim_buffer import Partition
-from deadletter.brokers.kafka.subscription.group import HEARTBEAT_MS, ensure_first_offsets, read_lags
+from deadletter.brokers.kafka.subscription.group_offsets import HEARTBEAT_MS, ensure_first_offsets, read_lags
 from deadletter.brokers.kafka.subscription.offset_metadata import Attempts
 from deadletter.brokers.kafka.subscription.retry_partition import RetryPartition
 from deadletter.brokers.kafka.subscription.source_partition import SourcePartition
 from deadletter.brokers.types import Claim, Settlement, SubscriptionSpec
-from deadletter.clock import now_ms
 from deadletter.core.heartbeats import WorkerStatus
+from deadletter.wall_clock import now_ms
 
 CLAIM_TIMEOUT_S = 1.0
 MIN_POLL_S, MAX_POLL_S = 0.01, 0.2
@@ -181,7 +181,7 @@ class KafkaSubscription:
         partition = self._partition_of(claim)
         if partition is None or not partition.is_held(claim):
             raise Fenced(f"{claim.place.box}: partition {claim.place.partition} is assigned to another courier")
-        await partition.committer.settle(claim, settlement)
+        await partition.settlement_writer.settle(claim, settlement)
 
     async def report_status(self, status: WorkerStatus) -> None:
         """Write the status of this worker into the ledger."""

@@ -7,7 +7,7 @@ connections.
 import asyncio
 from collections.abc import Sequence
 
-from deadletter import clock
+from deadletter import wall_clock
 from deadletter.api.base import Tls
 from deadletter.api.delivery import HttpDelivery
 from deadletter.core.letters import Message
@@ -83,7 +83,7 @@ class HttpMessageDelivery:
         except HttpError as error:
             return outcome_of_error(error)
         is_success = response.status in self._success_statuses
-        return outcome_of_response(response, is_success=is_success, now=clock.now_ms())
+        return outcome_of_response(response, is_success=is_success, now=wall_clock.now_ms())
 
     async def _open(self) -> tuple[HttpClient, RequestRenderer]:
         await self._close_if_secrets_changed()

@@ -3,7 +3,7 @@
 from dataclasses import replace
 from email.utils import parsedate_to_datetime
 
-from deadletter.core.failures import MAX_TYPE_CHARS, failure_from_error, failure_from_status
+from deadletter.core.failure_categories import MAX_TYPE_CHARS, failure_from_error, failure_from_status
 from deadletter.core.reasons import Reason
 from deadletter.workers.delivery.http.connection import Response
 from deadletter.workers.delivery.http.errors import CertificateRejected, HttpError, TargetForbidden

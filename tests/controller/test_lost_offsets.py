@@ -11,12 +11,12 @@ import pytest
 from deadletter.api.broker_connections import BrokerConnectionSpec
 from deadletter.brokers.connect import open_broker
 from deadletter.brokers.contract import Broker
-from deadletter.brokers.group_offsets import RESUME_FROM_ANNOTATION
+from deadletter.brokers.lost_offsets import RESUME_FROM_ANNOTATION
 from deadletter.brokers.types import SubscriptionSpec
-from deadletter.clock import now_ms
-from deadletter.core.boxes import BoxSpec
+from deadletter.core.box_types import BoxSpec
 from deadletter.core.heartbeats import WorkerStatus
 from deadletter.core.names import dead_box_name, ledger_name, retry_box_name
+from deadletter.wall_clock import now_ms
 from tests.brokers.connections import LOOPBACK, fresh_name, kafka_at, no_secrets, redis_at
 from tests.brokers.group_deletion import delete_group
 from tests.brokers.helpers import claim_some, numbered_messages, publish_all, settle_all

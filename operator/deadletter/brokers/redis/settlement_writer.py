@@ -13,13 +13,13 @@ from dataclasses import dataclass, field
 
 from deadletter.brokers.contract import LETTER_BATCH_INTERVAL_S
 from deadletter.brokers.errors import BrokerError, BrokerUnreachable, Fenced
-from deadletter.brokers.parked_letters import add_attempts
 from deadletter.brokers.redis import keys as key_names
+from deadletter.brokers.redis.claim_leases import Leases
 from deadletter.brokers.redis.client import Arg, RedisClient
 from deadletter.brokers.redis.entries import pack_letter
-from deadletter.brokers.redis.leases import Leases
 from deadletter.brokers.redis.publish import PendingEntry, WriteGuard, delay_ms, publish
 from deadletter.brokers.redis.scripts import ACKNOWLEDGE, SETTLE_DUE
+from deadletter.brokers.retry_headers import add_attempts
 from deadletter.brokers.types import Buried, Claim, Parked, Settlement, SubscriptionSpec
 from deadletter.core.letters import Message
 
@@ -44,7 +44,7 @@ class RequestedSettlement:
 _Write = Callable[[Sequence[RequestedSettlement]], Awaitable[list[int]]]
 
 
-class RedisCommitter:
+class RedisSettlementWriter:
     """Writes the settlements of one subscription."""
 
     def __init__(self, client: RedisClient, spec: SubscriptionSpec, leases: Leases) -> None:

@@ -16,12 +16,12 @@ from aiokafka.protocol.commit import OffsetFetchRequest
 from aiokafka.structs import OffsetAndMetadata
 
 from deadletter.brokers.errors import BrokerUnreachable, Fenced
-from deadletter.brokers.group_offsets import EARLIEST, LATEST, StartPosition, offsets_lost_error
 from deadletter.brokers.kafka import hanging_transactions, offsets
 from deadletter.brokers.kafka.client import REQUEST_TIMEOUT_MS, KafkaClient
 from deadletter.brokers.kafka.errors import raise_driver_error, translated
 from deadletter.brokers.kafka.subscription.offset_metadata import decode
 from deadletter.brokers.kafka.transactions import TransactionalProducer
+from deadletter.brokers.lost_offsets import EARLIEST, LATEST, StartPosition, offsets_lost_error
 from deadletter.brokers.types import ResumedGroup, SubscriptionSpec
 
 HEARTBEAT_MS = 1_000

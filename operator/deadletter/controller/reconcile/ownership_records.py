@@ -13,11 +13,11 @@ from deadletter.brokers.types import BoxState
 from deadletter.controller.context import ObjectKey, OperatorContext
 from deadletter.controller.reconcile.facts import confirm_current, still_exists
 from deadletter.controller.reconcile.status import build_event, create_event
-from deadletter.core.boxes import BoxSpec
+from deadletter.core.box_types import BoxSpec
 from deadletter.core.reasons import Reason
 from deadletter.kube import QUEUES
 from deadletter.plan.findings import Finding
-from deadletter.plan.ownership import (
+from deadletter.plan.managed_boxes import (
     TAKE_OVER_ANNOTATION,
     boxes_to_delete,
     conflict_finding,

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from deadletter.controller import garbage
+from deadletter.controller import deleted_replays
 from deadletter.controller.context import OperatorContext
 from deadletter.controller.state.broker_pool import PooledBroker
 from deadletter.controller.state.dependents import REPLAY_INDEXES
@@ -37,12 +37,12 @@ def test_a_preview_is_in_use_until_the_replay_that_names_it_has_ended() -> None:
     replays = Informer(InformerSpec(REPLAYS, "", REPLAY_INDEXES), lambda *_: None)
     context: Any = SimpleNamespace(informers={REPLAYS: replays})
     preview = replay("dry")
-    assert not garbage.is_preview_in_use(context, preview)
+    assert not deleted_replays.is_preview_in_use(context, preview)
     replays.upsert(replay(version="2", previewRef={"name": "dry"}))
-    assert garbage.is_preview_in_use(context, preview)
+    assert deleted_replays.is_preview_in_use(context, preview)
     ended = replay(version="3", previewRef={"name": "dry"})
     replays.upsert(ended | {"status": {"completionTime": "2026-11-16T00:00:00Z"}})
-    assert not garbage.is_preview_in_use(context, preview)
+    assert not deleted_replays.is_preview_in_use(context, preview)
 
 
 @pytest.mark.parametrize(
@@ -71,6 +71,6 @@ async def test_a_ledger_is_cleaned_only_if_the_replay_does_not_exist(
     context.informers[REPLAYS].upsert(replay(version="2"))
     context.informers[REPLAYS].remove(replay())
     deleted, context.deleted_replays = context.deleted_replays, []
-    await garbage.clean_ledger(context, deleted[0])
+    await deleted_replays.clean_ledger(context, deleted[0])
     assert cleaned == (["uid-back"] if is_cleaned else [])
     assert context.deleted_replays == (deleted if is_retried else [])

@@ -16,7 +16,7 @@ from aiokafka.producer.message_accumulator import BatchBuilder
 from deadletter.brokers.errors import BoxMissing, TooLarge
 from deadletter.brokers.kafka import topics
 from deadletter.brokers.kafka.client import MAX_BATCH_BYTES, KafkaClient
-from deadletter.brokers.parked_letters import set_due_time
+from deadletter.brokers.retry_headers import set_due_time
 from deadletter.brokers.types import Publication
 from deadletter.core.letters import Message
 

@@ -8,7 +8,7 @@ from deadletter.api.queue_status import OwnedBox
 from deadletter.core.reasons import Reason
 from deadletter.plan.facts import QueueFacts
 from deadletter.plan.findings import Finding
-from deadletter.plan.ownership import (
+from deadletter.plan.managed_boxes import (
     CONFIRM_DELETE_ANNOTATION,
     TAKE_OVER_ANNOTATION,
     boxes_to_delete,

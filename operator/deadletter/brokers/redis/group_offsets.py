@@ -1,8 +1,8 @@
 """Create consumer groups of streams, find out whether a group has lost its position, and resume it."""
 
 from deadletter.brokers.errors import BrokerError
-from deadletter.brokers.group_offsets import EARLIEST, LATEST, StartPosition, offsets_lost_error
-from deadletter.brokers.redis import streams
+from deadletter.brokers.lost_offsets import EARLIEST, LATEST, StartPosition, offsets_lost_error
+from deadletter.brokers.redis import stream_admin
 from deadletter.brokers.redis.client import RedisClient
 from deadletter.brokers.types import ResumedGroup, SubscriptionSpec
 from deadletter.core.letters import SEQUENCE_MASK, Place
@@ -21,7 +21,7 @@ async def ensure_group(client: RedisClient, spec: SubscriptionSpec) -> None:
         if await is_lost(client, spec.source, spec.group):
             raise offsets_lost_error(spec.source, spec.group)
         start = FIRST_ID
-    await streams.create_group(client, spec.source, spec.group, start)
+    await stream_admin.create_group(client, spec.source, spec.group, start)
 
 
 async def recreate_group(client: RedisClient, spec: SubscriptionSpec, last_read_id: str | None) -> None:
@@ -29,22 +29,22 @@ async def recreate_group(client: RedisClient, spec: SubscriptionSpec, last_read_
 
     GroupOffsetsLost: the stream still holds messages up to `last_read_id`, which would be delivered twice.
     """
-    stream = await streams.describe_stream(client, spec.source)
+    stream = await stream_admin.describe_stream(client, spec.source)
     first = stream[b"first-entry"] if stream else None
     holds_read_messages = first is not None and (
         last_read_id is None or _offset_of(first[0].decode()) <= _offset_of(last_read_id)
     )
     if holds_read_messages and await is_lost(client, spec.source, spec.group):
         raise offsets_lost_error(spec.source, spec.group)
-    await streams.create_group(client, spec.source, spec.group, FIRST_ID)
+    await stream_admin.create_group(client, spec.source, spec.group, FIRST_ID)
 
 
 async def is_lost(client: RedisClient, source: str, group: str) -> bool:
     """True if the stream holds messages and the group does not exist."""
-    stream = await streams.describe_stream(client, source)
+    stream = await stream_admin.describe_stream(client, source)
     if stream is None or not stream[b"length"]:
         return False
-    return await streams.describe_group(client, source, group) is None
+    return await stream_admin.describe_group(client, source, group) is None
 
 
 async def resume(client: RedisClient, source: str, group: str, start: StartPosition) -> ResumedGroup | None:
@@ -56,7 +56,7 @@ async def resume(client: RedisClient, source: str, group: str, start: StartPosit
     try:
         await client.command("XGROUP", "CREATE", source, group, start_id)
     except BrokerError as error:
-        if streams.is_existing_group(error):
+        if stream_admin.is_existing_group(error):
             return None
         raise
     resumed = {EARLIEST: ResumedGroup(0, length), LATEST: ResumedGroup(length, 0)}

@@ -3,7 +3,14 @@
 from dataclasses import replace
 
 from deadletter.core.dialects.base import Dialect, DialectError, HeaderFields, likely_envelope, truncated_failure
-from deadletter.core.dialects.binary import LENGTH, VARINT, BinaryFormatError, decode_utf8, read_protobuf, to_signed
+from deadletter.core.dialects.wire_formats import (
+    LENGTH,
+    VARINT,
+    BinaryFormatError,
+    decode_utf8,
+    read_protobuf,
+    to_signed,
+)
 from deadletter.core.header_values import epoch_to_ms, time_in_range
 from deadletter.core.letters import Envelope, Failure, Message, Origin
 

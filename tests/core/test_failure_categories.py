@@ -2,7 +2,7 @@
 
 import pytest
 
-from deadletter.core.failures import classify_error, classify_status, failure_from_error, failure_from_status
+from deadletter.core.failure_categories import classify_error, classify_status, failure_from_error, failure_from_status
 from deadletter.core.letters import Category, Failure
 
 T, N, R, P, V, X = Category

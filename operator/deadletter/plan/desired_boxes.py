@@ -1,8 +1,8 @@
-"""Plan the topics or streams of a queue."""
+"""Plan which topics or streams a queue should have, from its spec alone."""
 
 from deadletter.api.broker_connections import BoxDefaults, BrokerConnectionSpec
 from deadletter.api.dead_letter_queues import DeadLetterQueue
-from deadletter.core.boxes import BoxSpec
+from deadletter.core.box_types import BoxSpec
 
 UNLIMITED_RETENTION_MS = -1
 # The broker's own defaults may delete by size (log.retention.bytes) or compact. Here only age may delete letters.

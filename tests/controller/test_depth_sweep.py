@@ -10,10 +10,10 @@ import pytest
 
 from deadletter import metrics
 from deadletter.brokers import errors
-from deadletter.controller import sweep
+from deadletter.controller import depth_sweep
 from deadletter.controller.context import OperatorContext
 from deadletter.controller.reconcile.boxes import sweep_finding
-from deadletter.core.boxes import BoxStats
+from deadletter.core.box_types import BoxStats
 from deadletter.core.heartbeats import WorkerStatus
 from deadletter.kube import QUEUES
 from deadletter.plan.queue_status import queue_status
@@ -22,7 +22,7 @@ from tests.plan.builders import NOW, metadata, plain_queue
 
 
 async def sweep_with(context: OperatorContext, result: Any) -> None:
-    await sweep.sweep_broker(context, ("shop", "broker"), fake_pooled_broker(lambda: {DEAD: result}))
+    await depth_sweep.sweep_broker(context, ("shop", "broker"), fake_pooled_broker(lambda: {DEAD: result}))
 
 
 def exported_series() -> dict[str, float]:
@@ -48,7 +48,7 @@ async def test_nothing_is_kept_of_a_queue_that_was_deleted_during_the_sweep(resu
         context.informers[QUEUES].remove({"metadata": metadata("orders")})
         return {DEAD: result}
 
-    await sweep.sweep_broker(context, ("shop", "broker"), fake_pooled_broker(delete_then_return))
+    await depth_sweep.sweep_broker(context, ("shop", "broker"), fake_pooled_broker(delete_then_return))
     assert exported_series() == {}
     assert (context.observed.stats, context.observed.read_errors) == ({}, {})
 
@@ -64,7 +64,7 @@ async def test_a_queue_that_was_created_again_inherits_nothing() -> None:
 async def test_the_age_of_the_oldest_letter_grows_without_new_letters(monkeypatch: pytest.MonkeyPatch) -> None:
     context = make_context()
     for later in (1_000, 61_000):
-        monkeypatch.setattr(sweep, "now_ms", lambda later=later: NOW + later)
+        monkeypatch.setattr(depth_sweep, "now_ms", lambda later=later: NOW + later)
         await sweep_with(context, BoxStats(1, NOW))
         assert exported_series()["dlq_oldest_letter_age_seconds"] == later / 1000
         assert exported_series()["dlq_oldest_letter_timestamp_seconds"] == NOW / 1000
@@ -94,7 +94,7 @@ async def test_a_letter_with_a_time_in_the_far_future_is_counted() -> None:
     context = make_context()
     await sweep_with(context, BoxStats(1, 2**64))
     assert exported_series()["dlq_letters"] == 1
-    status = queue_status(plain_queue(), sweep.facts_from_stats(context, plain_queue(), BoxStats(1, 2**64)), None)
+    status = queue_status(plain_queue(), depth_sweep.facts_from_stats(context, plain_queue(), BoxStats(1, 2**64)), None)
     assert status["oldestLetterTime"].startswith("9999-12-31")
 
 
@@ -102,7 +102,7 @@ async def test_a_letter_with_a_time_in_the_far_future_is_counted() -> None:
 async def test_new_numbers_are_delayed_and_a_changed_condition_is_not(spec: dict[str, Any], at_once: bool) -> None:
     context = make_context(**spec)
     status = queue_status(
-        plain_queue(**spec), sweep.facts_from_stats(context, plain_queue(**spec), BoxStats(0, None)), None
+        plain_queue(**spec), depth_sweep.facts_from_stats(context, plain_queue(**spec), BoxStats(0, None)), None
     )
     body = context.informers[QUEUES].get(*KEY) or {}
     context.informers[QUEUES].upsert({**body, "metadata": metadata("orders", resourceVersion="2"), "status": status})
@@ -156,13 +156,13 @@ async def test_a_broker_that_does_not_answer_delays_no_other(monkeypatch: pytest
         if key == "silent":
             await asyncio.Event().wait()
 
-    monkeypatch.setattr(sweep, "sweep_broker", sweep_broker)
+    monkeypatch.setattr(depth_sweep, "sweep_broker", sweep_broker)
     context: Any = SimpleNamespace(
         pool=SimpleNamespace(list_open=lambda: [("silent", None), ("healthy", None)]),
         settings=SimpleNamespace(sweep_seconds=0.01),
         liveness=SimpleNamespace(swept_at=0.0),
     )
-    task = asyncio.create_task(sweep.sweep_forever(context))
+    task = asyncio.create_task(depth_sweep.sweep_forever(context))
     async with asyncio.timeout(60):
         while sweeps["healthy"] < 3:
             await asyncio.sleep(0.01)

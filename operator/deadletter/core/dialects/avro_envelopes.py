@@ -3,7 +3,7 @@
 from dataclasses import dataclass, replace
 
 from deadletter.core.dialects.base import Dialect, DialectError, HeaderFields, likely_envelope, truncated_failure
-from deadletter.core.dialects.binary import BinaryFormatError, ByteReader
+from deadletter.core.dialects.wire_formats import BinaryFormatError, ByteReader
 from deadletter.core.letters import Envelope, Message, Origin
 
 _HEADER_BYTES = 5  # a zero byte and the schema id

@@ -19,7 +19,7 @@ from deadletter.api.dead_letter_queues import DeadLetterQueue
 from deadletter.api.queue_status import OwnedBox
 from deadletter.core.condition_types import BOXES_READY
 from deadletter.core.reasons import Reason
-from deadletter.plan.boxes import owned_boxes
+from deadletter.plan.desired_boxes import owned_boxes
 from deadletter.plan.findings import Finding
 
 TAKE_OVER_ANNOTATION = (

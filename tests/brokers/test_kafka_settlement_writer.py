@@ -1,4 +1,4 @@
-"""The committer of a partition: letters are gathered for longer than deliveries, and never delay them."""
+"""The settlement writer of a partition: letters are gathered for longer than deliveries, and never delay them."""
 
 import asyncio
 from collections.abc import Sequence
@@ -6,8 +6,8 @@ from unittest.mock import patch
 
 import pytest
 
-from deadletter.brokers.kafka.subscription import committer
-from deadletter.brokers.kafka.subscription.committer import PartitionCommitter, PendingSettlement
+from deadletter.brokers.kafka.subscription import settlement_writer
+from deadletter.brokers.kafka.subscription.settlement_writer import PendingSettlement, SettlementWriter
 from deadletter.brokers.types import Buried, Claim, Delivered, Settlement
 from deadletter.core.letters import Message, Place
 
@@ -46,16 +46,16 @@ async def store():
     return MemoryStore()
 
 
-async def start_settling(made: PartitionCommitter, offset: int, settlement: Settlement) -> "asyncio.Future[None]":
-    """Settle a claim in a task; the committer has it when this returns."""
+async def start_settling(made: SettlementWriter, offset: int, settlement: Settlement) -> "asyncio.Future[None]":
+    """Settle a claim in a task; the settlement writer has it when this returns."""
     task = asyncio.ensure_future(made.settle(claim(offset), settlement))
     await asyncio.sleep(0)
     return task
 
 
 async def test_letters_wait_for_each_other_and_deliveries_do_not_wait_for_letters(store: MemoryStore):
-    with patch.object(committer, "LETTER_BATCH_INTERVAL_S", 3600.0):
-        made = PartitionCommitter(store)
+    with patch.object(settlement_writer, "LETTER_BATCH_INTERVAL_S", 3600.0):
+        made = SettlementWriter(store)
         await made.settle(claim(0), LETTER)  # the first letter after a while does not wait
         waiting = [await start_settling(made, offset, LETTER) for offset in (1, 2)]
         await made.settle(claim(3), Delivered())
@@ -67,8 +67,8 @@ async def test_letters_wait_for_each_other_and_deliveries_do_not_wait_for_letter
 
 
 async def test_letters_are_written_after_their_interval_although_nothing_else_is_settled(store: MemoryStore):
-    with patch.object(committer, "LETTER_BATCH_INTERVAL_S", 0.2):
-        made = PartitionCommitter(store)
+    with patch.object(settlement_writer, "LETTER_BATCH_INTERVAL_S", 0.2):
+        made = SettlementWriter(store)
         await made.settle(claim(0), LETTER)
         await asyncio.wait_for(made.settle(claim(1), LETTER), 60)
         await made.close(flush=True)
@@ -76,8 +76,11 @@ async def test_letters_are_written_after_their_interval_although_nothing_else_is
 
 
 async def test_many_letters_are_not_delayed(store: MemoryStore):
-    with patch.object(committer, "LETTER_BATCH_INTERVAL_S", 3600.0), patch.object(committer, "MANY_LETTERS", 3):
-        made = PartitionCommitter(store)
+    with (
+        patch.object(settlement_writer, "LETTER_BATCH_INTERVAL_S", 3600.0),
+        patch.object(settlement_writer, "MANY_LETTERS", 3),
+    ):
+        made = SettlementWriter(store)
         await made.settle(claim(0), LETTER)
         waiting = [await start_settling(made, offset, LETTER) for offset in (1, 2, 3)]
         await asyncio.wait_for(asyncio.gather(*waiting), 60)

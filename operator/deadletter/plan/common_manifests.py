@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any
 
-from deadletter.api.assignments import LiveConfig, WorkerConfig
+from deadletter.api.custom_resource import API_VERSION
 from deadletter.api.dead_letter_queues import DeadLetterQueue
-from deadletter.api.kinds import API_VERSION
 from deadletter.api.replays import Replay
+from deadletter.api.worker_config import LiveConfig, WorkerConfig
 from deadletter.core import names
 
 Manifest = dict[str, Any]

@@ -1,6 +1,6 @@
 """Find out whether a consumer group in memory has lost its position, and where it starts."""
 
-from deadletter.brokers.group_offsets import EARLIEST, LATEST, StartPosition
+from deadletter.brokers.lost_offsets import EARLIEST, LATEST, StartPosition
 from deadletter.brokers.memory.server import MemoryBox, MemoryServer
 
 

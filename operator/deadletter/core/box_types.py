@@ -1,4 +1,4 @@
-"""Desired state and statistics of a box."""
+"""Value types of a box: what it should be (BoxSpec) and what a sweep counted in it (BoxStats, FailureGroup)."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field

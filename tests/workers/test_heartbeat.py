@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from deadletter.brokers.errors import BrokerUnreachable
 from deadletter.core.heartbeats import WorkerStatus
-from deadletter.workers.status import HEARTBEAT_INTERVAL_MS, StatusWriter
+from deadletter.workers.heartbeat import HEARTBEAT_INTERVAL_MS, StatusWriter
 
 STATUS = WorkerStatus("pod-0", at=1_000_000)
 

@@ -11,7 +11,7 @@ from deadletter.brokers.redis import ledger
 from deadletter.brokers.redis.client import RedisClient, raise_first, to_dict
 from deadletter.brokers.redis.scripts import CREATE
 from deadletter.brokers.types import BoxState
-from deadletter.core.boxes import BoxSpec
+from deadletter.core.box_types import BoxSpec
 from deadletter.core.letters import Place
 from deadletter.core.names import archive_name
 from deadletter.core.replay_progress import Span

@@ -3,7 +3,7 @@
 import pytest
 
 from deadletter.core.letters import Message
-from deadletter.core.redaction import redact
+from deadletter.core.message_redaction import redact
 
 
 def test_redaction_hides_headers_of_any_case():

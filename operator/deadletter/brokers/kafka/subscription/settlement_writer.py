@@ -3,9 +3,9 @@
 Settlements that need a transaction (letters of the source) may be delayed a little longer than others: a transaction is
 five requests and a plain commit is one, so one failing message in a hundred would turn every commit into a transaction.
 
-After an error the committer finds out what is durable before it tries again. It also tries again after it was fenced,
-as long as the partition is assigned to it: a courier that has just lost the partition may have opened its transactional
-id once more.
+After an error the settlement writer finds out what is durable before it tries again. It also tries again after it was
+fenced, as long as the partition is assigned to it: a courier that has just lost the partition may have opened its
+transactional id once more.
 """
 
 import asyncio
@@ -16,13 +16,13 @@ from typing import Protocol
 
 from deadletter.brokers.contract import LETTER_BATCH_INTERVAL_S
 from deadletter.brokers.errors import BrokerError, Fenced
-from deadletter.brokers.kafka import hanging_transactions, record_batches
+from deadletter.brokers.kafka import hanging_transactions, send_batches
 from deadletter.brokers.kafka.client import KafkaClient
 from deadletter.brokers.kafka.errors import translate
-from deadletter.brokers.kafka.record_batches import PartitionBatches
-from deadletter.brokers.kafka.subscription.group import HEARTBEAT_MS
+from deadletter.brokers.kafka.send_batches import PartitionBatches
+from deadletter.brokers.kafka.subscription.group_offsets import HEARTBEAT_MS
 from deadletter.brokers.kafka.transactions import TransactionalProducer
-from deadletter.brokers.parked_letters import add_attempts
+from deadletter.brokers.retry_headers import add_attempts
 from deadletter.brokers.types import Buried, Claim, Parked, Publication, Settlement, SubscriptionSpec
 
 GATHER_INTERVAL_S = 0.05
@@ -48,7 +48,7 @@ class PendingSettlement:
 
 
 class PartitionStore(Protocol):
-    """What the committer needs of a partition."""
+    """What the settlement writer needs of a partition."""
 
     async def write(self, settlements: Sequence[PendingSettlement]) -> None:
         """Make all settlements durable together, or raise and make none durable."""
@@ -73,7 +73,7 @@ class PartitionStore(Protocol):
         """Write the attempts that were recorded."""
 
 
-class PartitionCommitter:
+class SettlementWriter:
     """Write the settlements of one partition in batches, and recover after an error."""
 
     def __init__(self, store: PartitionStore) -> None:
@@ -157,7 +157,7 @@ class PartitionCommitter:
             while not await self._try_batch(batch):
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(self._closing.wait(), FENCED_PAUSE_S)
-        except Exception as error:  # noqa: BLE001  (without its committer the partition would stand still)
+        except Exception as error:  # noqa: BLE001  (without its settlement writer the partition would stand still)
             self._is_state_known = False
             self._fail(batch, translate(error, "a settlement"))
 
@@ -232,7 +232,7 @@ async def pack_letters(
     """Pack the letters that these settlements bury or park, and complete hanging transactions where they go."""
     limits = await producer.topic_limits.look_up(target_topics(settlements, spec))
     counts = {topic: limit.partitions for topic, limit in limits.items()}
-    packed = await record_batches.pack_publications(_publications(settlements, spec, counts), producer.topic_limits)
+    packed = await send_batches.pack_publications(_publications(settlements, spec, counts), producer.topic_limits)
     await hanging_transactions.complete_hanging(kafka, producer, (one.topic_partition for one in packed))
     return packed
 

@@ -6,13 +6,7 @@ from deadletter.api.dead_letter_queues import DeadLetterQueue
 from deadletter.api.queue_spec import Source
 from deadletter.brokers.contract import Broker
 from deadletter.brokers.errors import BrokerError
-from deadletter.brokers.group_offsets import (
-    EARLIEST,
-    LATEST,
-    RESUME_FROM_ANNOTATION,
-    StartPosition,
-    offsets_lost_error,
-)
+from deadletter.brokers.lost_offsets import EARLIEST, LATEST, RESUME_FROM_ANNOTATION, StartPosition, offsets_lost_error
 from deadletter.brokers.types import ResumedGroup
 from deadletter.controller.context import ObjectKey, OperatorContext
 from deadletter.controller.reconcile.boxes import to_finding

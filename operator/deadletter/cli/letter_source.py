@@ -9,10 +9,10 @@ import orjson
 import yaml
 from pydantic import BaseModel, ValidationError
 
-from deadletter.api.assignments import LiveConfig
 from deadletter.api.broker_connections import BrokerConnectionSpec
 from deadletter.api.dead_letter_queues import DeadLetterQueueSpec
 from deadletter.api.queue_spec import Redaction
+from deadletter.api.worker_config import LiveConfig
 from deadletter.core import names
 from deadletter.net.secrets import Secrets, mounted_secrets
 

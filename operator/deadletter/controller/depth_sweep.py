@@ -23,17 +23,17 @@ from deadletter.brokers.errors import (
     NotSupported,
 )
 from deadletter.brokers.types import MonitoredBox
-from deadletter.clock import now_ms
 from deadletter.controller.context import ObjectKey, OperatorContext, object_key
 from deadletter.controller.reconcile.facts import known_loss, parse, still_exists
 from deadletter.controller.reconcile.status import seconds_until_writable
 from deadletter.controller.state.broker_pool import ConnectionKey, PooledBroker
 from deadletter.controller.state.dependents import BY_BROKER, BY_QUEUE
-from deadletter.core.boxes import BoxStats
+from deadletter.core.box_types import BoxStats
 from deadletter.kube import CONNECTIONS, QUEUES, REPLAYS
 from deadletter.plan.degraded import degraded_condition, queue_pause_reason, retention_loss_time, utilization_percent
 from deadletter.plan.facts import ParkedLetterLoss, QueueFacts
 from deadletter.plan.queue_status import NUMBER_FIELDS, consumer_group_status, letter_numbers
+from deadletter.wall_clock import now_ms
 
 SWEEP_TIMEOUT_S = 120.0
 MAX_GROUP_SERIES = 10

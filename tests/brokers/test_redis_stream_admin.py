@@ -7,7 +7,7 @@ from redis.crc import key_slot
 from deadletter.brokers.contract import Broker
 from deadletter.brokers.errors import BoxConflict
 from deadletter.brokers.types import Buried, CommitBatch, Publication
-from deadletter.core.boxes import BoxSpec
+from deadletter.core.box_types import BoxSpec
 from deadletter.core.letters import Message, Place
 from deadletter.core.replay_progress import SettledAs
 from tests.brokers.connections import fresh_name
