@@ -3,20 +3,15 @@
 import asyncio
 import time
 import uuid
-from contextlib import suppress
 from pathlib import Path
 
 from aiohttp import web
 from redis.asyncio import Redis
 
 from deadletter.brokers.connect import open_broker
-from deadletter.brokers.errors import BrokerError, Fenced
-from deadletter.brokers.types import CommitBatch
-from deadletter.core.replay_progress import SettledAs
 from deadletter.workers.courier.main import CourierProcess, subscription_spec
 from deadletter.workers.environment import WorkerEnvironment
-from tests.brokers.connections import LOOPBACK, no_secrets, redis_at
-from tests.brokers.helpers import make_boxes, numbered_messages, progress_of, publications_to, publish_all, read_all
+from tests.brokers.connections import LOOPBACK, redis_at
 from tests.brokers.redis_failover import redis_with_replica
 from tests.known_faults.faults import known_fault, wait_until, wait_until_async
 from tests.workers.broker_queue import BrokerQueue
@@ -28,38 +23,6 @@ HOUR_S = 3_600.0
 
 def fresh_prefix() -> str:
     return f"{{fault-{uuid.uuid4().hex[:10]}}}."
-
-
-@known_fault("E6-FENCE", "a fence token that a failover lost is given out again: two writers hold the same one")
-async def test_a_writer_from_before_a_failover_is_fenced_by_one_after_it(tmp_path: Path) -> None:
-    async with redis_with_replica(tmp_path) as failover:
-        spec = redis_at(failover.url)
-        async with open_broker(spec, no_secrets, LOOPBACK) as old, open_broker(spec, no_secrets, LOOPBACK) as new:
-            boxes = await make_boxes(old, "{fence}")
-            await publish_all(old, boxes.dead, numbered_messages(10))
-            letters = await read_all(old, boxes.dead)
-            await failover.until_replicated()
-            await failover.stop_replication()
-            async with old.partition_writer(boxes.dead, boxes.ledger, 0, "uid-1") as first:
-                await failover.kill_master()
-                await wait_until_connected(old)
-                async with new.partition_writer(boxes.dead, boxes.ledger, 0, "uid-2"):
-                    settled = {SettledAs.Replayed: [one.place.offset for one in letters]}
-                    with suppress(Fenced):
-                        await first.commit(
-                            CommitBatch(progress_of(letters), publications_to(boxes.target, letters), settled)
-                        )
-            assert await read_all(new, boxes.target) == []
-
-
-async def wait_until_connected(broker) -> None:
-    """Wait until every pooled connection that the failover closed is replaced."""
-    is_up = False
-    async with asyncio.timeout(60):
-        while not is_up:
-            with suppress(BrokerError):
-                await asyncio.gather(*(broker.server_info() for _ in range(4)))
-                is_up = True
 
 
 @known_fault("E6-READONLY", "a failover that leaves connections open stops the courier until its pod restarts")

@@ -22,6 +22,9 @@ from deadletter.core.names import archive_name
 from deadletter.core.replay_progress import PartitionProgress, Span
 
 IDENTITY_KEY = "{dlq-operator}.server"
+# Tokens are random, because a failover may lose a counter's last value and give it out again. They are integers with
+# room below the limit of INCR, because workers of 0.2.x take the next token with it.
+MAX_FENCE_TOKEN = 1 << 62
 
 
 class RedisBroker:
@@ -95,7 +98,8 @@ class RedisBroker:
         stream = archive if archived else box
         if not archived:
             await stream_admin.window(self._client, box)
-        token = await self._client.command("INCR", keys.fence(stream))
+        token = secrets.randbelow(MAX_FENCE_TOKEN)
+        await self._client.command("SET", keys.fence(stream), token)
         writer = RedisPartitionWriter(self._client, stream, archive, ledger, uid, token)
         await writer.open()
         try:

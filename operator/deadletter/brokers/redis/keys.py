@@ -22,7 +22,7 @@ def published(box: str, group: str = "") -> str:
 
 
 def fence(box: str) -> str:
-    """Counter of partition writers; only the newest may write."""
+    """Random token of the newest partition writer; only that one may write."""
     return sibling_key(box, "fence")
 
 
