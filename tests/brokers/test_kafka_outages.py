@@ -3,7 +3,7 @@
 import asyncio
 import os
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 
 import pytest
@@ -12,7 +12,10 @@ from aiokafka.producer.sender import Sender
 from deadletter.brokers.connect import open_broker
 from deadletter.brokers.contract import Broker
 from deadletter.brokers.errors import BrokerUnreachable
+from deadletter.brokers.kafka import ledger as ledgers
 from deadletter.brokers.types import CommitBatch, Publication, StoredMessage
+from deadletter.core.heartbeats import WorkerStatus
+from deadletter.core.ledger.records import decode_worker_status
 from deadletter.core.letters import Message
 from deadletter.core.replay_progress import SettledAs
 from tests.bed import beds, processes
@@ -157,6 +160,40 @@ async def test_a_subscription_is_closed_while_its_broker_is_down(
                 await until(lambda: "Failed fetch messages" in caplog.text)
     finally:
         failing_kafka.start()
+
+
+async def test_worker_statuses_are_written_again_after_an_outage(failing_kafka: FailingKafka) -> None:
+    """The producer that they share is replaced when it fails: the driver would repeat its send without limit."""
+    async with open_broker(kafka_at(failing_kafka.address), no_secrets, LOOPBACK) as broker:
+        boxes = await make_boxes(broker, fresh_name("status"))
+
+        async def report(at: int) -> None:
+            await broker.report_status(boxes.dead, boxes.ledger, "pod-0", WorkerStatus("pod-0", at=at))
+
+        await report(1)
+        failing_kafka.send(signal.SIGSTOP)
+        try:
+            with pytest.raises(BrokerUnreachable):
+                await report(2)
+        finally:
+            failing_kafka.send(signal.SIGCONT)
+        await report(3)
+        await asyncio.to_thread(failing_kafka.restart, True)
+        async with asyncio.timeout(writer_processes.RECOVERY_TIMEOUT_S):
+            while not await is_done(report(4)):
+                await asyncio.sleep(0.2)
+        kafka = broker._kafka  # type: ignore[attr-defined]
+        entries = await ledgers.read_ledger(kafka, boxes.ledger, lambda key: key.kind == "courier")
+        assert [decode_worker_status(key, value, WorkerStatus).at for key, (_, value) in entries.items()] == [4]
+
+
+async def is_done(call: Awaitable[None]) -> bool:
+    """Return False if the broker is not available."""
+    try:
+        await call
+    except BrokerUnreachable:
+        return False
+    return True
 
 
 @pytest.mark.parametrize("hard", [True, False])

@@ -15,6 +15,7 @@ from deadletter.brokers.errors import AuthenticationFailed, BoxRefused, Certific
 from deadletter.brokers.kafka.add_replicas import reassign_partitions
 from deadletter.brokers.types import CommitBatch, StoredMessage
 from deadletter.core.box_types import BoxSpec, BoxStats
+from deadletter.core.heartbeats import WorkerStatus
 from deadletter.core.replay_progress import SettledAs
 from deadletter.net.secrets import mounted_secrets
 from deadletter.wall_clock import now_ms
@@ -155,8 +156,10 @@ async def test_a_refused_client_certificate_names_the_field_to_fix(
             await broker.server_info()
 
 
-async def test_a_rotated_password_reaches_running_consumers(secured: SecuredKafka, secrets: Path) -> None:
-    """The old password is no longer valid and every connection is lost; consumers continue with the new one."""
+async def test_a_rotated_password_reaches_running_consumers_and_the_shared_producer(
+    secured: SecuredKafka, secrets: Path
+) -> None:
+    """The old password is no longer valid and every connection is lost; all continue with the new one."""
     login(secrets, "rotated", PASSWORD)
     async with connect(secured, secrets, "SCRAM-SHA-256") as broker, contextlib.AsyncExitStack() as stack:
         boxes = await make_boxes(broker, fresh_name("rotated"))
@@ -167,15 +170,18 @@ async def test_a_rotated_password_reaches_running_consumers(secured: SecuredKafk
         await settle_all(subscription, await claim_some(subscription, 1))
         await publish_all(broker, boxes.dead, numbered_messages(1))
         await until_depth(monitor, boxes, 1)
+        await subscription.report_status(WorkerStatus("pod-0", at=1))
         changed = ["--entity-type", "users", "--entity-name", "rotated", "--add-config", "SCRAM-SHA-256=[password=new]"]
         await asyncio.to_thread(alter_configs, secured, *changed)
         clients = [one._client for one in (subscription._consumer, monitor._consumer)]  # type: ignore[attr-defined]
-        for client in (*clients, await broker._kafka.shared_client()):  # type: ignore[attr-defined]
+        kafka = broker._kafka  # type: ignore[attr-defined]
+        for client in (*clients, kafka._producer.client, await kafka.shared_client()):
             for connection in list(client._conns.values()):
                 connection.close()
         with pytest.raises(AuthenticationFailed):
             await broker.server_info()
         login(secrets, "rotated", "new")
+        await subscription.report_status(WorkerStatus("pod-0", at=2))
         await publish_all(broker, boxes.source, numbered_messages(1, start=1))
         assert [one.message.value for one in await claim_some(subscription, 1)] == [b"v1"]
         await publish_all(broker, boxes.dead, numbered_messages(1))

@@ -3,7 +3,6 @@
 import asyncio
 import resource
 import signal
-import struct
 import time
 import uuid
 from collections import Counter
@@ -33,16 +32,15 @@ from deadletter.core.heartbeats import WorkerStatus
 from deadletter.core.ledger.records import encode_chunk, settled_key
 from deadletter.core.letters import Place
 from deadletter.core.replay_progress import SettledAs
-from deadletter.wall_clock import now_ms
+from deadletter.wall_clock import monotonic_ms, now_ms
 from deadletter.workers import exit_status
 from deadletter.workers.courier.courier import Courier
-from deadletter.workers.courier.main import delivery_for, subscription_spec
-from tests.bed import beds
+from deadletter.workers.courier.main import subscription_spec
 from tests.bed.kafka_cluster import KafkaCluster
 from tests.brokers.connections import LOOPBACK as OPEN_TO
 from tests.known_faults.faults import known_fault, wait_until, wait_until_async
 from tests.workers.broker_queue import BrokerQueue
-from tests.workers.couriers import QUICK, MemoryQueue, courier_assignment, message, no_secret, running
+from tests.workers.couriers import QUICK, message, no_secret, running
 from tests.workers.http_service import Received, Service, ok, serving, until
 from tests.workers.replay_scene import Scene, letter
 from tests.workers.worker_processes import Pod
@@ -80,7 +78,7 @@ async def delete_records(queue: BrokerQueue, box: str, below: int) -> None:
 
 async def wait_until_paused(courier: Courier) -> bool:
     """Wait until the courier is paused and return True; return False after three seconds."""
-    return await wait_until(lambda: bool(courier.gate.pause_reason(now_ms())[0]), 3)
+    return await wait_until(lambda: bool(courier.gate.pause_reason(monotonic_ms())[0]), 3)
 
 
 @known_fault("E17", "letters parked in a recreated retry topic are taken for delivered")
@@ -224,57 +222,6 @@ async def test_a_message_with_a_time_far_ahead_does_not_hold_up_other_messages(q
             assert late <= set(service.bodies)
 
 
-@known_fault("E9", "every heartbeat of a courier has a producer id of its own, which the broker keeps for a day")
-async def test_the_heartbeats_of_a_courier_share_one_producer(queue: BrokerQueue, bed: beds.Bed) -> None:
-    await queue.create(1)
-    async with queue.broker.subscribe(
-        subscription_spec(queue.assignment("http://127.0.0.1:1/"), "pod-0")
-    ) as subscription:
-        for n in range(5):
-            await subscription.report_status(WorkerStatus("pod-0", at=n))
-    (log,) = (bed.directory / "kafka" / "log").glob(f"{queue.prefix}dead.ledger-0/*.log")
-    ids = producer_ids(log.read_bytes())
-    assert_set_up(bool(ids))
-    assert len(ids - {-1}) <= 1
-
-
-def producer_ids(log: bytes) -> set[int]:
-    """Return the producer id of every record batch in a log segment."""
-    found, at = set(), 0
-    while at + 61 <= len(log) and (length := struct.unpack_from(">i", log, at + 8)[0]):
-        found.add(struct.unpack_from(">q", log, at + 43)[0])
-        at += 12 + length
-    return found
-
-
-@known_fault("E8", "a wall clock stepped back by an hour keeps the circuit open for an hour")
-async def test_a_clock_stepped_back_does_not_keep_the_circuit_open() -> None:
-    step, is_up = 0, False
-    queue = MemoryQueue()
-    queue.send(*(message(f"{n}", f"k{n}") for n in range(30)))
-    policy = {
-        "maxAttempts": 1_000,
-        "backoff": {"strategy": "Fixed", "initial": "50ms"},
-        "circuitBreaker": {"openFor": "500ms", "window": 10},
-    }
-    async with serving(lambda _: web.Response(status=200 if is_up else 503)) as service:
-        assignment = courier_assignment(service.url, policy=policy, delivery={"inlineLimit": "1h"})
-        delivery, stop = delivery_for(assignment, no_secret), asyncio.Event()
-        async with queue.broker.subscribe(subscription_spec(assignment, "pod-0")) as subscription:
-            courier = Courier(assignment, subscription, delivery, clock=lambda: now_ms() + step)
-            run = asyncio.ensure_future(courier.run(stop))
-            await until(lambda: courier.gate.breaker.state == "Open")
-            step = -3_600_000
-            await asyncio.sleep(1)  # deliveries in flight when it opened have failed too
-            is_up, before = True, len(service.received)
-            await wait_until(lambda: len(service.received) > before + 5, 6)
-            requests = len(service.received) - before
-            stop.set()
-            await run
-            await delivery.close()
-    assert requests > 5
-
-
 @known_fault("E12", "a courier with a low soft limit of open files serves only some of its partitions")
 async def test_a_courier_serves_all_partitions_under_a_low_soft_limit_of_open_files(
     queue: BrokerQueue, tmp_path: Path
@@ -358,51 +305,6 @@ async def fill(producer: AIOKafkaProducer, topic: str, count: int) -> None:
         for _ in range(1_024):
             assert_set_up(batch.append(key=None, value=b"", timestamp=None) is not None)
         await (await producer.send_batch(batch, topic, partition=0))
-
-
-@known_fault("E25-LOG", "messages that retention deleted before they were read are skipped without a log line")
-async def test_messages_deleted_before_they_were_read_are_counted_in_the_log(
-    queue: BrokerQueue, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(kafka_subscription, "LAG_INTERVAL_S", 0.5)
-    with capture_logs() as logs:
-        async with trimmed_while_suspended(queue) as (_, service):
-            await queue.send(message("last"))
-            await until(lambda: b"last" in service.bodies)
-    lost = SENT + 2 - len(service.received)
-    assert_set_up(lost > 0)
-    assert any(lost in entry.values() for entry in logs if entry["log_level"] in ("warning", "error"))
-
-
-@known_fault("E25-LAG", "messages that retention deleted count as lag although nothing is left to read")
-async def test_messages_deleted_before_they_were_read_are_not_lag(
-    queue: BrokerQueue, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(kafka_subscription, "LAG_INTERVAL_S", 0.5)
-    async with trimmed_while_suspended(queue) as (courier, service):
-        await wait_until(lambda: courier._subscription.lag == 0, 5)
-        assert_set_up(len(service.received) <= SENT)
-        assert courier._subscription.lag == 0
-
-
-@asynccontextmanager
-async def trimmed_while_suspended(queue: BrokerQueue) -> AsyncIterator[tuple[Courier, Service]]:
-    """Run a courier that was suspended while messages arrived and were deleted."""
-    await queue.create(1)
-    paused = ""
-    async with (
-        serving(ok) as service,
-        running(queue.broker, queue.assignment(service.url), paused=lambda: paused) as courier,
-    ):
-        await queue.send(message("first"))
-        await until(lambda: service.bodies == [b"first"])
-        paused = "Suspended"
-        await wait_until_paused(courier)
-        await queue.send(*(message("x" * 20_000, f"k{n}") for n in range(SENT)))  # more than is prefetched
-        await until(lambda: courier._subscription.lag > SENT // 2)  # it has noticed the new messages
-        await delete_records(queue, "orders", SENT + 1)
-        paused = ""
-        yield courier, service
 
 
 @known_fault("E26", "while one of three brokers is down, sweeps and probes of the others fail")

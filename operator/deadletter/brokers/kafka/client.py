@@ -2,7 +2,8 @@
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -48,6 +49,9 @@ class KafkaClient:
         self._admin: AIOKafkaAdminClient | None = None
         self._connected_with: Mapping[str, Any] = {}
         self._lock = asyncio.Lock()
+        self._producer: AIOKafkaProducer | None = None
+        self._producer_credentials: Mapping[str, Any] = {}
+        self._producer_lock = asyncio.Lock()
         self._consumer_credentials: WeakKeyDictionary[AIOKafkaConsumer, Mapping[str, Any]] = WeakKeyDictionary()
         self.metadata = MetadataCache()
         # Whether the last transaction of a transactional id was committed. The coordinator forgets it as soon as the
@@ -115,7 +119,9 @@ class KafkaClient:
                     await one.close()
 
     async def close(self) -> None:
-        """Close the shared clients."""
+        """Close the shared clients and the shared producer."""
+        async with self._producer_lock:
+            await self._discard_shared_producer()
         async with self._lock:
             await self._disconnect()
 
@@ -189,6 +195,30 @@ class KafkaClient:
                 await asyncio.shield(discard_producer(producer))
                 raise
         return producer
+
+    @asynccontextmanager
+    async def shared_producer(self) -> AsyncIterator[AIOKafkaProducer]:
+        """Lend the shared producer without transactions to one task at a time; an error in the block discards it.
+
+        Brokers keep the state of every producer id for a day, so writers of small frequent records share one. The
+        block must have a timeout: the driver repeats a send without limit.
+        """
+        async with self._producer_lock:
+            credentials = self._credentials()
+            if self._producer_credentials != credentials:
+                await self._discard_shared_producer()
+            if self._producer is None:
+                self._producer, self._producer_credentials = await self.start_producer(), credentials
+            try:
+                yield self._producer
+            except BaseException:
+                await asyncio.shield(self._discard_shared_producer())
+                raise
+
+    async def _discard_shared_producer(self) -> None:
+        producer, self._producer = self._producer, None
+        if producer is not None:
+            await discard_producer(producer)
 
     async def start_fetch_client(self, topic: str) -> AIOKafkaClient:
         """Return a client for one reader: a fetch that waits delays every other response on its connection."""

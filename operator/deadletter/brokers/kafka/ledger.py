@@ -1,12 +1,13 @@
 """Read and write the ledger topic, up to the high watermark, so that no open transaction hides a settlement."""
 
+import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
 
 from deadletter.brokers.kafka import reads
-from deadletter.brokers.kafka.client import KafkaClient
+from deadletter.brokers.kafka.client import REQUEST_TIMEOUT_MS, KafkaClient
 from deadletter.brokers.kafka.driver_shutdown import discard_producer
 from deadletter.brokers.kafka.errors import translated
 from deadletter.brokers.kafka.ledger_topic import LEDGER_PARTITIONS
@@ -19,6 +20,7 @@ from deadletter.core.letters import Message
 
 LEDGER_FETCH_BYTES = 256 << 10  # of a partition: a chunk takes up to 8 KiB and is written again at every settlement
 RECORDS_PER_POLL = 200
+STATUS_TIMEOUT_S = REQUEST_TIMEOUT_MS / 1000  # of one write; the next status is written with another producer
 KeyFilter = Callable[[Key], bool]
 LedgerEntries = dict[bytes, tuple[Key, bytes]]
 Records = Iterable[tuple[bytes, bytes | None]]  # key and value; None deletes the key
@@ -76,12 +78,8 @@ async def pack_ledger_records(ledger: str, partition: int, records: Records, lim
 
 
 async def write_without_transaction(kafka: KafkaClient, ledger: str, records: Mapping[int, Records]) -> None:
-    """Write records that nothing else depends on, by ledger partition: tombstones and worker statuses."""
-    limits = TopicLimits(kafka)
-    packed = [
-        await pack_messages(ledger, partition, (Message(*record) for record in some), limits, in_transaction=False)
-        for partition, some in records.items()
-    ]
+    """Write records that nothing else depends on, by ledger partition; the producer is started for this call."""
+    packed = await _pack_without_transaction(kafka, ledger, records)
     producer = await kafka.start_producer()
     try:
         with translated("the ledger"):
@@ -90,11 +88,24 @@ async def write_without_transaction(kafka: KafkaClient, ledger: str, records: Ma
         await discard_producer(producer)
 
 
+async def _pack_without_transaction(
+    kafka: KafkaClient, ledger: str, records: Mapping[int, Records]
+) -> list[PartitionBatches]:
+    limits = TopicLimits(kafka)
+    return [
+        await pack_messages(ledger, partition, (Message(*record) for record in some), limits, in_transaction=False)
+        for partition, some in records.items()
+    ]
+
+
 async def write_worker_status(kafka: KafkaClient, ledger: str, pod: str, status: WorkerStatus | None) -> None:
-    """Write the status of a worker; None deletes it."""
+    """Write the status of a worker with the shared producer; None deletes it."""
     key = worker_key(pod)
     value = None if status is None else encode_worker_status(key, asdict(status))
-    await write_without_transaction(kafka, ledger, {0: [(key, value)]})
+    packed = await _pack_without_transaction(kafka, ledger, {0: [(key, value)]})
+    with translated("the ledger"):
+        async with kafka.shared_producer() as producer, asyncio.timeout(STATUS_TIMEOUT_S):
+            await send_batches(producer, packed)
 
 
 async def delete_keys(kafka: KafkaClient, ledger: str, is_wanted: KeyFilter) -> None:
