@@ -18,7 +18,7 @@ from deadletter.brokers.errors import BrokerError
 from deadletter.brokers.kafka.subscription import retry_partition
 from deadletter.brokers.types import MonitoredBox
 from deadletter.core.box_types import BoxSpec, BoxStats
-from deadletter.wall_clock import now_ms
+from deadletter.wall_clock import monotonic_ms, now_ms
 from deadletter.workers import exit_status
 from tests.bed import beds, places
 from tests.brokers.connections import kafka_at, redis_at
@@ -142,7 +142,7 @@ async def run_queue(sender: BrokerQueue, queue: BrokerQueue, parked: Callable[[]
                 while not await parked():
                     await sender.send(message("late", "k"))
                     await asyncio.sleep(0.2)
-            assert courier.gate.pause_reason(now_ms()) == ("", "")
+            assert courier.gate.pause_reason(monotonic_ms()) == ("", "")
     registers = queue.broker.monitor()
     async with asyncio.timeout(TIMEOUT_S):
         reading = None

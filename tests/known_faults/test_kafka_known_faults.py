@@ -16,7 +16,6 @@ from aiohttp import web
 from aiokafka import AIOKafkaProducer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient, RecordsToDelete
 from pyroaring import BitMap
-from structlog.testing import capture_logs
 
 from deadletter.api.broker_connections import BrokerConnectionSpec
 from deadletter.brokers.connect import open_broker
@@ -25,7 +24,6 @@ from deadletter.brokers.errors import BoxRecreated, BrokerError
 from deadletter.brokers.kafka import ledger as ledgers
 from deadletter.brokers.kafka import ledger_topic
 from deadletter.brokers.kafka.subscription import retry_partition
-from deadletter.brokers.kafka.subscription import subscription as kafka_subscription
 from deadletter.brokers.types import MonitoredBox, Publication
 from deadletter.core.box_types import BoxSpec
 from deadletter.core.heartbeats import WorkerStatus
@@ -40,7 +38,7 @@ from tests.bed.kafka_cluster import KafkaCluster
 from tests.brokers.connections import LOOPBACK as OPEN_TO
 from tests.known_faults.faults import known_fault, wait_until, wait_until_async
 from tests.workers.broker_queue import BrokerQueue
-from tests.workers.couriers import QUICK, message, no_secret, running
+from tests.workers.couriers import QUICK, message, no_secret
 from tests.workers.http_service import Received, Service, ok, serving, until
 from tests.workers.replay_scene import Scene, letter
 from tests.workers.worker_processes import Pod

@@ -8,7 +8,7 @@ from aiohttp import web
 from deadletter.core.box_types import BoxSpec
 from deadletter.core.headers import ATTEMPTS
 from deadletter.core.letters import Message
-from deadletter.wall_clock import now_ms
+from deadletter.wall_clock import monotonic_ms
 from tests.helpers.headers import read_own_envelope
 from tests.workers.broker_queue import BrokerQueue
 from tests.workers.couriers import message
@@ -18,7 +18,7 @@ LARGE = 12 << 20
 
 
 def pause_of(courier) -> str:
-    return courier.gate.pause_reason(now_ms())[0]
+    return courier.gate.pause_reason(monotonic_ms())[0]
 
 
 async def test_a_deleted_dead_box_pauses_the_courier_until_it_is_created_again(queue: BrokerQueue):

@@ -17,7 +17,7 @@ from deadletter.api.broker_connections import BrokerConnectionSpec
 from deadletter.brokers.connect import open_broker
 from deadletter.brokers.contract import Broker
 from deadletter.brokers.errors import NotAuthorised
-from deadletter.wall_clock import now_ms
+from deadletter.wall_clock import monotonic_ms
 from deadletter.workers.courier.courier import Courier
 from tests.bed import beds
 from tests.brokers.connections import kafka_at, redis_at
@@ -147,7 +147,7 @@ async def stage(request: pytest.FixtureRequest, bed: beds.Bed, tmp_path: Path) -
 
 
 def pause_of(courier: Courier) -> str:
-    return courier.gate.pause_reason(now_ms())[0]
+    return courier.gate.pause_reason(monotonic_ms())[0]
 
 
 def refusals(reason: str) -> float:

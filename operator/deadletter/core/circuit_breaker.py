@@ -1,4 +1,7 @@
-"""Circuit breaker and error budget as pure state machines; the caller passes the time."""
+"""Circuit breaker and error budget as pure state machines; the caller passes the time.
+
+A courier passes the monotonic time, so a stepped wall clock changes nothing. A redriver passes the times of failures.
+"""
 
 from collections import deque
 from collections.abc import Hashable

@@ -10,10 +10,11 @@ from deadletter.brokers.contract import Subscription
 from deadletter.brokers.errors import BrokerError, Fenced, GroupOffsetsLost
 from deadletter.brokers.types import Claim
 from deadletter.core.circuit_breaker import MAX_PROBES
-from deadletter.wall_clock import now_ms
+from deadletter.wall_clock import monotonic_ms, now_ms
 from deadletter.workers import metrics, process
 from deadletter.workers.backoff import wait_for_event
 from deadletter.workers.courier import letters
+from deadletter.workers.courier.broker_access import BrokerAccess
 from deadletter.workers.courier.claim_capacity import InFlightClaims
 from deadletter.workers.courier.dispositions import Dispositions
 from deadletter.workers.courier.gate import Gate, Permit
@@ -42,8 +43,10 @@ class Courier:
         delivery: MessageDelivery,
         operator_pause: Callable[[], str] = str,
         clock: Callable[[], int] = now_ms,
+        access: BrokerAccess | None = None,
     ) -> None:
-        self._subscription, self._delivery, self._clock = subscription, delivery, clock
+        self._subscription, self._delivery = subscription, delivery
+        self._access = access or BrokerAccess(0)
         self._slots = assignment.delivery.concurrency
         self._deliveries = 0
         self._claimed_at_opening = 0  # `breaker.times_opened` when messages were last claimed for probes
@@ -56,7 +59,14 @@ class Courier:
         self.in_flight = InFlightClaims(self._slots)
         self.gate = Gate(assignment.policy.to_policy(), operator_pause)
         self._dispositions = Dispositions(
-            assignment, subscription, self.gate, self.in_flight, clock, self._start_task, self._on_available
+            assignment,
+            subscription,
+            self.gate,
+            self._access,
+            self.in_flight,
+            clock,
+            self._start_task,
+            self._on_available,
         )
         labels = (assignment.namespace, assignment.queue)
         self._duration = metrics.DELIVERY_DURATION.labels(*labels)
@@ -111,6 +121,7 @@ class Courier:
                 await self._claim_once()
                 failing_since = None
             except BrokerError as error:
+                self._access.add_failure(error)
                 now = asyncio.get_running_loop().time()
                 failing_since = failing_since if failing_since is not None else now
                 # A group that is formed again looks like a fence for a moment. A group that lost its offsets waits for
@@ -128,7 +139,9 @@ class Courier:
             self._changed.clear()
             await wait_for_event(self._changed, POLL_INTERVAL_S)
             return
-        for claim in await self._subscription.claim(limit, self.in_flight.free_bytes, due_limit):
+        claims = await self._subscription.claim(limit, self.in_flight.free_bytes, due_limit)
+        self._access.add_success()
+        for claim in claims:
             self.in_flight.add(claim)
             if claim.undecodable_reason:
                 self._dispositions.bury_undecodable(claim)
@@ -142,7 +155,7 @@ class Courier:
         While only a probe can open the gate, take fresh messages for it, some more each time the circuit opens (those
         that are held may all be bad ones of one partition), and parked letters if there is nothing else to probe with.
         """
-        queue, now = self._dispositions.queue, self._clock()
+        queue, now = self._dispositions.queue, monotonic_ms()
         if not self.gate.pause_reason(now)[0]:
             limit = self.in_flight.capacity(queue.blocked)
             return limit, -(-limit // RETRY_TURN_INTERVAL)
@@ -159,7 +172,7 @@ class Courier:
     def _start_deliveries(self) -> None:
         queue, permit = self._dispositions.queue, None
         while len(queue) and self._deliveries < self._slots and not self._is_stopping:
-            permit = permit or self.gate.acquire(self._clock(), queue)
+            permit = permit or self.gate.acquire(monotonic_ms(), queue)
             if permit is None:
                 self._start_deliveries_later()
                 return

@@ -24,9 +24,11 @@ from deadletter.core.circuit_breaker import ServiceHealth
 from deadletter.core.letters import Category, Failure, Letter
 from deadletter.core.policy import Bury, Discard, Retry, decide
 from deadletter.core.reasons import Reason
+from deadletter.wall_clock import monotonic_ms
 from deadletter.workers import metrics
 from deadletter.workers.backoff import wait_for_event
 from deadletter.workers.courier import letters
+from deadletter.workers.courier.broker_access import BrokerAccess
 from deadletter.workers.courier.claim_capacity import InFlightClaims
 from deadletter.workers.courier.gate import Gate, Permit
 from deadletter.workers.courier.inline_retries import InlineRetries, PendingRetry
@@ -47,6 +49,7 @@ class Dispositions:
         assignment: CourierAssignment,
         subscription: Subscription,
         gate: Gate,
+        access: BrokerAccess,
         in_flight: InFlightClaims,
         clock: Callable[[], int],
         start: Callable[[Coroutine[Any, Any, None]], None],
@@ -60,7 +63,7 @@ class Dispositions:
         self._labels = (assignment.namespace, assignment.queue)
         self._routes = tuple((Predicate.cached(route.match), route.box) for route in assignment.routes)
         self.stopping = asyncio.Event()  # set: what is refused or over the budget stays unsettled, for the next pod
-        self._settler = Settler(subscription, gate, self.stopping, *self._labels)
+        self._settler = Settler(subscription, gate, access, self.stopping, self._labels)
         self._log = logs.get(__name__)
         self.queue = KeyOrderedQueue(ordered=assignment.delivery.ordering == "Key")
         self.inline_retries = InlineRetries(assignment.delivery.concurrency // 2, self._deliver_again)
@@ -83,16 +86,15 @@ class Dispositions:
 
     def apply_outcome(self, claim: Claim, outcome: DeliveryOutcome, permit: Permit, *, is_first: bool) -> bool:
         """Carry out the outcome of a delivery. If True, it was delivered and `settle_delivered` must follow."""
-        now = self._clock()
         name = letters.message_id(claim) if outcome.service_health is ServiceHealth.Down else None
-        is_attempt = self._gate.record(outcome, permit, now, name, is_first=is_first)
+        is_attempt = self._gate.record(outcome, permit, monotonic_ms(), name, is_first=is_first)
         if len(self._unreached) and outcome.is_answered:
             self._unreached.release_all()
         if outcome.failure is None:
             self._release(claim)
             return True
         if is_attempt:
-            self._apply_failure(claim, outcome.failure, outcome, now)
+            self._apply_failure(claim, outcome.failure, outcome, self._clock())
         else:
             self.queue.requeue(claim)
         return False
@@ -173,12 +175,12 @@ class Dispositions:
             Buried(box, letters.buried_message(letter, verdict.reason, compat)),
             lambda: Buried(box, letters.buried_message(letters.without_failure_details(letter), verdict.reason)),
         )
-        self._gate.budget.spend(self._clock())
+        self._gate.budget.spend(monotonic_ms())
         if await self._release_and_settle(claim, planned):
             metrics.LETTERS_BURIED.labels(*self._labels, verdict.reason, letter.envelope.failure.category).inc()
 
     async def _wait_for_budget(self) -> bool:
-        while self._gate.budget.is_spent(self._clock()):
+        while self._gate.budget.is_spent(monotonic_ms()):
             if await wait_for_event(self.stopping, BUDGET_POLL_INTERVAL_S):
                 return False
         return True

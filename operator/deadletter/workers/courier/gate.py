@@ -40,7 +40,7 @@ class TargetFault:
 
 
 class Gate:
-    """The state of everything that pauses a courier. It takes the time as an argument and never sleeps."""
+    """The state of everything that pauses a courier. It takes the monotonic time as an argument and never sleeps."""
 
     def __init__(self, policy: Policy, operator_pause: Callable[[], str] = str) -> None:
         self.breaker = CircuitBreaker(policy.breaker)
@@ -106,6 +106,11 @@ class Gate:
         pause_ms = min(self._fault.pause_ms * 2, MAX_FAULT_PAUSE_MS) if self._fault else INITIAL_FAULT_PAUSE_MS
         message = outcome.failure.message if outcome.failure else ""
         self._fault = TargetFault(outcome.fault, message, pause_ms, now + pause_ms)
+
+    def is_idle_on_purpose(self, now: int) -> bool:
+        """True if something pauses the courier that is not a settlement that the broker refuses."""
+        pause = self.pause_reason(now)
+        return bool(pause[0]) and pause not in self._refusals.values()
 
     def add_refusal(self, claim: object, reason: str, message: str) -> None:
         """Pause because a box refuses the settlement of a claim."""

@@ -15,6 +15,7 @@ from deadletter.net.secrets import Secrets, mounted_secrets
 from deadletter.wall_clock import now_ms
 from deadletter.workers import health, process
 from deadletter.workers.backoff import ExponentialDelay, wait_for_event
+from deadletter.workers.courier.broker_access import BrokerAccess
 from deadletter.workers.courier.courier import MAX_CLAIM_FAILURE_S, Courier
 from deadletter.workers.courier.status import StatusReporter
 from deadletter.workers.delivery.base import MessageDelivery
@@ -72,6 +73,7 @@ class CourierProcess:
         self, assignment: CourierAssignment, environment: WorkerEnvironment, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._assignment, self._environment, self._clock = assignment, environment, clock
+        self._access = BrokerAccess(clock())
         self._subscribed_at: float | None = None
         self._was_open = False
         self._live = LiveConfigFile(environment.assignment_dir)
@@ -82,7 +84,13 @@ class CourierProcess:
         self.health = health.ProbeHandlers(self._stuck_reason, lambda: self._broker_problem)
 
     def _stuck_reason(self) -> str:
-        return self._reporter.stuck_reason(self._clock()) if self._reporter else ""
+        now, reporter = self._clock(), self._reporter
+        is_idle_on_purpose = bool(self._paused_by_operator()) or (reporter is not None and reporter.is_idle_on_purpose)
+        problem = self._access.stuck_reason(now, is_idle_on_purpose)
+        return problem or (reporter.stuck_reason(now) if reporter else "")
+
+    def _paused_by_operator(self) -> str:
+        return self._live.current.paused
 
     async def run(self, stop: asyncio.Event) -> int:
         """Work until `stop` or an error that is not transient; return the exit code."""
@@ -117,6 +125,7 @@ class CourierProcess:
     def _report_broker_error(self, error: BrokerError) -> None:
         reason, message = type(error).__name__, str(error)
         self._broker_problem = f"{reason}: {message}"[:MAX_MESSAGE_CHARACTERS]
+        self._access.add_failure(error)
         self._log.error("broker request failed", reason=reason, message=message[:MAX_MESSAGE_CHARACTERS])
         self._environment.write_termination_message(reason, message)
 
@@ -125,7 +134,7 @@ class CourierProcess:
         delivery = delivery_for(assignment, self._secrets)
         async with broker.subscribe(subscription_spec(assignment, pod, self._was_open)) as subscription:
             self._was_open = True
-            courier = Courier(assignment, subscription, delivery, lambda: self._live.current.paused)
+            courier = Courier(assignment, subscription, delivery, self._paused_by_operator, access=self._access)
             labels = (assignment.namespace, assignment.queue)
             timeout_s = assignment.policy.to_policy().timeout / 1000
             self._reporter = StatusReporter(courier, subscription, pod, labels, now_ms, timeout_s)

@@ -1,8 +1,9 @@
 """Settle claims until the settlement is durable: a claim is never skipped, whatever the broker refuses.
 
 When a box refuses a settlement, the courier keeps the claim, the gate pauses with the reason, and the same settlement
-is tried again with a growing delay. A letter that is too large is tried once more without the details of its failure,
-then held: the user must raise the size limit of the box or remove the message.
+is tried again with a growing delay. A connection problem that lasts for five minutes ends the subscription, and the
+process opens another one. A letter that is too large is tried once more without the details of its failure, then held:
+the user must raise the size limit of the box or remove the message.
 """
 
 import asyncio
@@ -15,9 +16,11 @@ from deadletter.brokers.errors import BrokerError, Fenced, TooLarge
 from deadletter.brokers.types import Claim, Settlement
 from deadletter.workers import metrics
 from deadletter.workers.backoff import ExponentialDelay, wait_for_event
+from deadletter.workers.courier.broker_access import BrokerAccess
 from deadletter.workers.courier.gate import Gate
 from deadletter.workers.environment import MAX_MESSAGE_CHARACTERS
 
+MAX_REFUSAL_S = 300.0
 INITIAL_DELAY_S = 0.25
 MAX_DELAY_S = 10.0
 
@@ -34,14 +37,24 @@ class Settler:
     """Settles the claims of one subscription, with retries."""
 
     def __init__(
-        self, subscription: Subscription, gate: Gate, stopping: asyncio.Event, namespace: str, queue: str
+        self,
+        subscription: Subscription,
+        gate: Gate,
+        access: BrokerAccess,
+        stopping: asyncio.Event,
+        labels: tuple[str, str],
     ) -> None:
         self._subscription, self._gate, self._stopping = subscription, gate, stopping
-        self._labels = (namespace, queue)
+        self._access, self._labels = access, labels
         self._log = logs.get(__name__)
 
     async def settle(self, claim: Claim, planned: PlannedSettlement) -> bool:
-        """Return True when the settlement is durable; False if the claim was lost, or refused while stopping."""
+        """Return True when the settlement is durable; False if the claim was lost, or refused while stopping.
+
+        A connection problem that lasts is raised.
+        """
+        loop = asyncio.get_running_loop()
+        started = loop.time()
         delay = ExponentialDelay(INITIAL_DELAY_S, MAX_DELAY_S)
         try:
             while self._subscription.holds(claim):
@@ -54,9 +67,12 @@ class Settler:
                         planned = PlannedSettlement(planned.make_smaller())
                         continue
                     self._report_refusal(claim, error)
+                    if error.is_connection_problem and loop.time() - started > MAX_REFUSAL_S:
+                        raise
                     if await wait_for_event(self._stopping, delay.next()):
                         return False
                 else:
+                    self._access.add_success()
                     return True
             return False
         finally:
@@ -67,3 +83,4 @@ class Settler:
         metrics.SETTLEMENTS_REFUSED.labels(*self._labels, reason).inc()
         self._log.warning("settlement refused, retrying", reason=reason, message=message)
         self._gate.add_refusal(claim, reason, message)
+        self._access.add_failure(error)

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from deadletter import logs
 from deadletter.brokers.contract import Subscription
 from deadletter.core.heartbeats import WorkerStatus
+from deadletter.wall_clock import monotonic_ms
 from deadletter.workers import metrics
 from deadletter.workers.courier.courier import Courier
 from deadletter.workers.environment import MAX_MESSAGE_CHARACTERS
@@ -37,31 +38,46 @@ class StatusReporter:
         self._progress_at = 0.0
         self._lag = 0
         self._lost = 0
+        self._deleted = self._deleted_at = 0
         self._log = logs.get(__name__)
 
     def status(self) -> WorkerStatus:
         """Return the current status."""
-        now = self._clock()
-        reason, message = self._pause_reason(now)
+        reason, message = self._pause_reason()
         circuit = self._courier.gate.breaker.state
-        return WorkerStatus(self._pod, circuit, reason, message, self._subscription.parked_letters, now)
+        parked, now = self._subscription.parked_letters, self._clock()
+        return WorkerStatus(self._pod, circuit, reason, message, parked, now, self._deleted, self._deleted_at)
 
-    def _pause_reason(self, now: int) -> tuple[str, str]:
+    def _pause_reason(self) -> tuple[str, str]:
         """Return the reason of the pause, else why a partition is blocked while others are worked on."""
-        reason, message = self._courier.gate.pause_reason(now)
+        reason, message = self._courier.gate.pause_reason(monotonic_ms())
         blocked_by = self._subscription.blocked_by
         if reason or blocked_by is None:
             return reason, message
         return type(blocked_by).__name__, str(blocked_by)[:MAX_MESSAGE_CHARACTERS]
 
+    @property
+    def is_idle_on_purpose(self) -> bool:
+        """True if the operator, the service or the error budget pauses the courier."""
+        return self._courier.gate.is_idle_on_purpose(self._clock())
+
     async def run(self) -> None:
         """Report until cancelled."""
         while True:
+            self._count_deleted()
             self._export_metrics()
             status = self.status()
             self._log_pause(status)
             await self._writer.write(status)
             await asyncio.sleep(POLL_INTERVAL_S)
+
+    def _count_deleted(self) -> None:
+        """Count the source messages that were deleted since the last call, and note the time."""
+        new = self._subscription.deleted_messages - self._deleted
+        if new:
+            self._deleted, self._deleted_at = self._deleted + new, self._clock()
+        metrics.SOURCE_MESSAGES_DELETED.labels(*self._labels).inc(new)
+        metrics.SOURCE_MESSAGES_DELETED_TIMESTAMP.labels(*self._labels).set(self._deleted_at / 1000)
 
     def _log_pause(self, status: WorkerStatus) -> None:
         if status.paused == self._logged_reason:
@@ -74,7 +90,7 @@ class StatusReporter:
 
     def _export_metrics(self) -> None:
         subscription, labels = self._subscription, self._labels
-        reason, _ = self._pause_reason(self._clock())
+        reason, _ = self._pause_reason()
         metrics.COURIER_LAG.labels(*labels).set(subscription.lag)
         metrics.RETRIES_PARKED.labels(*labels).set(subscription.parked_letters)
         metrics.PARKED_LETTERS_LOST.labels(*labels).inc(subscription.lost_letters - self._lost)
@@ -93,7 +109,7 @@ class StatusReporter:
         `now` is monotonic, in seconds.
         """
         progress_count, lag = self._courier.in_flight.progress_count, self._subscription.lag
-        if progress_count != self._progress_count or self._pause_reason(self._clock())[0] or lag <= self._lag:
+        if progress_count != self._progress_count or self._pause_reason()[0] or lag <= self._lag:
             self._progress_count, self._lag, self._progress_at = progress_count, lag, now
             return ""
         return "the courier makes no progress although its lag grows" if self._is_overdue(now) else ""
