@@ -152,7 +152,9 @@ class RedisConnection(Model):
     mode: Literal["Standalone", "Cluster", "Sentinel"] = Field(
         "Standalone", description="Topology of the servers. Only Standalone is supported so far."
     )
-    sentinel: Sentinel | None = Field(None, description="Sentinels; required with mode Sentinel.")
+    sentinel: Sentinel | None = Field(
+        None, description="Addresses of the Sentinels and the name of the primary; required with mode Sentinel."
+    )
     secret_ref: SecretRef | None = Field(
         None, description="Secret with the keys username (optional) and password. No authentication if unset."
     )

@@ -156,7 +156,9 @@ class Route(Model):
 class Capacity(Model):
     """Maximum number of open letters, and what happens when it is reached."""
 
-    max_letters: Int = Field(ge=1, le=1_000_000_000_000, description="Maximum number of open letters.")
+    max_letters: Int = Field(
+        ge=1, le=1_000_000_000_000, description="Maximum number of open letters; onFull says what happens then."
+    )
     on_full: Literal["Pause", "Alert"] = Field(
         "Pause",
         description="Pause: stop delivering and redriving until there is room. Alert: only report it in the "

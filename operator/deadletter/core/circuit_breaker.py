@@ -23,7 +23,7 @@ class ServiceHealth(Enum):
 class CircuitBreaker:
     """Stop deliveries while a service is down: Closed -> Open -> HalfOpen -> Closed.
 
-    It judges the service by its responses, so that retries of bad messages alone do not look like an outage.
+    The first two rules below judge the service, not the messages: retries of bad messages alone do not open it.
 
     A closed circuit opens when
     - `consecutive` different messages in a row were Down, retries included; any response of the service itself, even a
@@ -35,7 +35,8 @@ class CircuitBreaker:
     succeed any more, the circuit opens again.
 
     Retries of bad messages alone can trigger the third rule. Fresh messages then need not wait for `open_for`: they are
-    sent as probes, MAX_PROBES at a time, until `window` first attempts have failed. Any success closes the circuit.
+    sent as probes, MAX_PROBES at a time; once `window` first attempts have failed, the circuit waits for `open_for`.
+    Any success closes it.
     """
 
     def __init__(self, settings: BreakerSettings) -> None:

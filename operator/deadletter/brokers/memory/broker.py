@@ -190,7 +190,8 @@ def _add_partitions(box: MemoryBox, spec: BoxSpec) -> MemoryBox:
             f"box {spec.name} has {len(box.partitions)} partitions and cannot shrink to {spec.partitions}"
         )
     if box.spec.is_retry_box != spec.is_retry_box:
-        raise BoxConflict(f"box {spec.name} exists, but one of the two is a retry box and the other is not")
+        kind = "a" if box.spec.is_retry_box else "not a"
+        raise BoxConflict(f"box {spec.name} exists and is {kind} retry box; choose another name")
     box.add_partitions(1 if spec.is_retry_box else spec.partitions or 1)
     box.spec = spec
     return box

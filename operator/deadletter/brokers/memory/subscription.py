@@ -21,6 +21,7 @@ class MemorySubscription:
 
     blocked_by: BrokerError | None = None
     lost_letters = 0  # no other client deletes letters here
+    deleted_messages = 0
 
     def __init__(self, server: MemoryServer, spec: SubscriptionSpec) -> None:
         self._server, self._spec = server, spec

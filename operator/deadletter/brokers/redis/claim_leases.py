@@ -19,7 +19,7 @@ ClaimKey = tuple[bool, str]  # is it a parked letter, and its id
 
 
 def claim_key(claim: Claim) -> ClaimKey:
-    """Return the key by which a claim is stored."""
+    """Return the key of a claim in memory: whether it was parked, and its entry id."""
     return claim.parked, claim.place.id
 
 

@@ -124,7 +124,7 @@ async def _publish_batch(
 
 
 async def delete_marks(client: RedisClient, entries: Sequence[PendingEntry]) -> None:
-    """Delete the marks of settled letters. A mark that a crash leaves behind expires."""
+    """Delete the marks that keep settled letters from being published twice; one that a crash leaves behind expires."""
     for target, indexes in _indexes_by_target(entries).items():
         marks = [entries[index].mark for index in indexes]
         chunks = (marks[at : at + MAX_MARKS_PER_COMMAND] for at in range(0, len(marks), MAX_MARKS_PER_COMMAND))

@@ -29,7 +29,7 @@ from deadletter.controller.state.observed_queues import BoxSurvey
 from deadletter.core.box_types import BoxSpec
 from deadletter.core.condition_types import BOXES_READY
 from deadletter.core.reasons import Reason
-from deadletter.plan.desired_boxes import owned_boxes, plan_boxes
+from deadletter.plan.desired_boxes import like_source, owned_boxes, plan_boxes
 from deadletter.plan.findings import Finding
 from deadletter.plan.managed_boxes import new_intents
 
@@ -132,9 +132,12 @@ async def _ensure_planned(
                 f"{box.name} does not exist on the broker, and an adopted box is never created. "
                 "Create it, or set spec.dead.adopt to false in a new queue."
             )
-        if not box.adopt and (_needs_change(box, states.get(box.name)) or compares_config):
-            spec = replace(_with_partitions(box, source, states), must_be_new=box.name in must_be_new)
-            states[box.name] = await with_timeout(pooled.broker.ensure(spec))
+        wanted, found = box, states.get(source) if source else None
+        if found is not None:
+            wanted = like_source(box, found.partitions, found.max_message_bytes, exists=box.name in states)
+        if not box.adopt and (_needs_change(wanted, states.get(box.name)) or compares_config):
+            wanted = replace(wanted, must_be_new=box.name in must_be_new)
+            states[box.name] = await with_timeout(pooled.broker.ensure(wanted))
     if source and source not in states and not pooled.spec.is_redis:
         raise BoxMissing(f"{source} does not exist on the broker; create the source first")
 
@@ -146,15 +149,8 @@ def _needs_change(box: BoxSpec, state: BoxState | None) -> bool:
     has_other_retention = (
         box.retention_ms is not None and state.retention_ms is not None and state.retention_ms != box.retention_ms
     )
-    return has_other_partitions or has_other_retention
-
-
-def _with_partitions(box: BoxSpec, source: str | None, states: dict[str, BoxState]) -> BoxSpec:
-    """Give a new box as many partitions as the source, unless the spec sets a number."""
-    partitions = box.partitions
-    if partitions is None and box.name not in states and source in states:
-        partitions = states[source].partitions
-    return replace(box, partitions=partitions)
+    is_too_small = (state.max_message_bytes or 0) < (box.min_message_bytes or 0)
+    return has_other_partitions or has_other_retention or is_too_small
 
 
 async def probe_conflicting_brokers(

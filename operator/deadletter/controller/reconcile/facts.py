@@ -167,7 +167,7 @@ def age_key(body: Body) -> tuple[str, str, str]:
 
 
 def queue_age_key(queue: DeadLetterQueue) -> tuple[str, str, str]:
-    """Return the same key for a model; a queue that is being created is the youngest."""
+    """Return the sort key of `age_key` for a model; a queue without a creation time is the youngest."""
     return queue.metadata.creation_timestamp or YOUNGEST, queue.namespace, queue.name
 
 

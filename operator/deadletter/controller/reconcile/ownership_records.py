@@ -76,7 +76,10 @@ def track_created_boxes(
     records: tuple[OwnedBox, ...],
     states: Mapping[str, BoxState],
 ) -> Iterator[None]:
-    """Keep the ownership records for the status of this pass; the block creates boxes and adds them to `states`."""
+    """Record which boxes the block creates, also if it fails, for the status that this pass writes.
+
+    The block adds each box that it created to `states`.
+    """
     existed, refused = set(states), set[str]()
     try:
         yield

@@ -24,7 +24,7 @@ class _ErrorRecord:
 
 def _open_record(value: bytes | None) -> ByteReader:
     if not value or len(value) <= _HEADER_BYTES or value[0] != 0:
-        raise BinaryFormatError("not in the registry's wire format")
+        raise BinaryFormatError("the value has no header of a schema registry (a zero byte, then a schema id)")
     return ByteReader(value, _HEADER_BYTES)
 
 

@@ -20,9 +20,10 @@ class PreviewNotFound(Exception):
 
 
 def parse_ids(ids: Iterable[str], partitions: Iterable[int], are_entries: bool) -> ExplicitOffsets:
-    """Return the offsets of each partition; `are_entries` if the ids are entry ids of a stream.
+    """Parse letter ids into offsets by partition; with `are_entries`, the ids are entry ids of a stream.
 
-    The id of a partition that does not exist becomes an offset of the first partition that is never found.
+    An id of a partition that does not exist becomes an impossible offset of the first partition, so that the Replay
+    counts it as not found.
     """
     offsets: dict[int, set[int]] = {partition: set() for partition in partitions}
     first = min(offsets, default=0)

@@ -66,7 +66,7 @@ class PublicationTarget:
 
     @classmethod
     def from_assignment(cls, assignment: ReplayAssignment) -> "PublicationTarget":
-        """Return the target that the operator resolved."""
+        """Return the box or Service that this Replay sends letters to, as the operator resolved it."""
         target = assignment.target
         box = target.box or (assignment.boxes.retry if target.kind == "Retry" else None) or ""
         return cls(target.kind, SERVICE_NAME if target.kind == "Service" else box, assignment.uid)

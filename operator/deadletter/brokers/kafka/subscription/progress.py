@@ -52,7 +52,7 @@ class SourceProgress:
         return offset <= self.highest and offset not in self.unfinished
 
     def finish(self, offsets: Collection[int]) -> None:
-        """Mark messages as settled."""
+        """Mark messages as settled in memory; the next commit moves the group's offset past them."""
         for offset in offsets:
             self.unfinished.pop(offset, None)
 

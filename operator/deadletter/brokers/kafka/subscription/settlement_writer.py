@@ -3,6 +3,8 @@
 Settlements that need a transaction (letters of the source) may be delayed a little longer than others: a transaction is
 five requests and a plain commit is one, so one failing message in a hundred would turn every commit into a transaction.
 
+A settlement that its box refuses for its message alone is written alone from then on, so that the others need not be.
+
 After an error the settlement writer finds out what is durable before it tries again. It also tries again after it was
 fenced, as long as the partition is assigned to it: a courier that has just lost the partition may have opened its
 transactional id once more.
@@ -15,7 +17,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from deadletter.brokers.contract import LETTER_BATCH_INTERVAL_S
-from deadletter.brokers.errors import BrokerError, Fenced
+from deadletter.brokers.errors import BrokerError, Fenced, MessageRefused
 from deadletter.brokers.kafka import hanging_transactions, send_batches
 from deadletter.brokers.kafka.client import KafkaClient
 from deadletter.brokers.kafka.errors import translate
@@ -48,7 +50,7 @@ class PendingSettlement:
 
 
 class PartitionStore(Protocol):
-    """What the settlement writer needs of a partition."""
+    """Protocol of a partition as its settlement writer uses it: write settlements and attempts, and recover."""
 
     async def write(self, settlements: Sequence[PendingSettlement]) -> None:
         """Make all settlements durable together, or raise and make none durable."""
@@ -80,6 +82,7 @@ class SettlementWriter:
         self._store = store
         self._pending: list[PendingSettlement] = []
         self._wake = asyncio.Event()
+        self._refused: set[int] = set()  # offsets of claims whose settlement a box refused
         self._has_new_attempts = False
         self._is_state_known = True
         self._closing = asyncio.Event()
@@ -173,13 +176,17 @@ class SettlementWriter:
 
     async def _write_together_or_alone(self, batch: list[PendingSettlement]) -> None:
         """Write all together; if that fails, each alone, so that only the settlement at fault fails."""
-        try:
-            await self._write_once(batch)
-        except Fenced:
-            raise
-        except BrokerError:
-            for pending in batch:
-                await self._write_alone(pending)
+        refused = [one for one in batch if one.offset in self._refused]
+        together = [one for one in batch if one.offset not in self._refused]
+        if together or not refused:
+            try:
+                await self._write_once(together)
+            except Fenced:
+                raise
+            except BrokerError:
+                refused = together + refused
+        for pending in refused:
+            await self._write_alone(pending)
 
     async def _write_alone(self, pending: PendingSettlement) -> None:
         try:
@@ -187,7 +194,11 @@ class SettlementWriter:
         except Fenced:
             raise
         except BrokerError as error:
+            if isinstance(error, MessageRefused):
+                self._refused.add(pending.offset)
             self._fail([pending], error)
+        else:
+            self._refused.discard(pending.offset)
 
     async def _write_once(self, batch: list[PendingSettlement]) -> None:
         if not self._is_state_known:
