@@ -60,8 +60,8 @@ class Subscription(Protocol):
     """
 
     @property
-    def lag(self) -> int:
-        """Number of messages of the source that are not claimed yet, as far as known."""
+    def lag(self) -> int | None:
+        """Number of messages of the source that are not claimed yet, as far as known; None if it is unknown."""
 
     @property
     def parked_letters(self) -> int:
@@ -70,6 +70,13 @@ class Subscription(Protocol):
     @property
     def lost_letters(self) -> int:
         """Number of parked letters that were missing from the retry box when due, since this subscription opened."""
+
+    @property
+    def deleted_messages(self) -> int:
+        """Number of source messages that retention deleted before they were read, since this subscription opened.
+
+        Kafka only: Redis does not tell what was trimmed from a stream.
+        """
 
     @property
     def blocked_by(self) -> BrokerError | None:

@@ -15,7 +15,8 @@
     ├── BoxRecreated         permanent: a user must decide
     ├── LedgerCorrupt        permanent: a user must decide
     ├── Undecodable          permanent: the stored bytes are damaged
-    ├── TooLarge             permanent: the message exceeds the limit of the box
+    ├── MessageRefused       permanent: the box does not take this message, and takes others
+    │   └── TooLarge             permanent: the message exceeds the limit of the box
     ├── Fenced               permanent: another writer has taken over
     └── NotSupported         permanent: this broker lacks the feature
 
@@ -24,19 +25,27 @@ Driver errors are chained (`raise ... from error`) and never passed on. Texts co
 
 
 class BrokerError(Exception):
-    """An error of a broker. `is_transient` is True if a retry may succeed without a change of the request."""
+    """An error of a broker. `is_transient` is True if a retry may succeed without a change of the request.
+
+    `is_connection_problem` is True if a retry may succeed on another connection: the server does not answer, or it is
+    not the primary any more. All other errors need a change of settings, data or capacity.
+    """
 
     is_transient = False
+    is_connection_problem = False
 
 
 class BrokerUnreachable(BrokerError):
     """The broker does not answer, or not in time."""
 
     is_transient = True
+    is_connection_problem = True
 
 
 class AddressForbidden(BrokerUnreachable):
     """The address of the broker must not be dialled."""
+
+    is_connection_problem = False
 
 
 class AuthenticationFailed(BrokerError):
@@ -103,7 +112,11 @@ class Undecodable(BrokerError):
     """A message cannot be decoded: wrong checksum, unknown codec, or a header name that is not text."""
 
 
-class TooLarge(BrokerError):
+class MessageRefused(BrokerError):
+    """The box does not take this message, such as one with a time too far ahead; it takes others."""
+
+
+class TooLarge(MessageRefused):
     """The message exceeds the size limit of the box."""
 
 

@@ -29,13 +29,25 @@ RETRIES_PARKED = Gauge("dlq_retries_parked", "Letters waiting in the retry parti
 PARKED_LETTERS_LOST = Counter(
     "dlq_parked_letters_lost", "Parked letters that were missing from the retry box when they were due.", QUEUE_LABELS
 )
+SOURCE_MESSAGES_DELETED = Counter(
+    "dlq_source_messages_deleted",
+    "Messages of the source that retention deleted before they were read (Kafka).",
+    QUEUE_LABELS,
+)
+SOURCE_MESSAGES_DELETED_TIMESTAMP = Gauge(
+    "dlq_source_messages_deleted_timestamp_seconds",
+    "Time at which the courier last noticed such messages; 0 if it never did.",
+    QUEUE_LABELS,
+)
 CIRCUIT_OPEN = Gauge("dlq_circuit_open", "1 while the circuit is not closed.", QUEUE_LABELS)
 COURIER_PAUSED = Gauge(
     "dlq_courier_paused",
-    "1 while the courier claims nothing, or nothing of some partition, by reason.",
+    "1 while the courier claims nothing, or nothing of some partition, or holds a refused message, by reason.",
     (*QUEUE_LABELS, "reason"),
 )
-COURIER_LAG = Gauge("dlq_courier_lag", "Messages of the source not yet claimed, as far as known.", QUEUE_LABELS)
+COURIER_LAG = Gauge(
+    "dlq_courier_lag", "Messages of the source not yet claimed; no sample while Redis does not know it.", QUEUE_LABELS
+)
 COURIER_IN_FLIGHT = Gauge("dlq_courier_in_flight", "Deliveries in flight.", QUEUE_LABELS)
 SETTLEMENTS_REFUSED = Counter(
     "dlq_settlements_refused",

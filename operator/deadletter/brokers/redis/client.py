@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 from redis.asyncio import Redis
 from redis.exceptions import NoScriptError, RedisError
 
-from deadletter.brokers.errors import BrokerUnreachable
+from deadletter.brokers.errors import BrokerError, BrokerUnreachable
 from deadletter.brokers.redis.errors import translate
 from deadletter.brokers.redis.scripts import Script
 
@@ -38,7 +38,7 @@ class RedisClient:
 
     async def command(self, *args: Arg) -> Any:
         """Send one command. A lost reply is an error; the command is never repeated."""
-        return await _reply_in_time(self._driver.execute_command(*args))  # type: ignore[no-untyped-call]
+        return await self._reply(self._driver.execute_command(*args))  # type: ignore[no-untyped-call]
 
     async def commands(self, requests: Sequence[Sequence[Arg]]) -> list[Any]:
         """Send many commands in one round trip. A refused command has its error in the place of its reply."""
@@ -47,8 +47,12 @@ class RedisClient:
         pipeline = self._driver.pipeline(transaction=False)
         for args in requests:
             pipeline.execute_command(*args)
-        replies = await _reply_in_time(pipeline.execute(raise_on_error=False))
-        return [translate(reply) if isinstance(reply, Exception) else reply for reply in replies]
+        replies = await self._reply(pipeline.execute(raise_on_error=False))
+        translated = [translate(reply) if isinstance(reply, Exception) else reply for reply in replies]
+        for reply in translated:
+            if isinstance(reply, BrokerError):
+                await self._drop_idle_connections_after(reply)
+        return translated
 
     async def run_script(self, script: Script, keys: Sequence[str], args: Sequence[Arg]) -> Any:
         """Run a script by its digest. A server that does not have it runs nothing; then it is loaded and run."""
@@ -59,9 +63,25 @@ class RedisClient:
             return await self._evaluate(script, keys, args)
 
     async def _evaluate(self, script: Script, keys: Sequence[str], args: Sequence[Arg]) -> Any:
-        return await _reply_in_time(
+        return await self._reply(
             self._driver.execute_command("EVALSHA", script.digest, len(keys), *keys, *args)  # type: ignore[no-untyped-call]
         )
+
+    async def _reply(self, reply: Awaitable[_Reply]) -> _Reply:
+        try:
+            return await _reply_in_time(reply)
+        except BrokerError as error:
+            await self._drop_idle_connections_after(error)
+            raise
+
+    async def _drop_idle_connections_after(self, error: BrokerError) -> None:
+        """Close the idle connections if the server does not answer or is not the primary any more.
+
+        A failover may leave connections open. The next command connects again and finds the primary; a connection that
+        is in use is dropped after its own error.
+        """
+        if error.is_connection_problem:
+            await self._driver.connection_pool.disconnect(inuse_connections=False)
 
     async def close(self) -> None:
         """Close all connections."""
@@ -73,6 +93,8 @@ class RedisClient:
 
 class _UnknownScript(BrokerUnreachable):
     """The server does not have the script."""
+
+    is_connection_problem = False
 
 
 async def _reply_in_time(reply: Awaitable[_Reply]) -> _Reply:

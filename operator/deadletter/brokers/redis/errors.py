@@ -39,6 +39,7 @@ ERROR_BY_CODE: dict[str, tuple[type[BrokerError], str]] = {
     "LOADING": (BrokerUnreachable, "Redis is loading its dataset"),
     "BUSY": (BrokerUnreachable, "Redis is busy with a script"),
     "MASTERDOWN": (BrokerUnreachable, "the master of this replica is down"),
+    "UNBLOCKED": (BrokerUnreachable, "this Redis has become a replica"),
     "WRONGPASS": (AuthenticationFailed, "Redis refuses the user name or password; correct the Secret of secretRef"),
     "NOAUTH": (AuthenticationFailed, "Redis requires a password; name its Secret in secretRef"),
     "NOPERM": (NotAuthorised, "the ACL of this user does not allow the command"),
@@ -46,6 +47,8 @@ ERROR_BY_CODE: dict[str, tuple[type[BrokerError], str]] = {
     "ASK": _CLUSTER,
     "CROSSSLOT": _CLUSTER,
 }
+# Replies of a server that is not the primary any more; one that is cut off from its replicas replies NOREPLICAS.
+CODES_OF_OLD_PRIMARY = ("READONLY", "NOREPLICAS")
 # The driver strips the code from replies it knows; then the exception type tells the code, or a part of the text.
 CODE_BY_EXCEPTION: tuple[tuple[type[RedisError], str], ...] = (
     (AuthenticationError, "WRONGPASS"),
@@ -69,13 +72,15 @@ def translate(error: Exception) -> BrokerError:
     for candidate in (error, error.__cause__):  # the driver wraps the broker errors that we raise while it connects
         if isinstance(candidate, BrokerError):
             return candidate
-    error_type, text = _describe(error)
-    return error_type(text)
-
-
-def _describe(error: Exception) -> tuple[type[BrokerError], str]:
     text = str(error)
     code = _code(error, text)
+    error_type, description = _describe(error, text, code)
+    translated = error_type(description)
+    translated.is_connection_problem |= code in CODES_OF_OLD_PRIMARY
+    return translated
+
+
+def _describe(error: Exception, text: str, code: str | None) -> tuple[type[BrokerError], str]:
     if code == "NOBOX":  # raised by our own scripts, with the name of the stream
         return BoxMissing, f"{text.partition(' ')[2]}: it does not exist; create it first"
     if code is not None:

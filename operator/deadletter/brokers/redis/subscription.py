@@ -11,6 +11,7 @@ from deadletter.brokers.redis import group_offsets, ledger, stream_admin
 from deadletter.brokers.redis import keys as key_names
 from deadletter.brokers.redis.claim_leases import LEASE_MS, Leases
 from deadletter.brokers.redis.client import Arg, RedisClient, raise_first
+from deadletter.brokers.redis.departed_consumers import DepartedConsumers
 from deadletter.brokers.redis.entries import from_fields, unpack_letter
 from deadletter.brokers.redis.scripts import CLAIM_DUE, RECORD_ATTEMPTS
 from deadletter.brokers.redis.settlement_writer import RedisSettlementWriter
@@ -26,6 +27,7 @@ TARGET_REPLY_BYTES = 8 << 20  # estimated from earlier messages: Redis cannot li
 REPLY_GROWTH = 4  # by which factor the number of messages in a reply may grow
 TICK_S = 0.5
 REFRESH_EVERY_TICKS = 10
+CLEAN_UP_EVERY_TICKS = 1_200  # ten minutes: a live worker changes its heartbeat every 30 s
 TAKEOVER_INTERVAL_S = 5.0
 FIRST_ID = "0"
 log = structlog.stdlib.get_logger("subscription")
@@ -39,6 +41,7 @@ class RedisSubscription:
     def __init__(self, client: RedisClient, spec: SubscriptionSpec) -> None:
         self._client, self._spec = client, spec
         self._leases = Leases(client, spec)
+        self._departed_consumers = DepartedConsumers(client, spec)
         self._settlement_writer = RedisSettlementWriter(client, spec, self._leases)
         self._backlog: list[Claim] = []
         self._reply_limit = 1  # messages of a reply
@@ -48,9 +51,10 @@ class RedisSubscription:
         self._attempts: dict[str, tuple[int, int]] = {}
         self._pods: set[str] = set()
         self._background: asyncio.Task[None] | None = None
-        self.lag = 0
+        self.lag: int | None = None
         self.parked_letters = 0
         self.lost_letters = 0
+        self.deleted_messages = 0  # Redis does not tell what was trimmed from a stream
 
     async def open(self) -> None:
         """Create the group if it is missing and take back the parked letters of an earlier process of this name."""
@@ -68,6 +72,7 @@ class RedisSubscription:
         with suppress(BrokerError):
             await self._flush_attempts()
             await self._leases.release_all()
+            await self._departed_consumers.remove_own()
             if self._pods:
                 await self._client.command("HDEL", self._spec.ledger, *(worker_key(pod) for pod in self._pods))
 
@@ -240,6 +245,8 @@ class RedisSubscription:
                 if tick % REFRESH_EVERY_TICKS == 0:
                     await self._leases.refresh()
                     await self._refresh_lag()
+                if tick % CLEAN_UP_EVERY_TICKS == 0:
+                    await self._departed_consumers.remove()
 
     async def _flush_attempts(self) -> None:
         if not self._attempts:
@@ -258,7 +265,7 @@ class RedisSubscription:
 
     async def _refresh_lag(self) -> None:
         group = await stream_admin.describe_group(self._client, self._spec.source, self._spec.group) or {}
-        self.lag = group.get(b"lag") or 0
+        self.lag = group.get(b"lag")  # NULL after XDEL, and if the group was created in the middle of the stream
 
 
 def _total_bytes(claims: list[Claim]) -> int:

@@ -43,7 +43,7 @@ class StatusReporter:
 
     def status(self) -> WorkerStatus:
         """Return the current status."""
-        reason, message = self._pause_reason()
+        reason, message = self._reported_reason()
         circuit = self._courier.gate.breaker.state
         parked, now = self._subscription.parked_letters, self._clock()
         return WorkerStatus(self._pod, circuit, reason, message, parked, now, self._deleted, self._deleted_at)
@@ -56,10 +56,15 @@ class StatusReporter:
             return reason, message
         return type(blocked_by).__name__, str(blocked_by)[:MAX_MESSAGE_CHARACTERS]
 
+    def _reported_reason(self) -> tuple[str, str]:
+        """Return the reason of the pause, else why a message is held alone while all others are worked on."""
+        reason, message = self._pause_reason()
+        return (reason, message) if reason else self._courier.gate.held_reason
+
     @property
     def is_idle_on_purpose(self) -> bool:
         """True if the operator, the service or the error budget pauses the courier."""
-        return self._courier.gate.is_idle_on_purpose(self._clock())
+        return self._courier.gate.is_idle_on_purpose(monotonic_ms())
 
     async def run(self) -> None:
         """Report until cancelled."""
@@ -67,7 +72,7 @@ class StatusReporter:
             self._count_deleted()
             self._export_metrics()
             status = self.status()
-            self._log_pause(status)
+            self._log_pause(*self._pause_reason())
             await self._writer.write(status)
             await asyncio.sleep(POLL_INTERVAL_S)
 
@@ -79,19 +84,22 @@ class StatusReporter:
         metrics.SOURCE_MESSAGES_DELETED.labels(*self._labels).inc(new)
         metrics.SOURCE_MESSAGES_DELETED_TIMESTAMP.labels(*self._labels).set(self._deleted_at / 1000)
 
-    def _log_pause(self, status: WorkerStatus) -> None:
-        if status.paused == self._logged_reason:
+    def _log_pause(self, reason: str, message: str) -> None:
+        if reason == self._logged_reason:
             return
-        self._logged_reason = status.paused
-        if status.paused:
-            self._log.info("courier paused", reason=status.paused, message=status.message)
+        self._logged_reason = reason
+        if reason:
+            self._log.info("courier paused", reason=reason, message=message)
         else:
             self._log.info("courier resumed")
 
     def _export_metrics(self) -> None:
         subscription, labels = self._subscription, self._labels
-        reason, _ = self._pause_reason()
-        metrics.COURIER_LAG.labels(*labels).set(subscription.lag)
+        reason, _ = self._reported_reason()
+        if subscription.lag is None:
+            metrics.COURIER_LAG.remove(*labels)  # 0 would mean that nothing is left
+        else:
+            metrics.COURIER_LAG.labels(*labels).set(subscription.lag)
         metrics.RETRIES_PARKED.labels(*labels).set(subscription.parked_letters)
         metrics.PARKED_LETTERS_LOST.labels(*labels).inc(subscription.lost_letters - self._lost)
         self._lost = subscription.lost_letters
@@ -109,8 +117,8 @@ class StatusReporter:
         `now` is monotonic, in seconds.
         """
         progress_count, lag = self._courier.in_flight.progress_count, self._subscription.lag
-        if progress_count != self._progress_count or self._pause_reason()[0] or lag <= self._lag:
-            self._progress_count, self._lag, self._progress_at = progress_count, lag, now
+        if progress_count != self._progress_count or self._pause_reason()[0] or lag is None or lag <= self._lag:
+            self._progress_count, self._lag, self._progress_at = progress_count, lag or 0, now
             return ""
         return "the courier makes no progress although its lag grows" if self._is_overdue(now) else ""
 
