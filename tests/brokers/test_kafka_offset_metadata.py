@@ -14,6 +14,7 @@ from deadletter.brokers.kafka.subscription.offset_metadata import (
     max_encoded_bytes,
 )
 from deadletter.brokers.kafka.subscription.progress import SourceProgress
+from deadletter.workers.courier.gate import MAX_HELD_ALONE
 
 OFFSETS = st.integers(0, 1 << 62)
 ATTEMPTS = st.builds(Attempts, st.integers(1, 1 << 20), st.integers(1, 1 << 45)) | st.just(NO_ATTEMPTS)
@@ -95,3 +96,12 @@ def test_hundreds_of_failed_messages_keep_their_counts_and_the_oldest_keep_their
     kept = [offset for offset, state in enumerate(again) if state == Attempts(3, 1_700_000_000_000 + offset)]
     assert kept == list(range(len(kept)))
     assert len(kept) > 256
+
+
+def test_as_many_claims_as_may_be_held_alone_leave_space_in_the_metadata() -> None:
+    progress = SourceProgress(0)
+    for number in range(MAX_HELD_ALONE):
+        progress.take(number << 35)  # far apart: they were held for years
+        progress.record_attempt(number << 35, Attempts(500, 1_700_000_000_000))
+    assert len(progress.snapshot()[1]) < 3_500
+    assert progress.has_metadata_space(512)

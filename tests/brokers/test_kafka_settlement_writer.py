@@ -6,6 +6,7 @@ from unittest.mock import patch
 
 import pytest
 
+from deadletter.brokers.errors import TooLarge
 from deadletter.brokers.kafka.subscription import settlement_writer
 from deadletter.brokers.kafka.subscription.settlement_writer import PendingSettlement, SettlementWriter
 from deadletter.brokers.types import Buried, Claim, Delivered, Settlement
@@ -19,12 +20,16 @@ class MemoryStore:
 
     def __init__(self) -> None:
         self.written: list[list[int]] = []
+        self.refused = -1  # an offset
 
     def may_be_delayed(self, pending: PendingSettlement) -> bool:
         return isinstance(pending.settlement, Buried)
 
     async def write(self, settlements: Sequence[PendingSettlement]) -> None:
-        self.written.append([pending.offset for pending in settlements])
+        offsets = [pending.offset for pending in settlements]
+        if self.refused in offsets:
+            raise TooLarge("the message is too large")
+        self.written.append(offsets)
 
     async def recover(self) -> None: ...
 
@@ -86,3 +91,19 @@ async def test_many_letters_are_not_delayed(store: MemoryStore):
         await asyncio.wait_for(asyncio.gather(*waiting), 60)
         assert store.written == [[0], [1, 2, 3]]
         await made.close(flush=True)
+
+
+async def test_a_settlement_that_its_box_refuses_is_written_alone_from_then_on(store: MemoryStore):
+    store.refused = 1
+    made = SettlementWriter(store)
+    await made.settle(claim(0), LETTER)
+    with pytest.raises(TooLarge):
+        await made.settle(claim(1), LETTER)
+    tasks = [await start_settling(made, offset, Delivered()) for offset in (1, 2, 3)]
+    await asyncio.wait(tasks, timeout=60)
+    assert [type(task.exception()) for task in tasks] == [TooLarge, type(None), type(None)]
+    assert store.written == [[0], [2, 3]]
+    store.refused = -1
+    await made.settle(claim(1), Delivered())
+    await made.close(flush=True)
+    assert store.written == [[0], [2, 3], [1]]

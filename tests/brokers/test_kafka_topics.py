@@ -39,6 +39,15 @@ async def test_configs_that_others_set_are_not_reset(broker: Broker) -> None:
         await asyncio.sleep(0.1)
 
 
+async def test_the_limit_for_messages_is_raised_and_never_lowered(broker: Broker) -> None:
+    name = fresh_name("limit")
+    assert (await broker.ensure(BoxSpec(name, 1, min_message_bytes=1_000))).max_message_bytes == 1_048_588
+    assert (await broker.ensure(BoxSpec(name, 1, min_message_bytes=2_000_000))).max_message_bytes == 2_000_000
+    assert (await broker.ensure(BoxSpec(name, 1, min_message_bytes=1_000_000))).max_message_bytes == 2_000_000
+    other = fresh_name("limit")
+    assert (await broker.ensure(BoxSpec(other, 1, min_message_bytes=3_000_000))).max_message_bytes == 3_000_000
+
+
 async def test_a_config_that_the_broker_refuses_is_a_conflict(broker: Broker) -> None:
     with pytest.raises(BoxConflict):
         await broker.ensure(BoxSpec(fresh_name("configs"), 1, config={"no.such.config": "1"}))

@@ -76,6 +76,32 @@ def test_partitions_grow_and_never_shrink(kube: KubeNamespace, operator: Operato
     assert partitions(kafka, dead) == 5
 
 
+def test_boxes_take_the_messages_of_their_source_also_those_of_an_older_release(
+    kube: KubeNamespace, start: Callable[..., OperatorProcess], kafka: str
+) -> None:
+    source = f"orders-{uuid.uuid4().hex[:8]}"
+    large = NewTopic(source, 1, 1, topic_configs={"max.message.bytes": "2000000"})
+    ask(kafka, lambda admin: admin.create_topics([large]))
+    kube.kafka(kafka)
+    spec = {"source": {"name": source, "group": "billing"}, "delivery": {"http": {"url": "http://billing.example/"}}}
+    kube.apply("DeadLetterQueue", "orders", {"brokerRef": {"name": "broker"}, **spec})
+    operator = start().wait_until_ready()
+    kube.wait_for_condition("dlq", "orders", "BoxesReady", "True")
+    boxes = [f"{source}.billing.dlq", f"{source}.billing.dlq.retry"]
+
+    def limits() -> list[tuple[str, str]]:
+        found = [configs(kafka, box) for box in boxes]
+        return [(one["max.message.bytes"], one["message.timestamp.type"]) for one in found]
+
+    as_the_source = [(str(2_000_000 + 65_536), "LogAppendTime")] * 2
+    assert limits() == as_the_source
+    operator.stop()
+    for box in boxes:  # as an older release created them
+        configure(kafka, box, max_message_bytes="1048588", message_timestamp_type="CreateTime")
+    start().wait_until_ready()
+    wait_until("raised", lambda: limits() == as_the_source)
+
+
 def test_an_adopted_box_is_left_as_it_is(kube: KubeNamespace, operator: OperatorProcess, kafka: str) -> None:
     kube.kafka(kafka)
     dead = f"dead-{uuid.uuid4().hex[:8]}"

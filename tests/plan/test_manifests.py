@@ -11,7 +11,7 @@ from deadletter.api.retry_policies import RetryPolicy
 from deadletter.api.worker_config import CourierAssignment, RedriveAssignment, ReplayAssignment
 from deadletter.core.heartbeats import WorkerStatus
 from deadletter.plan.common_manifests import WorkerImage
-from deadletter.plan.desired_boxes import owned_boxes, plan_boxes
+from deadletter.plan.desired_boxes import ENVELOPE_BYTES, like_source, owned_boxes, plan_boxes
 from deadletter.plan.facts import PodExit, QueueFacts, ReplayFacts
 from deadletter.plan.replay_manifests import backoff_limit, build_target, plan_replay
 from deadletter.plan.worker_manifests import WorkerSettings, plan_live_config, plan_worker
@@ -170,13 +170,25 @@ def test_planned_boxes() -> None:
     assert (dead.partitions, dead.replication_factor, dead.retention_ms) == (6, 3, 720 * 3_600_000)
     by_age_only = {"cleanup.policy": "delete", "retention.bytes": "-1"}
     assert dead.config == by_age_only | {"message.timestamp.type": "LogAppendTime"}
-    assert retry.config == by_age_only
+    assert retry.config == dead.config
     assert [box.config for box in plan_boxes(delivered_queue(), connection(redis=True).spec)] == [{}, {}]
     assert (retry.name, retry.is_retry_box, retry.retention_ms) == ("orders.billing.dlq.retry", True, -1)
     (adopted,) = plan_boxes(plain_queue(dead={"name": "x", "adopt": True}), connection().spec)
     assert adopted.adopt
     assert owned_boxes(plain_queue(dead={"name": "x", "adopt": True}), redis=False) == ()
     assert owned_boxes(plain_queue(), redis=False) == ("orders.dead", "orders.dead.ledger")
+
+
+def test_boxes_take_the_messages_of_their_source_with_an_envelope() -> None:
+    dead, retry = plan_boxes(delivered_queue(), connection().spec)
+    for box in (dead, retry):
+        created = like_source(box, 12, 1_000_000, exists=False)
+        assert (created.partitions, created.min_message_bytes) == (12, 1_000_000 + ENVELOPE_BYTES)
+        existing = like_source(box, 12, 1_000_000, exists=True)
+        assert (existing.partitions, existing.min_message_bytes) == (None, 1_000_000 + ENVELOPE_BYTES)
+        assert like_source(box, 1, None, exists=True).min_message_bytes is None  # Redis, or no right to read configs
+    chosen = replace(dead, partitions=3, config={"max.message.bytes": "1000"})
+    assert like_source(chosen, 12, 1_000_000, exists=False) == chosen
 
 
 def test_a_replay_is_one_job_of_one_pod() -> None:

@@ -2,6 +2,10 @@
 
 import asyncio
 import uuid
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from aiokafka import AIOKafkaProducer
 
 from deadletter.api.broker_connections import BrokerConnectionSpec
 from deadletter.brokers.contract import Broker
@@ -46,3 +50,15 @@ class BrokerQueue:
 
     def courier(self, assignment, pod: str = "pod-0"):
         return running(self.broker, assignment, pod)
+
+
+@asynccontextmanager
+async def producing(queue: BrokerQueue) -> AsyncIterator[AIOKafkaProducer]:
+    """Start a producer, as an application would."""
+    assert queue.spec.kafka is not None
+    producer = AIOKafkaProducer(bootstrap_servers=queue.spec.kafka.bootstrap_servers, max_request_size=5 << 20)
+    await producer.start()
+    try:
+        yield producer
+    finally:
+        await producer.stop()

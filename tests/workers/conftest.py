@@ -29,6 +29,14 @@ async def queue(request: pytest.FixtureRequest) -> AsyncIterator[BrokerQueue]:
 
 
 @pytest.fixture
+async def kafka_queue(kafka: str) -> AsyncIterator[BrokerQueue]:
+    """A queue on Kafka whose boxes the test creates."""
+    spec = BrokerConnectionSpec.model_validate({"kafka": {"bootstrapServers": [kafka]}})
+    async with open_broker(spec, no_secret, allow=LOOPBACK) as broker:
+        yield BrokerQueue(broker, spec, f"courier-{uuid.uuid4().hex[:10]}.")
+
+
+@pytest.fixture
 def server() -> MemoryServer:
     """A memory broker, for tests that do not depend on the broker."""
     return MemoryServer()

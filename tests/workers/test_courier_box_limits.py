@@ -41,8 +41,9 @@ async def test_a_letter_above_the_size_limit_is_held_until_the_limit_is_raised(q
     await queue.send(message("x" * 1500, "fits"), message("y" * 5000, "too-large"))
     long = lambda _: web.Response(status=422, text="z" * 2000)  # noqa: E731
     async with serving(long) as service, queue.courier(queue.assignment(service.url)) as courier:
-        await until(lambda: pause_of(courier) == "TooLarge")
+        await until(lambda: courier.gate.held_reason[0] == "TooLarge")
         await queue.until_buried(1)
+        assert not pause_of(courier)
         await queue.broker.ensure(BoxSpec(dead, 2, 1, config={"max.message.bytes": "100000"}))
         await queue.until_buried(2)
     assert sorted(len(taken.message.value or b"") for taken in await queue.buried()) == [1500, 5000]

@@ -31,9 +31,13 @@ def read_due_time(message: Message) -> int:
 
 
 def to_claim(place: Place, message: Message) -> Claim:
-    """Return a due letter as a claim, without its due time."""
+    """Return a due letter as a claim, without its due time.
+
+    Its timestamp is that of the message at its origin: the retry box gives it the time at which it was parked.
+    """
     carried = headers.read_headers(dict(message.headers))
-    message = replace(message, headers=_without_due_time(message))
+    timestamp = carried.origin.timestamp or message.timestamp
+    message = replace(message, headers=_without_due_time(message), timestamp=timestamp)
     return Claim(place, message, carried.attempts, carried.first_failed_at, parked=True)
 
 

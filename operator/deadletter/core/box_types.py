@@ -12,7 +12,8 @@ class BoxSpec:
     """A topic or stream that should exist.
 
     `adopt`: it must exist already and is never created, configured or deleted. `must_be_new`: it must not exist yet;
-    if others have created it, it is not configured.
+    if others have created it, it is not configured. `min_message_bytes`: its limit for messages is raised to this, and
+    never lowered.
     """
 
     name: str
@@ -23,6 +24,7 @@ class BoxSpec:
     adopt: bool = False
     is_retry_box: bool = False  # on Redis a retry box is a sorted set, on Kafka a topic
     must_be_new: bool = False
+    min_message_bytes: int | None = None
 
 
 @dataclass(slots=True, frozen=True)

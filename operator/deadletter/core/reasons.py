@@ -95,6 +95,10 @@ class Reason(StrEnum):
         "ParkedLettersLost",
         "Letters were deleted from the retry box before they were delivered; shown for a day after the last loss.",
     )
+    SourceMessagesDeleted = (
+        "SourceMessagesDeleted",
+        "Retention deleted messages of the source before they were read; shown for a day, or until the pod ends.",
+    )
     LedgerUnderReplicated = (
         "LedgerUnderReplicated",
         "The ledger has fewer replicas than its dead box, and the broker does not let the operator add them.",
@@ -128,6 +132,7 @@ class Reason(StrEnum):
     RuleMatched = "RuleMatched", "A rule of the policy decided."
     ServiceAsked = "ServiceAsked", "The service requested it with the Dlq-Action header."
     TooLarge = "TooLarge", "The message exceeds the maximum size of the box."
+    MessageRefused = "MessageRefused", "The box refuses this message, for example because its time is too far ahead."
     Undecodable = (
         "Undecodable",
         "The content of a box cannot be decoded; such a source message is buried with its raw bytes.",

@@ -20,6 +20,10 @@ _TRANSLATIONS: tuple[tuple[tuple[type[BaseException], ...], type[ours.BrokerErro
         (driver.MessageSizeTooLargeError, driver.RecordListTooLargeError),
         ours.TooLarge, "a message exceeds the size limit of the topic",
     ),
+    (
+        (driver.InvalidTimestampError,),
+        ours.MessageRefused, "the time of a message exceeds the limits of the topic (message.timestamp.after.max.ms)",
+    ),
     ((driver.UnknownTopicOrPartitionError, driver.InvalidTopicError), ours.BoxMissing, "the topic does not exist"),
     (
         (driver.TopicAuthorizationFailedError, driver.GroupAuthorizationFailedError,

@@ -5,12 +5,18 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from aiokafka import errors as driver
-from aiokafka.admin import NewPartitions, NewTopic
-from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
+from aiokafka.admin.config_resource import ConfigResourceType
+from aiokafka.protocol.admin import (
+    AlterConfigsRequest,
+    CreatePartitionsRequest,
+    CreateTopicsRequest,
+    DeleteTopicsRequest,
+    DescribeConfigsRequest,
+)
 from aiokafka.protocol.metadata import MetadataRequest
 
 from deadletter.brokers.errors import BoxAppeared, BoxConflict, BoxMissing, BrokerUnreachable, NotAuthorised
-from deadletter.brokers.kafka.client import KafkaClient
+from deadletter.brokers.kafka.client import REQUEST_TIMEOUT_MS, KafkaClient
 from deadletter.brokers.kafka.errors import check_error_code, translated
 from deadletter.brokers.kafka.topic_metadata import TopicMetadataRequest, read_topics
 from deadletter.brokers.types import BoxState, ServerInfo
@@ -41,6 +47,18 @@ def _guess_version(client: Any) -> str:
     return "4" if versions.get(END_TXN, (0, 0))[1] >= 5 else "3" if versions.get(FETCH, (0, 0))[1] >= 12 else "2"
 
 
+async def send_to_controller(kafka: KafkaClient, request: Any) -> Any:
+    """Send a request once, to the broker that the others name as the controller, and return its response."""
+    deadline = asyncio.get_running_loop().time() + REQUEST_TIMEOUT_MS / 1000
+    while True:
+        controller = (await kafka.send_to_any_broker(MetadataRequest([]))).controller_id
+        client = await kafka.shared_client()
+        with translated("the controller"):
+            if await client.ready(controller) or asyncio.get_running_loop().time() > deadline:
+                return await client.send(controller, request)
+        await asyncio.sleep(POLL_INTERVAL_S)
+
+
 async def describe_topics(kafka: KafkaClient, names: Sequence[str]) -> dict[str, BoxState]:
     """Return the state of each topic that exists."""
     counts = await kafka.partition_counts(names)
@@ -66,15 +84,13 @@ async def read_configs(kafka: KafkaClient, names: Sequence[str]) -> dict[str, di
     """Return value and source of every config of each topic in one request; omit topics without the right to read."""
     if not names:
         return {}
-    admin = await kafka.admin_client()
-    with translated("the broker"):
-        responses = await admin.describe_configs([ConfigResource(ConfigResourceType.TOPIC, name) for name in names])
-    found: dict[str, dict[str, tuple[str, int]]] = {}
-    for response in responses:
-        for code, _, _, name, entries in response.resources:
-            if not code:
-                found[name] = {entry[0]: (entry[1], entry[3]) for entry in entries if entry[1] is not None}
-    return found
+    wanted = [(ConfigResourceType.TOPIC, name, None) for name in names]
+    response = await kafka.send_to_any_broker(DescribeConfigsRequest(wanted))
+    return {
+        name: {entry[0]: (entry[1], entry[3]) for entry in entries if entry[1] is not None}
+        for code, _, _, name, entries in response.resources
+        if not code
+    }
 
 
 async def ensure_topic(kafka: KafkaClient, spec: BoxSpec) -> BoxState:
@@ -98,28 +114,30 @@ async def ensure_topic(kafka: KafkaClient, spec: BoxSpec) -> BoxState:
     return await wait_for_topic(kafka, spec)
 
 
-def _wanted_configs(spec: BoxSpec) -> dict[str, str]:
+def _wanted_configs(spec: BoxSpec, max_message_bytes: int) -> dict[str, str]:
+    """Return the configs to set on a topic that takes messages of at most `max_message_bytes` otherwise."""
     retention = {} if spec.retention_ms is None else {"retention.ms": str(spec.retention_ms)}
-    return {**retention, **spec.config}
+    is_too_small = spec.min_message_bytes is not None and max_message_bytes < spec.min_message_bytes
+    limit = {"max.message.bytes": str(spec.min_message_bytes)} if is_too_small else {}
+    return {**retention, **limit, **spec.config}
 
 
 async def create_topic(kafka: KafkaClient, spec: BoxSpec) -> bool:
     """Create the topic and wait until all brokers show it; return False if it exists already."""
     is_created = True
-    admin = await kafka.admin_client()
     partitions = spec.partitions or int(await _broker_default(kafka, "num.partitions", "1"))
     replicas = spec.replication_factor or int(await _broker_default(kafka, "default.replication.factor", "1"))
-    topic = NewTopic(spec.name, partitions, replicas, topic_configs=_wanted_configs(spec))
-    with translated(spec.name):
-        response = await admin.create_topics([topic])
-        for _, code, message in response.topic_errors:
-            kind = driver.for_code(code)
-            if kind in (driver.InvalidConfigurationError, driver.InvalidReplicationFactorError,
-                        driver.InvalidPartitionsError, driver.InvalidTopicError):  # fmt: skip
-                raise BoxConflict(f"topic {spec.name} cannot be created: {message}")
-            is_created = kind is not driver.TopicAlreadyExistsError
-            if is_created:
-                check_error_code(code, spec.name)
+    max_bytes = int(await _broker_default(kafka, "message.max.bytes", str(MAX_MESSAGE_BYTES)))
+    topic: Any = (spec.name, partitions, replicas, [], list(_wanted_configs(spec, max_bytes).items()))
+    response = await send_to_controller(kafka, CreateTopicsRequest([topic], REQUEST_TIMEOUT_MS, False))
+    for _, code, message in response.topic_errors:
+        kind = driver.for_code(code)
+        if kind in (driver.InvalidConfigurationError, driver.InvalidReplicationFactorError,
+                    driver.InvalidPartitionsError, driver.InvalidTopicError):  # fmt: skip
+            raise BoxConflict(f"topic {spec.name} cannot be created: {message}")
+        is_created = kind is not driver.TopicAlreadyExistsError
+        if is_created:
+            check_error_code(code, spec.name)
     deadline = asyncio.get_running_loop().time() + VISIBLE_TIMEOUT_S
     while asyncio.get_running_loop().time() < deadline:
         if await _is_visible_to_all_brokers(kafka, spec.name):
@@ -145,20 +163,18 @@ async def _is_visible_to_all_brokers(kafka: KafkaClient, name: str) -> bool:
 
 
 async def _broker_default(kafka: KafkaClient, key: str, otherwise: str) -> str:
-    client, admin = await kafka.shared_client(), await kafka.admin_client()
-    node = client.get_random_node()
-    with translated("the broker"):
-        resource = ConfigResource(ConfigResourceType.BROKER, str(node), {key: None})
-        for response in await admin.describe_configs([resource]):
-            for _, _, _, _, entries in response.resources:
-                return next((entry[1] for entry in entries if entry[0] == key and entry[1]), otherwise)
-    return otherwise
+    response = await kafka.ask_any_broker(
+        lambda broker: DescribeConfigsRequest([(ConfigResourceType.BROKER, str(broker), [key])])
+    )
+    entries = [entry for resource in response.resources for entry in resource[4]]
+    return next((entry[1] for entry in entries if entry[0] == key and entry[1]), otherwise)
 
 
 async def _add_partitions(kafka: KafkaClient, name: str, partitions: int) -> None:
-    admin = await kafka.admin_client()
-    with translated(name):
-        await admin.create_partitions({name: NewPartitions(partitions)})
+    request = CreatePartitionsRequest([(name, (partitions, None))], REQUEST_TIMEOUT_MS, False)
+    response = await send_to_controller(kafka, request)
+    for _, code, _ in response.topic_errors:
+        check_error_code(code, name)
 
 
 async def set_configs(kafka: KafkaClient, spec: BoxSpec) -> None:
@@ -166,21 +182,19 @@ async def set_configs(kafka: KafkaClient, spec: BoxSpec) -> None:
 
     AlterConfigs resets what it does not name, so the configs that are set on the topic are read and written again.
     """
-    wanted = _wanted_configs(spec)
     config = (await read_configs(kafka, [spec.name])).get(spec.name)
     if config is None:
         raise NotAuthorised(f"{spec.name}: the broker does not allow to read its configs; add an ACL")
+    wanted = _wanted_configs(spec, int(config.get("max.message.bytes", ("0", 0))[0]))
     if _has_configs(config, wanted):
         return
     merged = {key: value for key, (value, source) in config.items() if source == SET_ON_TOPIC} | wanted
-    admin = await kafka.admin_client()
-    with translated(spec.name):
-        responses = await admin.alter_configs([ConfigResource(ConfigResourceType.TOPIC, spec.name, merged)])
-        for response in responses:
-            for code, message, *_ in response.resources:
-                if driver.for_code(code) in (driver.InvalidConfigurationError, driver.InvalidRequestError):
-                    raise BoxConflict(f"topic {spec.name} cannot be configured: {message}")
-                check_error_code(code, spec.name)
+    changed = [(ConfigResourceType.TOPIC, spec.name, list(merged.items()))]
+    response = await kafka.send_to_any_broker(AlterConfigsRequest(changed))
+    for code, message, *_ in response.resources:
+        if driver.for_code(code) in (driver.InvalidConfigurationError, driver.InvalidRequestError):
+            raise BoxConflict(f"topic {spec.name} cannot be configured: {message}")
+        check_error_code(code, spec.name)
     await _wait_for_configs(kafka, spec.name, wanted)
 
 
@@ -221,12 +235,10 @@ async def delete_topics(kafka: KafkaClient, names: Sequence[str]) -> None:
     present = list(await kafka.partition_counts(names))
     if not present:
         return
-    admin = await kafka.admin_client()
-    with translated("the broker"):
-        response = await admin.delete_topics(present)
-        for name, code in response.topic_error_codes:
-            if driver.for_code(code) is not driver.UnknownTopicOrPartitionError:
-                check_error_code(code, name)
+    response = await send_to_controller(kafka, DeleteTopicsRequest(present, REQUEST_TIMEOUT_MS))
+    for name, code in response.topic_error_codes:
+        if driver.for_code(code) is not driver.UnknownTopicOrPartitionError:
+            check_error_code(code, name)
     deadline = asyncio.get_running_loop().time() + VISIBLE_TIMEOUT_S
     while asyncio.get_running_loop().time() < deadline:
         if not await kafka.partition_counts(present):

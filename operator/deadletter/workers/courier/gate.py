@@ -6,20 +6,27 @@ time, an open circuit up to five, each with other messages; a failure during a p
 exception: a probe that made the application itself fail (500, not 502 to 504) counts for its message. Otherwise a queue
 that starts with only bad messages would never move. An application that fails on every message costs one attempt a
 probe.
+
+A message that its box refuses, while the box takes others, does not pause the courier: its claim is held alone. Many
+such claims do, because the group's offset cannot pass them and their payloads stay in memory.
 """
 
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from enum import Enum
 
+from deadletter.brokers.types import Claim
 from deadletter.core.circuit_breaker import CircuitBreaker, ErrorBudget, ServiceHealth
 from deadletter.core.policy import Policy
 from deadletter.core.reasons import Reason
+from deadletter.workers.courier.claim_capacity import MAX_BYTES
 from deadletter.workers.courier.key_ordering import KeyOrderedQueue
 from deadletter.workers.delivery.outcome import DeliveryOutcome
 
 INITIAL_FAULT_PAUSE_MS = 1_000
 MAX_FAULT_PAUSE_MS = 30_000
+MAX_HELD_ALONE = 100  # in the commit metadata of one partition they take less than half of its 4 KiB
+MAX_HELD_ALONE_BYTES = MAX_BYTES // 2
 
 
 class Permit(Enum):
@@ -39,6 +46,16 @@ class TargetFault:
     next_probe_at: int
 
 
+@dataclass(slots=True, frozen=True)
+class HeldClaim:
+    """The id and size of a message that its box refuses, and why."""
+
+    id: str
+    size: int
+    reason: str
+    message: str
+
+
 class Gate:
     """The state of everything that pauses a courier. It takes the monotonic time as an argument and never sleeps."""
 
@@ -48,6 +65,7 @@ class Gate:
         self._operator_pause = operator_pause
         self._fault: TargetFault | None = None
         self._refusals: dict[int, tuple[str, str]] = {}
+        self._held_alone: dict[int, HeldClaim] = {}
 
     def pause_reason(self, now: int) -> tuple[str, str]:
         """Return the reason and the message of the pause; two empty strings if the gate is open."""
@@ -58,6 +76,8 @@ class Gate:
             return self._fault.reason, self._fault.message
         if self._refusals:
             return next(iter(self._refusals.values()))
+        if self._has_too_many_held:
+            return self.held_reason
         if not self.breaker.may_deliver():
             return Reason.CircuitOpen, "Deliveries fail. The courier sends a few probes until the service accepts one."
         if self.budget.is_spent(now):
@@ -112,10 +132,32 @@ class Gate:
         pause = self.pause_reason(now)
         return bool(pause[0]) and pause not in self._refusals.values()
 
-    def add_refusal(self, claim: object, reason: str, message: str) -> None:
+    def add_refusal(self, claim: Claim, reason: str, message: str) -> None:
         """Pause because a box refuses the settlement of a claim."""
+        self._held_alone.pop(id(claim), None)
         self._refusals[id(claim)] = (reason, message)
 
-    def clear_refusal(self, claim: object) -> None:
+    def hold_alone(self, claim: Claim, held: HeldClaim) -> None:
+        """Hold a claim whose message its box refuses, and go on with all others."""
+        self._refusals.pop(id(claim), None)
+        self._held_alone[id(claim)] = held
+
+    def clear_refusal(self, claim: Claim) -> None:
         """Forget the refusal: the settlement is durable, or the claim was lost."""
         self._refusals.pop(id(claim), None)
+        self._held_alone.pop(id(claim), None)
+
+    @property
+    def held_reason(self) -> tuple[str, str]:
+        """The reason and the message of the claim that is held alone the longest; two empty strings if none is."""
+        first = next(iter(self._held_alone.values()), None)
+        if first is None:
+            return "", ""
+        others = "all others go on" if not self._has_too_many_held else "the courier waits until fewer are held"
+        count = f"{len(self._held_alone)} messages are held that their box refuses, and {others}."
+        return first.reason, f"{count} The first, {first.id}: {first.message}"
+
+    @property
+    def _has_too_many_held(self) -> bool:
+        held = self._held_alone.values()
+        return len(held) >= MAX_HELD_ALONE or sum(one.size for one in held) >= MAX_HELD_ALONE_BYTES

@@ -2,8 +2,10 @@
 
 When a box refuses a settlement, the courier keeps the claim, the gate pauses with the reason, and the same settlement
 is tried again with a growing delay. A connection problem that lasts for five minutes ends the subscription, and the
-process opens another one. A letter that is too large is tried once more without the details of its failure, then held:
-the user must raise the size limit of the box or remove the message.
+process opens another one. A letter that is too large is tried once more without the details of its failure.
+
+A message that its box refuses while it takes others is held alone and tried again with longer delays, and the courier
+goes on with all other claims. The user must change the limit of the box or remove the message.
 """
 
 import asyncio
@@ -12,17 +14,20 @@ from dataclasses import dataclass
 
 from deadletter import logs
 from deadletter.brokers.contract import Subscription
-from deadletter.brokers.errors import BrokerError, Fenced, TooLarge
+from deadletter.brokers.errors import BrokerError, Fenced, MessageRefused, TooLarge
 from deadletter.brokers.types import Claim, Settlement
 from deadletter.workers import metrics
 from deadletter.workers.backoff import ExponentialDelay, wait_for_event
+from deadletter.workers.courier import letters
 from deadletter.workers.courier.broker_access import BrokerAccess
-from deadletter.workers.courier.gate import Gate
+from deadletter.workers.courier.gate import Gate, HeldClaim
 from deadletter.workers.environment import MAX_MESSAGE_CHARACTERS
 
 MAX_REFUSAL_S = 300.0
 INITIAL_DELAY_S = 0.25
 MAX_DELAY_S = 10.0
+HELD_INITIAL_DELAY_S = 1.0  # longer than the others: each try reads the state of the partition again
+HELD_MAX_DELAY_S = 60.0
 
 
 @dataclass(slots=True, frozen=True)
@@ -56,6 +61,7 @@ class Settler:
         loop = asyncio.get_running_loop()
         started = loop.time()
         delay = ExponentialDelay(INITIAL_DELAY_S, MAX_DELAY_S)
+        held_delay = ExponentialDelay(HELD_INITIAL_DELAY_S, HELD_MAX_DELAY_S)
         try:
             while self._subscription.holds(claim):
                 try:
@@ -69,7 +75,8 @@ class Settler:
                     self._report_refusal(claim, error)
                     if error.is_connection_problem and loop.time() - started > MAX_REFUSAL_S:
                         raise
-                    if await wait_for_event(self._stopping, delay.next()):
+                    seconds = (held_delay if isinstance(error, MessageRefused) else delay).next()
+                    if await wait_for_event(self._stopping, seconds):
                         return False
                 else:
                     self._access.add_success()
@@ -81,6 +88,11 @@ class Settler:
     def _report_refusal(self, claim: Claim, error: BrokerError) -> None:
         reason, message = type(error).__name__, str(error)[:MAX_MESSAGE_CHARACTERS]
         metrics.SETTLEMENTS_REFUSED.labels(*self._labels, reason).inc()
-        self._log.warning("settlement refused, retrying", reason=reason, message=message)
-        self._gate.add_refusal(claim, reason, message)
+        if isinstance(error, MessageRefused):
+            id_ = letters.message_id(claim)
+            self._log.warning("message refused by its box, held alone", id=id_, reason=reason, message=message)
+            self._gate.hold_alone(claim, HeldClaim(id_, claim.message.size, reason, message))
+        else:
+            self._log.warning("settlement refused, retrying", reason=reason, message=message)
+            self._gate.add_refusal(claim, reason, message)
         self._access.add_failure(error)
