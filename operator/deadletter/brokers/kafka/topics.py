@@ -127,7 +127,9 @@ async def create_topic(kafka: KafkaClient, spec: BoxSpec) -> bool:
     is_created = True
     partitions = spec.partitions or int(await _broker_default(kafka, "num.partitions", "1"))
     replicas = spec.replication_factor or int(await _broker_default(kafka, "default.replication.factor", "1"))
-    max_bytes = int(await _broker_default(kafka, "message.max.bytes", str(MAX_MESSAGE_BYTES)))
+    max_bytes = MAX_MESSAGE_BYTES
+    if spec.min_message_bytes is not None:
+        max_bytes = int(await _broker_default(kafka, "message.max.bytes", str(max_bytes)))
     topic: Any = (spec.name, partitions, replicas, [], list(_wanted_configs(spec, max_bytes).items()))
     response = await send_to_controller(kafka, CreateTopicsRequest([topic], REQUEST_TIMEOUT_MS, False))
     for _, code, message in response.topic_errors:
