@@ -23,6 +23,7 @@ from deadletter.brokers.kafka.send_batches import PartitionBatches, TopicLimits
 
 MAX_TRANSACTION_S = TRANSACTION_TIMEOUT_MS / 1000 * 0.9
 ABORT_TIMEOUT_S = 3.0
+ADDED_POLL_INTERVAL_S = 0.001  # nothing in the driver wakes a task when a partition was added
 CONNECTION_IDLE_S = 500.0  # the driver closes connections that were idle a little longer
 
 
@@ -34,7 +35,23 @@ class Transaction:
 
     async def send(self, packed: Sequence[PartitionBatches]) -> list[list[int]]:
         """Send all batches, wait for every acknowledgement, and return the offsets of their messages."""
+        await self._add_partitions([one.topic_partition for one in packed])
         return await send_batches.send_batches(self._producer, packed)
+
+    async def _add_partitions(self, tps: Iterable[TopicPartition]) -> None:
+        """Return when the coordinator has added these partitions to the transaction; raise if it refuses one.
+
+        The driver sends a batch even if its partition was refused. If the right to write is granted just then, the
+        broker appends a letter that no abort takes back and that the next commit of the id makes visible.
+        """
+        manager = self._producer._txn_manager  # noqa: SLF001  (the driver adds a partition only with a message)
+        for tp in tps:
+            manager.maybe_add_partition_to_txn(tp)
+        ended = manager.wait_for_transaction_end()
+        while manager.partitions_to_add() and not ended.done():
+            await asyncio.wait([ended], timeout=ADDED_POLL_INTERVAL_S)
+        if ended.done():
+            ended.result()
 
     async def commit_offsets(self, group: str, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
         """Commit the offsets of a group together with what was sent."""
