@@ -2,7 +2,7 @@
 
 import pytest
 
-from deadletter.core.heartbeats import HeartbeatTracker, WorkerStatus
+from deadletter.core.heartbeats import HeartbeatTracker, WorkerStatus, stored_fields
 
 NOW = 1_700_000_000_000
 MINUTE = 60_000
@@ -42,3 +42,10 @@ def test_a_worker_that_removed_its_heartbeat_is_forgotten() -> None:
     tracker.alive([heartbeat("pod", NOW)], NOW)
     assert tracker.alive([], NOW + 1000) == ()
     assert tracker.alive([heartbeat("pod", NOW - 10 * MINUTE)], NOW + 2000) == ()
+
+
+def test_fields_that_older_releases_do_not_know_are_stored_only_if_set() -> None:
+    assert "deleted" not in stored_fields(heartbeat("pod", NOW))
+    status = WorkerStatus("pod", at=NOW, deleted=7, deleted_at=NOW - 1)
+    assert (stored_fields(status)["deleted"], stored_fields(status)["deleted_at"]) == (7, NOW - 1)
+    assert WorkerStatus(**stored_fields(status)) == status

@@ -90,6 +90,7 @@ def degraded_queues() -> list[tuple[DeadLetterQueue, QueueFacts]]:
         if reason not in (Reason.Suspended, Reason.AsExpected)
     ]
     workers.append(WorkerStatus("orders-0", circuit="Open"))
+    workers.append(WorkerStatus("orders-0", deleted=7, deleted_at=NOW))
     return [
         *((delivered_queue(), QueueFacts(stats=box_stats(0, couriers=(worker,)), now=NOW)) for worker in workers),
         (plain_queue(capacity={"maxLetters": 1}), QueueFacts(stats=box_stats(1, NOW), now=NOW)),
@@ -128,7 +129,7 @@ def statuses() -> list[dict[str, Any]]:
     policy = RetryPolicy.from_body(
         {"metadata": metadata("slow"), "spec": {"rules": [{"name": "a", "match": "1", "action": "Bury"}]}}
     )
-    redis = {"url": "redis://r:6379/0", "mode": "Sentinel", "sentinel": {"masterName": "m", "nodes": ["s:26379"]}}
+    redis = {"url": "redis://r:6379/0", "mode": "Cluster"}
     broker = type(connection()).from_body({"metadata": metadata("broker"), "spec": {"redis": redis}})
     waiting = [
         QueueFacts(connection=connection(), deployment={"status": {}}),

@@ -117,12 +117,48 @@ def test_the_transition_time_changes_only_with_the_status() -> None:
             "FailureShareExceeded",
         ),
         ({}, box_stats(0, couriers=(WorkerStatus("p", paused="Suspended", at=NOW),)), None),
+        ({}, box_stats(0, couriers=(WorkerStatus("p", deleted=7, deleted_at=NOW - HOUR),)), "SourceMessagesDeleted"),
+        ({}, box_stats(0, couriers=(WorkerStatus("p", deleted=7, deleted_at=NOW - 24 * HOUR),)), None),
     ],
 )
 def test_degraded_reports_the_worst_problem(spec: dict[str, Any], stats: Any, reason: str | None) -> None:
     status = statuses_and_reasons(queue_status(plain_queue(**spec), replace(FACTS, stats=stats), None))
     assert status["Degraded"] == (("True", reason) if reason else ("False", "AsExpected"))
     assert status["Ready"][0] == "True"
+
+
+def degraded(queue: Any, facts: QueueFacts) -> dict[str, Any]:
+    return next(one for one in queue_status(queue, facts, None)["conditions"] if one["type"] == "Degraded")
+
+
+def test_degraded_lists_all_problems_and_the_most_severe_is_the_reason() -> None:
+    paused = WorkerStatus("p", paused="CapacityReached", at=NOW)
+    stats = box_stats(
+        10, NOW - 23 * HOUR, couriers=(paused, replace(paused, pod="q"), WorkerStatus("r", circuit="Open"))
+    )
+    queue = plain_queue(capacity={"maxLetters": 10}, alerts={"depth": 5, "age": "1h"})
+    found = degraded(queue, replace(FACTS, stats=stats, retention_ms=24 * HOUR))
+    assert found["reason"] == "RetentionLossSoon"
+    assert found["message"].startswith(
+        "5 problems: RetentionLossSoon, CapacityReached, CircuitOpen, DepthHigh, AgeHigh. "
+        "Retention deletes the oldest open letter at status.retentionLossTime."
+    )
+    assert "Pod p is paused" in found["message"]
+    assert "Deliveries fail" in found["message"]
+    alone = degraded(plain_queue(alerts={"depth": 5}), replace(FACTS, stats=box_stats(10)))
+    assert alone["message"].startswith("More than 5 letters are open")
+    lost = replace(FACTS, stats=stats, retention_ms=24 * HOUR, loss=ParkedLetterLoss(3, NOW - HOUR))
+    assert degraded(queue, lost)["reason"] == "ParkedLettersLost"
+
+
+def test_a_ledger_problem_among_others_stays_until_a_restarted_operator_has_checked_it() -> None:
+    queue, facts = plain_queue(alerts={"depth": 5}), replace(FACTS, stats=box_stats(10), ledger_problem="it lacks")
+    status = queue_status(queue, facts, None)
+    known = queue.model_copy(update={"status": type(queue.status).model_validate(status)})
+    found = degraded(known, replace(facts, ledger_problem=None))
+    assert found["message"].startswith("2 problems: LedgerUnderReplicated, DepthHigh. The ledger has fewer replicas")
+    assert found["message"].count("problems") == 1
+    assert degraded(known, replace(facts, ledger_problem=""))["reason"] == "DepthHigh"
 
 
 def test_a_ledger_with_too_few_replicas_is_reported_until_it_has_enough() -> None:

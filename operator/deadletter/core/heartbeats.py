@@ -1,14 +1,15 @@
 """Tell live workers from dead ones by their heartbeats, although their clocks may be skewed."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from typing import Any
 
 HEARTBEAT_TTL_MS = 90_000  # three heartbeat intervals of a worker
 
 
 @dataclass(slots=True, frozen=True)
 class WorkerStatus:
-    """The heartbeat of one worker pod: its circuit, and why it is paused. Stored in the ledger, so fields are fixed."""
+    """The heartbeat of one worker pod: its circuit, and why it is paused. Stored in the ledger."""
 
     pod: str
     circuit: str = "Closed"  # Closed, Open, HalfOpen
@@ -16,6 +17,13 @@ class WorkerStatus:
     message: str = ""
     parked: int = 0
     at: int = 0  # when it was written, ms of the worker's clock
+    deleted: int = 0  # messages of the source that retention deleted before they were read, since the worker started
+    deleted_at: int = 0  # when it noticed the last of them, ms of the worker's clock
+
+
+def stored_fields(status: WorkerStatus) -> dict[str, Any]:
+    """Return the fields to store; those of 0.3.0 only if they are set, because 0.2.0 stops at unknown fields."""
+    return {name: value for name, value in asdict(status).items() if value or name not in ("deleted", "deleted_at")}
 
 
 class HeartbeatTracker:

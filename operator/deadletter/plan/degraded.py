@@ -1,6 +1,6 @@
 """The condition Degraded, and why workers of a queue must pause."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from deadletter.api.dead_letter_queues import DeadLetterQueue
 from deadletter.core import durations, times
@@ -15,6 +15,9 @@ LOSS_SHOWN_MS = DAY_MS
 CIRCUIT_OPEN_MESSAGE = (
     "Deliveries fail, so the source is paused until a probe succeeds. Check the service that spec.delivery names."
 )
+# Letters are lost, or will be: no other problem is worse. The others follow in the order in which they are found.
+MOST_SEVERE = (Reason.ParkedLettersLost, Reason.SourceMessagesDeleted, Reason.RetentionLossSoon)
+SEVERAL_PROBLEMS = " problems: "
 LEDGER_REMEDY = (
     "Grant the operator's user ALTER on the cluster and ALTER_CONFIGS on the ledger, or raise it with "
     "kafka-reassign-partitions; see LedgerUnderReplicated in docs/operations/troubleshoot.md."
@@ -65,17 +68,32 @@ def worker_pause_reason(queue: DeadLetterQueue, stats: BoxStats | None, may_redr
 
 
 def degraded_condition(queue: DeadLetterQueue, facts: QueueFacts) -> ConditionUpdate:
-    """Return Degraded with the worst problem; without new statistics the last one stays."""
+    """Return Degraded with all problems, the worst as the reason; without new statistics the last one stays."""
     last = queue.status.condition(DEGRADED)
     if last is not None and (facts.stats is None or not facts.stats.caught_up):
         reason = Reason.__members__.get(last.reason, Reason.AsExpected)
         return condition(DEGRADED, None if last.status == "Unknown" else last.status == "True", reason, last.message)
-    reason, message = next(_problems(queue, facts), (Reason.AsExpected, ""))
-    return condition(DEGRADED, reason is not Reason.AsExpected, reason, message)
+    problems = _by_severity(_problems(queue, facts))
+    if not problems:
+        return condition(DEGRADED, False, Reason.AsExpected)
+    message = " ".join(problems.values())
+    if len(problems) > 1:
+        # The names come first: a long message is cut at its end.
+        message = f"{len(problems)}{SEVERAL_PROBLEMS}{', '.join(problems)}. {message}"
+    return condition(DEGRADED, True, next(iter(problems)), message)
+
+
+def _by_severity(problems: Iterable[tuple[Reason, str]]) -> dict[Reason, str]:
+    """Return the first message of each reason, the worst reason first."""
+    messages: dict[Reason, str] = {}
+    for reason, message in problems:
+        messages.setdefault(reason, message)
+    worst = [reason for reason in MOST_SEVERE if reason in messages]
+    return {reason: messages[reason] for reason in (*worst, *messages)}
 
 
 def _problems(queue: DeadLetterQueue, facts: QueueFacts) -> Iterator[tuple[Reason, str]]:
-    """Yield the problems of a queue, the worst first."""
+    """Yield the problems of a queue; a reason may come more than once."""
     stats = facts.stats
     for worker in stats.couriers if stats else ():
         paused = Reason.__members__.get(worker.paused)
@@ -95,6 +113,7 @@ def _problems(queue: DeadLetterQueue, facts: QueueFacts) -> Iterator[tuple[Reaso
         )
     if facts.loss is not None and facts.now - facts.loss.at < LOSS_SHOWN_MS:
         yield Reason.ParkedLettersLost, parked_letters_lost_message(facts.loss)
+    yield from _deleted_messages(stats, facts.now)
     yield from _ledger_problem(queue, facts.ledger_problem)
     lost_at, warning_ms = retention_loss_time(facts), retention_warning_ms(facts)
     if lost_at is not None and warning_ms is not None and lost_at - facts.now < warning_ms:
@@ -119,13 +138,35 @@ def parked_letters_lost_message(loss: ParkedLetterLoss) -> str:
     )
 
 
+def _deleted_messages(stats: BoxStats, now: int) -> Iterator[tuple[Reason, str]]:
+    """Yield what live couriers counted, for a day after the last loss."""
+    counts = [worker.deleted for worker in stats.couriers if worker.deleted and now - worker.deleted_at < LOSS_SHOWN_MS]
+    if counts:
+        yield (
+            Reason.SourceMessagesDeleted,
+            (
+                f"Retention deleted {sum(counts)} messages of the source before they were read and delivered. "
+                "Raise the retention of the topic in spec.source, and repair what holds up the delivery; see "
+                "SourceMessagesDeleted in docs/operations/troubleshoot.md."
+            ),
+        )
+
+
 def _ledger_problem(queue: DeadLetterQueue, problem: str | None) -> Iterator[tuple[Reason, str]]:
-    """Yield what the ledger lacks; until a restarted operator has checked it, the last condition stays."""
+    """Yield what the ledger lacks; until a restarted operator has checked it, the problem of the last status stays."""
     last = queue.status.condition(DEGRADED)
     if problem:
         yield Reason.LedgerUnderReplicated, f"{problem}. {LEDGER_REMEDY}"
-    elif problem is None and last is not None and last.reason == Reason.LedgerUnderReplicated:
-        yield Reason.LedgerUnderReplicated, last.message
+    elif problem is None and last is not None and Reason.LedgerUnderReplicated in (last.reason, *_listed(last.message)):
+        is_listed = SEVERAL_PROBLEMS in last.message
+        unchecked = f"{Reason.LedgerUnderReplicated.meaning} {LEDGER_REMEDY}"
+        yield Reason.LedgerUnderReplicated, unchecked if is_listed else last.message
+
+
+def _listed(message: str) -> list[str]:
+    """Return the reasons that the message of Degraded lists; none if it is about one problem."""
+    _, is_list, rest = message.partition(SEVERAL_PROBLEMS)
+    return rest.partition(". ")[0].split(", ") if is_list else []
 
 
 def _alerts(queue: DeadLetterQueue, stats: BoxStats, now: int) -> Iterator[tuple[Reason, str]]:

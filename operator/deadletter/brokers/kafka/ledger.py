@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
 
@@ -14,7 +13,7 @@ from deadletter.brokers.kafka.ledger_topic import LEDGER_PARTITIONS
 from deadletter.brokers.kafka.offsets import end_offsets, start_offsets
 from deadletter.brokers.kafka.send_batches import PartitionBatches, TopicLimits, pack_messages, send_batches
 from deadletter.brokers.newer_ledger_records import log_skipped_record
-from deadletter.core.heartbeats import WorkerStatus
+from deadletter.core.heartbeats import WorkerStatus, stored_fields
 from deadletter.core.ledger.records import Key, encode_worker_status, parse_key, worker_key
 from deadletter.core.letters import Message
 
@@ -101,7 +100,7 @@ async def _pack_without_transaction(
 async def write_worker_status(kafka: KafkaClient, ledger: str, pod: str, status: WorkerStatus | None) -> None:
     """Write the status of a worker with the shared producer; None deletes it."""
     key = worker_key(pod)
-    value = None if status is None else encode_worker_status(key, asdict(status))
+    value = None if status is None else encode_worker_status(key, stored_fields(status))
     packed = await _pack_without_transaction(kafka, ledger, {0: [(key, value)]})
     with translated("the ledger"):
         async with kafka.shared_producer() as producer, asyncio.timeout(STATUS_TIMEOUT_S):

@@ -6,7 +6,7 @@ large part of the memory of a small pod.
 
 from bisect import bisect_left, bisect_right
 from collections.abc import AsyncGenerator, Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import overload
 
@@ -14,7 +14,7 @@ from deadletter.brokers.errors import LedgerCorrupt, LedgerTooNew
 from deadletter.brokers.newer_ledger_records import log_skipped_record
 from deadletter.brokers.redis import keys
 from deadletter.brokers.redis.client import Arg, RedisClient, raise_first
-from deadletter.core.heartbeats import WorkerStatus
+from deadletter.core.heartbeats import WorkerStatus, stored_fields
 from deadletter.core.ledger.records import (
     LedgerError,
     UnknownRecord,
@@ -87,7 +87,7 @@ async def write_status(client: RedisClient, ledger: str, pod: str, status: Worke
     if status is None:
         await client.command("HDEL", ledger, key)
     else:
-        await client.command("HSET", ledger, key, encode_worker_status(key, asdict(status)))
+        await client.command("HSET", ledger, key, encode_worker_status(key, stored_fields(status)))
 
 
 class RedisPublishedPositions:

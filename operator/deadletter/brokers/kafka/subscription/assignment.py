@@ -38,6 +38,7 @@ class PartitionAssignment(ConsumerRebalanceListener):  # type: ignore[misc]
         self.buffer = ClaimBuffer(kafka, spec.group, self.partitions, self.blocked, self._reopen)
         self.failure: BrokerError | None = None  # of a partition that cannot be opened, which no retry can help
         self.lost_letters = 0
+        self.deleted_messages = 0
 
     async def join(self, consumer: AIOKafkaConsumer) -> None:
         """Subscribe the consumer; return when its first partitions are open, so that later messages are received."""
@@ -131,7 +132,10 @@ class PartitionAssignment(ConsumerRebalanceListener):  # type: ignore[misc]
     def _create(self, tp: TopicPartition, is_recreated: bool) -> Partition:
         if tp.topic == self._spec.retry:
             return RetryPartition(self._kafka, self._consumer, self._spec, tp, self._count_lost)
-        return SourcePartition(self._kafka, self._consumer, self._spec, tp, is_recreated)
+        return SourcePartition(self._kafka, self._consumer, self._spec, tp, self._count_deleted, is_recreated)
 
     def _count_lost(self, letters: int) -> None:
         self.lost_letters += letters
+
+    def _count_deleted(self, messages: int) -> None:
+        self.deleted_messages += messages

@@ -6,12 +6,14 @@ from collections import deque
 from collections.abc import Callable, Mapping
 
 from aiokafka import AIOKafkaConsumer, ConsumerRecord, TopicPartition
+from aiokafka import errors as driver
 
 from deadletter.brokers.errors import BoxRefused
 from deadletter.brokers.kafka import corrupt_batches
 from deadletter.brokers.kafka.client import KafkaClient
 from deadletter.brokers.kafka.corrupt_batches import CorruptBatch
 from deadletter.brokers.kafka.errors import translate, translated
+from deadletter.brokers.kafka.offsets import start_offsets
 from deadletter.brokers.kafka.subscription.blocked import BlockedPartitions
 from deadletter.brokers.kafka.subscription.retry_partition import RetryPartition
 from deadletter.brokers.kafka.subscription.source_partition import SourcePartition
@@ -65,6 +67,8 @@ class ClaimBuffer:
                     count = await self._poll_each_partition(consumer, limit)
                     if count < limit:
                         await self._poll(consumer, limit - count, 0 if count else wait)
+        except driver.OffsetOutOfRangeError as error:
+            await self._continue_at_log_start(consumer, error.args[0])
         except Exception as error:
             is_handled = corrupt_batches.is_content_error(error) and await self._handle_corrupt_batch(consumer)
             if not is_handled:
@@ -87,12 +91,23 @@ class ClaimBuffer:
         polled = await consumer.getmany(*only, timeout_ms=int(wait * 1000), max_records=limit)
         for tp, records in polled.items():
             partition = self._partitions.get(tp)
-            # The driver goes to the first message of a log that ends before the offset it asks for.
+            # A log that ends before the position was created again, and is read from its start.
             if isinstance(partition, SourcePartition) and records[0].offset < partition.position:
                 self._reopen(tp, partition)
             else:
                 self._add_records(partition, records)
         return sum(map(len, polled.values()))
+
+    async def _continue_at_log_start(self, consumer: AIOKafkaConsumer, positions: Mapping[TopicPartition, int]) -> None:
+        """Go to the start of each log: retention has passed the position, or the topic was created again."""
+        for tp, position in positions.items():
+            start = (await start_offsets(self._kafka, tp.topic, [tp.partition]))[tp.partition]
+            partition = self._partitions.get(tp)
+            if partition is not None:
+                with translated(tp.topic):
+                    consumer.seek(tp, start)
+            if isinstance(partition, SourcePartition) and start > position:
+                partition.skip_deleted(start, position)
 
     def _pause_full_partitions(self, consumer: AIOKafkaConsumer, limit: int) -> int:
         """Pause source partitions that cannot keep more claims, resume others, and return how many may be read."""

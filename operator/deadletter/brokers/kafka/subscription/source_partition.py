@@ -1,9 +1,11 @@
 """One partition of the source: messages are claimed by offset, and settled by the group's offset and its metadata."""
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Callable, Sequence
 
 import structlog
 from aiokafka import AIOKafkaConsumer, ConsumerRecord, TopicPartition
+from aiokafka import errors as driver
 from aiokafka.structs import OffsetAndMetadata
 
 from deadletter.brokers.kafka import hanging_transactions
@@ -41,9 +43,11 @@ class SourcePartition(AssignedPartition):
         consumer: AIOKafkaConsumer,
         spec: SubscriptionSpec,
         tp: TopicPartition,
+        count_deleted: Callable[[int], None],
         is_recreated: bool = False,
     ) -> None:
         super().__init__(kafka, consumer, spec, tp, f"dlq.{spec.source}.{spec.group}.{tp.partition}")
+        self._count_deleted = count_deleted
         self._is_recreated = is_recreated  # the group's offset is of a log that was deleted
         self.progress = SourceProgress(0)
         self.settlement_writer = SettlementWriter(self)
@@ -52,7 +56,8 @@ class SourcePartition(AssignedPartition):
         """Recover, and return the offset to read from."""
         await self.recover()
         self.position = self.progress.start
-        self._advance_to(max(self.position, await self._start_offset()))
+        if (start := await self._start_offset()) > self.position:
+            self.skip_deleted(start, self.position)
         return self.position
 
     async def recover(self) -> None:
@@ -109,6 +114,37 @@ class SourcePartition(AssignedPartition):
                 partition=self.tp.partition,
                 messages=len(missing),
             )
+
+    def skip_deleted(self, start: int, position: int) -> None:
+        """Continue at `start`, to which retention moved the log start past `position`; count what was not finished.
+
+        The deleted log cannot be read, so offsets without a message that had not been passed yet count as well.
+        """
+        deleted = max(0, start - max(position, self.progress.highest + 1))
+        self.position = start
+        unfinished = self._missing_offsets()
+        self.progress.finish(unfinished)
+        self.progress.skip_to(start)
+        deleted += len(unfinished)
+        if deleted:
+            self._count_deleted(deleted)
+            self.settlement_writer.write_attempts_soon()
+            log.warning(
+                "messages deleted before they were read",
+                topic=self.tp.topic,
+                partition=self.tp.partition,
+                messages=deleted,
+                first_offset_left=start,
+                remedy="raise the retention of the source, or repair what holds up the delivery",
+            )
+
+    async def skip_markers(self) -> None:
+        """Commit that reading has passed offsets without a message, so that retention cannot be blamed for them."""
+        with contextlib.suppress(driver.IllegalStateError):  # the partition was revoked
+            position = await self._consumer.position(self.tp)
+            if position > max(self.progress.highest + 1, self.position):
+                self.progress.skip_to(position)
+                self.settlement_writer.write_attempts_soon()
 
     def count_readable(self, limit: int) -> int:
         """Return how many of `limit` messages may be read now.

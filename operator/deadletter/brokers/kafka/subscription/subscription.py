@@ -54,6 +54,7 @@ class KafkaSubscription:
             max_poll_interval_ms=MAX_POLL_INTERVAL_MS,
             heartbeat_interval_ms=HEARTBEAT_MS,
             metadata_max_age_ms=METADATA_MAX_AGE_MS,
+            auto_offset_reset="none",  # the claim buffer counts what a reset skips
         )
         await self._assignment.join(self._consumer)
 
@@ -93,6 +94,8 @@ class KafkaSubscription:
                 self._end_offsets = await end_offsets(self._kafka, source, numbers) if numbers else {}
                 blocked = self._assignment.blocked.of_topic(source)
                 self._blocked_lags = await read_lags(self._kafka, self._spec.group, blocked)
+            for _, partition in self._source_partitions():
+                await partition.skip_markers()
 
     @property
     def blocked_by(self) -> BrokerError | None:
@@ -103,6 +106,11 @@ class KafkaSubscription:
     def lost_letters(self) -> int:
         """Return the number of parked letters that were missing from the retry topic when due."""
         return self._assignment.lost_letters
+
+    @property
+    def deleted_messages(self) -> int:
+        """Return the number of source messages that retention deleted before they were read."""
+        return self._assignment.deleted_messages
 
     @property
     def parked_letters(self) -> int:
