@@ -158,7 +158,9 @@ class QueueState:
         """
         new = self.settlements(parsed.subject, parsed.partition).load(key, value)
         if parsed.subject == self.box.retry:
-            self.parked.settle(parsed.partition, new)
+            # A courier removes a chunk when all of its letters are settled, so its last settlements may be unread.
+            chunk = range(parsed.chunk << records.CHUNK_BITS, (parsed.chunk + 1) << records.CHUNK_BITS)
+            self.parked.settle(parsed.partition, new if value is not None else chunk)
         elif parsed.subject == self.box.dead and value is None:
             self.restart(parsed.partition)
         elif parsed.subject == self.box.dead:

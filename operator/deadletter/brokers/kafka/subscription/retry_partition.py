@@ -2,6 +2,7 @@
 
 import asyncio
 import heapq
+from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
 import structlog
@@ -9,24 +10,28 @@ from aiokafka import AIOKafkaConsumer, ConsumerRecord, TopicPartition
 from aiokafka.admin import RecordsToDelete
 from pyroaring import BitMap64
 
+from deadletter.brokers.errors import Fenced
 from deadletter.brokers.kafka import hanging_transactions, reads
 from deadletter.brokers.kafka.client import KafkaClient
 from deadletter.brokers.kafka.errors import translated
 from deadletter.brokers.kafka.ledger import ledger_partition, pack_ledger_records, read_ledger
 from deadletter.brokers.kafka.offsets import start_offsets
+from deadletter.brokers.kafka.subscription.group_offsets import confirm_assignment
 from deadletter.brokers.kafka.subscription.offset_metadata import Attempts
 from deadletter.brokers.kafka.subscription.partition import AssignedPartition
 from deadletter.brokers.kafka.subscription.settlement_writer import PendingSettlement, SettlementWriter, pack_letters
 from deadletter.brokers.retry_headers import read_due_time, to_claim
 from deadletter.brokers.types import Buried, Claim, Discarded, Parked, Settlement, StoredMessage, SubscriptionSpec
 from deadletter.core.ledger.records import Key
-from deadletter.core.ledger.settlements import Settlements
+from deadletter.core.ledger.settlements import Records, Settlements
 from deadletter.core.letters import Message, Place
 from deadletter.core.replay_progress import SettledAs
 
 MAX_CACHED_BYTES = 16 << 20  # payloads of all assigned partitions; others are read again when they are due
 FETCH_BYTES = 1 << 18  # of one fetch of payloads that are not cached
 TRIM_INTERVAL_S = 60.0
+START_DURABLE_AFTER_S = 120.0  # a broker stores the start of its logs every 60 s; if killed before, it goes back
+MAX_TOMBSTONES = 500  # in one transaction
 log = structlog.stdlib.get_logger("subscription")
 
 
@@ -76,6 +81,8 @@ class RetryPartition(AssignedPartition):
         self._settled = Settlements(tp.topic, tp.partition)
         self._schedule: list[tuple[int, int, int]] = []  # a heap of due time, offset, size
         self._open = BitMap64()  # read and not settled
+        self._starts = deque[tuple[float, int]]()  # where the topic started, and when that was seen
+        self._obsolete_records: Records = []  # tombstones of chunks that are no longer in the topic
         partitions = sum(one.topic == tp.topic for one in consumer.assignment())
         self._payloads = PayloadCache(MAX_CACHED_BYTES // max(1, partitions))
         self._trimmed_at = asyncio.get_running_loop().time()
@@ -90,6 +97,7 @@ class RetryPartition(AssignedPartition):
         """Recover, and return the offset to read from."""
         await self.recover()
         start = (await start_offsets(self._kafka, self.tp.topic, [self.tp.partition]))[self.tp.partition]
+        self._starts.append((asyncio.get_running_loop().time(), start))
         while start in self._settled:
             start += 1
         self.position = start
@@ -166,13 +174,15 @@ class RetryPartition(AssignedPartition):
     async def _release_missing(self, missing: Collection[int]) -> None:
         """Release letters that are no longer in the topic, and count those that were not settled as lost.
 
-        A courier that took over the partition may have settled and trimmed some; only the ledger knows.
+        A courier that took over the partition may have settled and trimmed some. The ledger knows them, unless their
+        chunk was removed from it since: so none counts as lost if the partition is assigned to another courier.
         """
         settled = await self._read_settled() if missing else ()
         lost = [offset for offset in missing if offset not in settled and offset not in self._settled]
+        is_ours = bool(lost) and await self._is_still_ours()
         for offset in missing:
             self._release(offset)
-        if lost:
+        if is_ours:
             self._count_lost(len(lost))
             log.error(
                 "parked letters lost",
@@ -183,6 +193,13 @@ class RetryPartition(AssignedPartition):
                 last_offset=max(lost),
                 remedy="find what deletes records of the topic: retention.bytes, cleanup.policy or DeleteRecords",
             )
+
+    async def _is_still_ours(self) -> bool:
+        try:
+            await confirm_assignment(self._consumer, self.tp)
+        except Fenced:
+            return False
+        return True
 
     async def _fetch_letters(self, sizes: Mapping[int, int]) -> dict[int, Message]:
         """Read letters from the topic; read through the gap between two letters if that costs no more than a fetch."""
@@ -216,10 +233,13 @@ class RetryPartition(AssignedPartition):
         packed = await pack_letters(self._kafka, producer, settlements, self._spec)
         for pending in settlements:
             self._settled.add(_settled_as(pending.settlement), [pending.offset])
-        records = self._settled.take_changed_records()
+        self._drop_trimmed()
+        tombstones = self._obsolete_records[:MAX_TOMBSTONES]
+        records = [*tombstones, *self._settled.take_changed_records()]
         packed.append(await pack_ledger_records(self._spec.ledger, self.tp.partition, records, producer.topic_limits))
         async with producer.transaction() as transaction:
             await transaction.send(packed)
+        del self._obsolete_records[: len(tombstones)]
         for pending in settlements:
             self._release(pending.offset)
         await self._trim()
@@ -242,6 +262,15 @@ class RetryPartition(AssignedPartition):
         lowest = self._open.min() if self._open else self.position
         with translated(self.tp.topic):
             await admin.delete_records({self.tp: RecordsToDelete(lowest)})
+        self._starts.append((now, lowest))
+
+    def _drop_trimmed(self) -> None:
+        """Forget chunks of letters that cannot return to the topic; transactions remove them from the ledger."""
+        latest = asyncio.get_running_loop().time() - START_DURABLE_AFTER_S
+        while self._starts and self._starts[0][0] <= latest:
+            _, start = self._starts.popleft()
+            known = dict(self._obsolete_records)
+            self._obsolete_records += [one for one in self._settled.drop_below(start) if one[0] not in known]
 
 
 def _group_into_spans(offsets: Sequence[int], max_gap: int) -> Iterator[tuple[int, int]]:
