@@ -5,12 +5,12 @@ from typing import Any
 
 from aiokafka import errors as driver
 from aiokafka.protocol.api import Request, RequestStruct, Response
-from aiokafka.protocol.metadata import MetadataRequest
 from aiokafka.protocol.types import CompactArray, CompactString, Int16, Int32, Schema, TaggedFields
 
 from deadletter.brokers.errors import BoxRefused, NotSupported
 from deadletter.brokers.kafka.client import REQUEST_TIMEOUT_MS, KafkaClient
-from deadletter.brokers.kafka.errors import check_error_code, translated
+from deadletter.brokers.kafka.errors import check_error_code
+from deadletter.brokers.kafka.topics import send_to_controller
 
 STRING = CompactString("utf-8")
 Assignment = Mapping[int, Sequence[int]]  # partition -> brokers, the preferred leader first
@@ -71,11 +71,8 @@ async def reassign_partitions(kafka: KafkaClient, topic: str, assignment: Assign
 
     It needs the right to ALTER the cluster. NotAuthorised, NotSupported or BoxRefused: nothing was changed.
     """
-    controller = (await kafka.send_to_any_broker(MetadataRequest([]))).controller_id
-    client = await kafka.shared_client()
     try:
-        with translated(topic):
-            response = await client.send(controller, _AlterReassignments(topic, assignment))
+        response = await send_to_controller(kafka, _AlterReassignments(topic, assignment))
     except NotImplementedError as error:
         raise NotSupported(f"{topic}: the broker is too old to add replicas") from error
     check_error_code(response.error_code, topic)

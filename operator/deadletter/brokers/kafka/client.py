@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import random
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
@@ -20,6 +21,7 @@ from deadletter.brokers.kafka.topic_metadata import MetadataCache, TopicMetadata
 
 REQUEST_TIMEOUT_MS = 15_000
 CONNECT_PROBE_TIMEOUT_MS = 5_000
+FIRST_BROKERS_TIMEOUT_S = 5.0  # of each broker that is asked before the last one
 START_TIMEOUT_S = 60.0
 TRANSACTION_TIMEOUT_MS = 10_000
 MAX_BATCH_BYTES = 1 << 20
@@ -126,16 +128,27 @@ class KafkaClient:
             await self._disconnect()
 
     async def send_to_any_broker(self, request: Any) -> Any:
-        """Send a request to any broker and return its response.
+        """Send a request to one broker after the other until one responds, and return its response."""
+        return await self.ask_any_broker(lambda _: request)
+
+    async def ask_any_broker(self, request_for: Callable[[int], Any]) -> Any:
+        """Do the same with a request that depends on the id of the broker; it may reach several brokers.
 
         A client that was connected before does not say why it no longer is, so the cause is looked for.
         """
         client = await self.shared_client()
-        try:
-            with translated("the broker"):
-                return await client.send(client.get_random_node(), request)
-        except BrokerUnreachable as error:
-            raise await self._find_cause(error) from error
+        brokers = [broker.nodeId for broker in client.cluster.brokers()]
+        random.shuffle(brokers)
+        error = BrokerUnreachable("the broker: no broker of the cluster is known")
+        for broker in brokers:
+            try:
+                with translated("the broker"):
+                    async with asyncio.timeout(None if broker == brokers[-1] else FIRST_BROKERS_TIMEOUT_S):
+                        return await client.send(broker, request_for(broker))
+            except BrokerUnreachable as unreachable:
+                error = unreachable
+                client.force_metadata_update()  # it leaves out the brokers that are down
+        raise await self._find_cause(error) from error
 
     async def partition_counts_or_errors(self, names: Sequence[str]) -> dict[str, int | BrokerError]:
         """Return the partition count of each topic that exists, or the error that hides it; creates no topic."""

@@ -10,11 +10,12 @@ from deadletter.brokers.kafka import reads, topics
 from deadletter.brokers.kafka.client import KafkaClient
 from deadletter.brokers.kafka.ledger import RECORDS_PER_POLL, ledger_partition, start_ledger_consumer
 from deadletter.brokers.kafka.monitor_state import QueueState
-from deadletter.brokers.kafka.offsets import EARLIEST, LATEST, list_offsets
+from deadletter.brokers.kafka.offsets import EARLIEST, LATEST, list_offsets, list_offsets_until
 from deadletter.brokers.types import MonitoredBox
 from deadletter.core.box_types import BoxStats
 
 READ_BUDGET_S = 5.0  # of one sweep; the rest is read by the next one
+LEADER_WAIT_S = 2.0  # of one sweep; a broker that stops hands its partitions over in less
 MAX_WORK_S = 0.002  # without giving other tasks the event loop
 Offsets = Mapping[str, Mapping[int, int | BrokerError]]  # topic -> partition -> offset
 Spans = dict[TopicPartition, tuple[int, int]]
@@ -64,8 +65,11 @@ class KafkaMonitor:
             topic: range(count) for state in self._states.values() for topic in _topics_of(state.box)
             if isinstance(count := counts.get(topic, 0), int)
         }  # fmt: skip
-        starts, ends = await self._list_offsets(partitions, EARLIEST), await self._list_offsets(partitions, LATEST)
-        deadline = asyncio.get_running_loop().time() + READ_BUDGET_S
+        clock = asyncio.get_running_loop().time
+        deadline = clock() + LEADER_WAIT_S
+        starts = await self._list_offsets(partitions, EARLIEST, deadline)
+        ends = await self._list_offsets(partitions, LATEST, deadline)
+        deadline = clock() + READ_BUDGET_S
         for kind in ("ledger", "retry", "dead"):
             await self._read_changes(kind, starts, ends, found, deadline)
         timer = YieldTimer()
@@ -99,10 +103,11 @@ class KafkaMonitor:
             kept[box.dead] = QueueState(box, box.dead in topic_states and topic_states[box.dead].compacted)
         self._states = {dead: state for dead, state in kept.items() if state is not None}
 
-    async def _list_offsets(self, partitions: Mapping[str, Iterable[int]], time: int) -> Offsets:
+    async def _list_offsets(self, partitions: Mapping[str, Iterable[int]], time: int, deadline: float) -> Offsets:
         times = {TopicPartition(topic, p): time for topic, numbers in partitions.items() for p in numbers}
+        offsets = await list_offsets_until(self._kafka, times, deadline, read_committed=True)
         found: dict[str, dict[int, int | BrokerError]] = {}
-        for tp, offset in (await list_offsets(self._kafka, times, read_committed=True)).items():
+        for tp, offset in offsets.items():
             found.setdefault(tp.topic, {})[tp.partition] = offset
         return found
 
@@ -156,8 +161,10 @@ class KafkaMonitor:
         for topic in _topics_of(state.box):
             for partition, start in starts.get(topic, {}).items():
                 tp, end = TopicPartition(topic, partition), ends.get(topic, {}).get(partition, 0)
-                if isinstance(start, BrokerError) or isinstance(end, BrokerError):
-                    return start if isinstance(start, BrokerError) else BoxMissing(f"topic {topic} has no end offset")
+                if isinstance(start, BrokerError):
+                    return start
+                if isinstance(end, BrokerError):
+                    return end
                 state.drop_below(tp, start)
                 caught_up = caught_up and state.positions.get(tp, -1) >= end
         try:

@@ -22,7 +22,8 @@ async def list_offsets(
 ) -> dict[TopicPartition, int | BrokerError]:
     """Return the offset of each partition at EARLIEST, LATEST or a time in ms, with a few requests per broker.
 
-    With `read_committed`, LATEST is the last stable offset. Leaders must be known from an earlier metadata request.
+    A leader that cannot be reached is the error of its partitions. With `read_committed`, LATEST is the last stable
+    offset. Leaders must be known from an earlier metadata request.
     """
     client = await kafka.shared_client()
     found: dict[TopicPartition, int | BrokerError] = {}
@@ -40,16 +41,34 @@ async def list_offsets(
 async def _list_offsets_of_leader(
     client: AIOKafkaClient, leader: int, topics: Mapping[str, list[tuple[int, int]]], read_committed: bool
 ) -> dict[TopicPartition, int | BrokerError]:
+    tps = [TopicPartition(topic, partition) for topic, wanted in topics.items() for partition, _ in wanted]
     if leader == -1:
-        missing = BrokerUnreachable("a partition has no leader")
-        return {TopicPartition(topic, p): missing for topic, wanted in topics.items() for p, _ in wanted}
-    with translated("the broker"):
-        response = await client.send(leader, OffsetRequest(-1, int(read_committed), list(topics.items())))
+        return dict.fromkeys(tps, BrokerUnreachable("a partition has no leader"))
+    try:
+        with translated("the broker"):
+            response = await client.send(leader, OffsetRequest(-1, int(read_committed), list(topics.items())))
+    except BrokerError as error:
+        return dict.fromkeys(tps, error)
     return {
         TopicPartition(topic, partition): translate(driver.for_code(code)(), topic) if code else offset
         for topic, partitions in response.topics
         for partition, code, _, offset, *_ in partitions
     }
+
+
+async def list_offsets_until(
+    kafka: KafkaClient, times: Mapping[TopicPartition, int], deadline: float, read_committed: bool = False
+) -> dict[TopicPartition, int | BrokerError]:
+    """Do the same, and ask again for partitions whose leader moves until this time of the event loop's clock."""
+    found = await list_offsets(kafka, times, read_committed)
+    while asyncio.get_running_loop().time() < deadline:
+        moving = {tp: times[tp] for tp, offset in found.items() if isinstance(offset, BrokerUnreachable)}
+        if not moving:
+            break
+        await asyncio.sleep(RETRY_INTERVAL_S)
+        await kafka.partition_counts_or_errors([tp.topic for tp in moving])
+        found |= await list_offsets(kafka, moving, read_committed)
+    return found
 
 
 async def start_offsets(kafka: KafkaClient, topic: str, partitions: Iterable[int]) -> dict[int, int]:

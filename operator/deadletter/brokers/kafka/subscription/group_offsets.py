@@ -12,7 +12,9 @@ from contextlib import asynccontextmanager
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka import errors as driver
+from aiokafka.client import CoordinationType
 from aiokafka.protocol.commit import OffsetFetchRequest
+from aiokafka.protocol.coordination import FindCoordinatorRequest
 from aiokafka.structs import OffsetAndMetadata
 
 from deadletter.brokers.errors import BrokerUnreachable, Fenced
@@ -32,6 +34,8 @@ _COORDINATOR_MOVING = (
     driver.GroupCoordinatorNotAvailableError,
     driver.GroupLoadInProgressError,
     driver.NotCoordinatorForGroupError,
+    driver.NodeNotReadyError,
+    driver.KafkaConnectionError,
 )
 
 
@@ -150,9 +154,10 @@ async def _fetch_offsets(
     by_topic: dict[str, list[int]] = {}
     for topic, partition in tps:
         by_topic.setdefault(topic, []).append(partition)
-    admin, client = await kafka.admin_client(), await kafka.shared_client()
-    coordinator = await admin.find_coordinator(group)
-    response = await client.send(coordinator, OffsetFetchRequest(group, list(by_topic.items())))
+    found_coordinator = await kafka.send_to_any_broker(FindCoordinatorRequest(group, CoordinationType.GROUP))
+    raise_driver_error(found_coordinator.error_code)
+    client = await kafka.shared_client()
+    response = await client.send(found_coordinator.coordinator_id, OffsetFetchRequest(group, list(by_topic.items())))
     raise_driver_error(response.error_code)
     found = {}
     for topic, partitions in response.topics:
