@@ -107,12 +107,12 @@ EXPECTED = {
         ("parked", "True", "kafka", "0", "", "", "slow", "parked.dlq", "", ""),
     ),
     "rply": (
-        ("NAME", "SUCCEEDED", "REASON", "QUEUE", "MODE", "MATCHED", "REPLAYED", "FAILED-AGAIN"),
-        ("orders-dry", "True", "DryRunFinished", "orders", "DryRun", "1234", "0", ""),
-        ("orders-fixed", "False", LONGEST, "orders", "Apply", "1234567", "1200000", "34"),
+        ("NAME", "SUCCEEDED", "REASON", "ACTION", "QUEUE", "MODE", "MATCHED", "REPLAYED", "FAILED-AGAIN"),
+        ("orders-dry", "True", "DryRunFinished", "Republish", "orders", "DryRun", "1234", "0", ""),
+        ("orders-fixed", "False", LONGEST, "Republish", "orders", "Apply", "1234567", "1200000", "34"),
     ),
 }
-ONLY_WIDE = {"bkc": {"REASON"}, "rtp": {"REASON"}, "dlq": {"POLICY", "DEAD", "GROUP", "UTIL"}}
+ONLY_WIDE = {"bkc": set(), "rtp": set(), "dlq": {"POLICY", "DEAD", "GROUP", "UTIL"}}
 ONLY_WIDE |= {"rply": {"QUEUE", "MODE", "FAILED-AGAIN"}}
 
 

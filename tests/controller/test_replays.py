@@ -106,8 +106,10 @@ def test_a_replay_outlives_an_upgrade_of_the_operator(
         wait_until("held or not", lambda hold=hold: kube.get("job", "back-replay")["spec"]["suspend"] is hold)
     (container,) = kube.get("job", "back-replay")["spec"]["template"]["spec"]["containers"]
     assert container["image"] == "workers:1"
+    assert kube.condition("rply", "back", "Finished")["status"] == "False"
     assert work(kube, "back", tmp_path / "back") == 0
-    kube.wait_for_condition("rply", "back", "Succeeded", "True", "AllReplayed")
+    kube.wait_for_condition("rply", "back", "Succeeded", "True", "AllDiscarded")
+    assert kube.condition("rply", "back", "Finished")["status"] == "True"
 
 
 def test_a_previewed_selection_is_sent_although_preview_and_target_are_deleted(
@@ -169,7 +171,7 @@ def test_a_replay_that_was_created_again_starts_from_the_beginning(
         wait_until("an assignment of its own", assignment)
         wait_until("job", lambda uid=uid: uid in json.dumps(kube.get("job", "again-replay")))
         assert work(kube, "again", tmp_path / str(number)) == 0
-        kube.wait_for_condition("rply", "again", "Succeeded", "True", "AllReplayed")
+        kube.wait_for_condition("rply", "again", "Succeeded", "True", "AllDiscarded")
         assert kube.get("rply", "again")["status"]["discarded"] == 1
         kube.kubectl("delete", "rply", "again")
 

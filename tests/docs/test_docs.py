@@ -22,8 +22,8 @@ ANCHOR = re.compile(r"\]\((?!https?://)([^)#]*)#([^)]+)\)")
 FILE = re.compile(r"(?<!/)\b(?:examples|charts|tests|docs|bench)/[\w./-]+\w")
 # Reasons that ask a user for nothing: all is well, in progress, or why a message was buried.
 NO_ACTION = {
-    "Reconciled", "Adopted", "AllFound", "AllReplayed", "AsExpected", "BoxesFound", "CourierAvailable",
-    "DryRunFinished", "NoCourierNeeded", "Started", "Freezing", "Running", "Verifying", "Waiting",
+    "Reconciled", "Adopted", "AllArchived", "AllDiscarded", "AllFound", "AllReplayed", "AsExpected", "BoxesFound",
+    "CourierAvailable", "DryRunFinished", "NoCourierNeeded", "Started", "Freezing", "Running", "Verifying", "Waiting",
     "AttemptsExhausted", "Refused", "RuleMatched", "ServiceAsked",
 }  # fmt: skip
 LINKED = [*PAGES, *places.REPOSITORY.glob("bench/results/*.md"), *places.REPOSITORY.glob("charts/*/README.md")]

@@ -10,6 +10,7 @@ from deadletter.api.dead_letter_queues import DeadLetterQueue
 from deadletter.api.replays import Replay
 from deadletter.api.retry_policies import RetryPolicy
 from deadletter.controller.reconcile.status import ready_status
+from deadletter.core import replay_progress
 from deadletter.core.condition_types import BOXES_READY, COURIER_AVAILABLE, EXPECTED_STATUS, MEANINGS
 from deadletter.core.heartbeats import WorkerStatus
 from deadletter.core.reasons import Reason
@@ -41,7 +42,8 @@ NAMES = re.compile(
     r"\b(spec|status)\.\w+|\b(DeadLetterQueue|BrokerConnection|RetryPolicy|Replay|Secret|Service|Deployment|Job|Pod) "
     r"[a-z]|\borders\.|retry box"
 )
-EXPLAINED = {"Suspended", "AllReplayed", "DryRunFinished", "NothingMatched"}  # as expected, with a message
+FINISH_REASONS = {reason.value for some in replay_progress.FINISH_REASONS.values() for reason in some}
+EXPLAINED = {"Suspended", "DryRunFinished", "NothingMatched", *FINISH_REASONS}  # as expected, with a message
 UNREACHABLE = Finding(Reason.BrokerUnreachable, "BrokerConnection broker: k:9092 does not answer.", True, BOXES_READY)
 NO_OFFSETS = Finding(
     Reason.GroupOffsetsLost, "Set spec.source.startFrom, then annotate the queue.", True, COURIER_AVAILABLE

@@ -39,6 +39,10 @@ def without_origin(**more: Any) -> Any:
     return partition_progress(phase="Finished", skipped={"NoOrigin": 2}, **more)
 
 
+def finished(matched: int, **more: Any) -> Any:
+    return partition_progress(phase="Finished", matched=matched, **more)
+
+
 def queue_of_dialect(dialect: str, **more: str) -> Any:
     return ready_queue(dead={"name": "x", "adopt": True, "dialect": dialect} | more)
 
@@ -91,14 +95,24 @@ CASES = [
         ("True", "AllReplayed"),
     ),
     (replay(), replay_facts(progress=(partition_progress(phase="Finished"),)), ("True", "NothingMatched")),
-    (replay(), replay_facts(progress=(without_origin(matched=3, replayed=1),)), ("True", "AllReplayed")),
+    (replay(), replay_facts(progress=(without_origin(matched=3, replayed=1),)), ("True", "PartlyReplayed")),
+    (replay(), replay_facts(progress=(skipping(replayed=1, Expired=1),)), ("True", "PartlyReplayed")),
+    (replay(action="Archive"), replay_facts(progress=(finished(2, archived=2),)), ("True", "AllArchived")),
+    (replay(action="Archive"), replay_facts(progress=(finished(2, archived=1),)), ("True", "PartlyArchived")),
+    (replay(action="Discard"), replay_facts(progress=(finished(2, discarded=2),)), ("True", "AllDiscarded")),
+    (replay(action="Discard"), replay_facts(progress=(finished(2, discarded=1),)), ("True", "PartlyDiscarded")),
+    (
+        replay(mode="DryRun", action="Discard"),
+        replay_facts(progress=(finished(2),)),
+        ("True", "DryRunFinished"),
+    ),
     (replay(), replay_facts(progress=(without_origin(matched=2),)), ("False", "OriginUnknown")),
     (replay(mode="DryRun"), replay_facts(progress=(without_origin(matched=2),)), ("True", "DryRunFinished")),
     (replay(), replay_facts(progress=(skipping(TransformError=2, LoopCap=1),)), ("False", "TransformError")),
     (
         replay(),
         replay_facts(progress=(skipping(TransformError=2), skipping(1, replayed=1))),
-        ("True", "AllReplayed"),
+        ("True", "PartlyReplayed"),
     ),
     (replay(), replay_facts(progress=(skipping(AlreadySettled=2, Expired=1),)), ("True", "NothingMatched")),
     (replay(to={"name": "orders.dead"}), replay_facts(), ("False", "InvalidSpec")),
@@ -146,6 +160,21 @@ def test_succeeded_has_the_expected_status_and_reason(
     subject: Any, facts: ReplayFacts, expected: tuple[str, str]
 ) -> None:
     assert succeeded(facts, subject) == expected
+
+
+@pytest.mark.parametrize(("subject", "facts", "expected"), CASES)
+def test_finished_is_true_once_waiting_for_the_replay_is_of_no_use(
+    subject: Any, facts: ReplayFacts, expected: tuple[str, str]
+) -> None:
+    status = replay_status(subject, facts, first_finding(REPLAY_CHECKS, subject, facts))
+    one = next(one for one in status["conditions"] if one["type"] == "Finished")
+    assert (one["status"], one["reason"]) == ("False" if expected[0] == "Unknown" else "True", expected[1])
+
+
+def test_an_older_worker_names_its_result_as_today() -> None:
+    termination = json.dumps({"reason": "AllReplayed", "matched": 2, "discarded": 2})
+    facts = replay_facts(job=job("Complete"), pod_exits=(PodExit(1, 0, message=termination),))
+    assert succeeded(facts, replay(action="Discard")) == ("True", "AllDiscarded")
 
 
 def job(kind: str, reason: str = "", at: int | None = None) -> dict[str, Any]:

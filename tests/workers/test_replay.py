@@ -108,7 +108,7 @@ async def test_archived_letters_are_settled_and_can_be_restored(scene):
 async def test_discarded_letters_are_settled(scene):
     await scene.bury(letter(1), letter(2))
     result = await scene.replay(action="Discard", select={"where": "payload.n == 1"})
-    assert result.reason == "AllReplayed"
+    assert result.reason == "AllDiscarded"
     assert await scene.open_letters() == [2]
     assert (await scene.all_progress())[0].discarded == 1
 

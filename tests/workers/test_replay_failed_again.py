@@ -196,5 +196,5 @@ async def test_a_replayed_letter_that_failed_again_counts_its_replays(scene, mon
         assert read_headers(dict(newest.headers)).replays == round_
     result = await scene.replay("uid-4")
     all_progress = await scene.all_progress("uid-4")
-    assert result.reason == "AllReplayed"
+    assert result.reason == "NothingMatched"
     assert [progress.skipped for progress in all_progress] == [{}, {"LoopCap": 1}]

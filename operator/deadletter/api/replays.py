@@ -139,6 +139,7 @@ class Replay(CustomResource):
     columns: ClassVar[tuple[PrinterColumn, ...]] = (
         condition_column("Succeeded", "Succeeded"),
         condition_column("Reason", "Succeeded", "reason"),
+        PrinterColumn("Action", ".spec.action", description="Republish, Archive or Discard."),
         PrinterColumn("Queue", ".spec.queueRef.name", wide=True, description="Queue whose letters are replayed."),
         PrinterColumn("Mode", ".spec.mode", wide=True, description="Apply or DryRun."),
         PrinterColumn(

@@ -8,6 +8,7 @@ DEGRADED = "Degraded"
 RECONCILING = "Reconciling"
 STALLED = "Stalled"
 SUCCEEDED = "Succeeded"
+FINISHED = "Finished"
 SUSPENDED = "Suspended"
 
 MEANINGS = {
@@ -19,6 +20,7 @@ MEANINGS = {
     RECONCILING: "The operator is processing the last change.",
     STALLED: "The operator cannot continue until you change something. The message says what.",
     SUCCEEDED: "Replay only: True when it ended well, False when it failed, Unknown while it runs.",
+    FINISHED: "Replay only: True when it ended, well or not, or cannot go on until you change something; wait for it.",
     SUSPENDED: "Replay only: it waits because spec.suspend is true.",
 }
 # A condition with any other status has a message. The Reason column of `kubectl get` shows the first such condition.
@@ -28,6 +30,7 @@ EXPECTED_STATUS = {
     BOXES_READY: "True",
     COURIER_AVAILABLE: "True",
     SUCCEEDED: "True",
+    FINISHED: "True",
     DEGRADED: "False",
     RECONCILING: "False",
     STALLED: "False",

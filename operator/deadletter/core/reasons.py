@@ -108,9 +108,20 @@ class Reason(StrEnum):
         "Letters do not name their origin: they cannot be sent back, or those that fail again are not recognised.",
     )
     # Replay
-    AllReplayed = "AllReplayed", "Every matched letter was processed."
+    AllReplayed = "AllReplayed", "Every matched letter was sent."
+    AllArchived = "AllArchived", "Every matched letter was archived."
+    AllDiscarded = "AllDiscarded", "Every matched letter was discarded."
+    PartlyReplayed = "PartlyReplayed", "Some matched letters were sent, others were skipped; the message tells why."
+    PartlyArchived = "PartlyArchived", "Some matched letters were archived, others were skipped; the message tells why."
+    PartlyDiscarded = (
+        "PartlyDiscarded",
+        "Some matched letters were discarded, others were skipped; the message tells why.",
+    )
     DryRunFinished = "DryRunFinished", "The preview is complete; nothing was published."
-    NothingMatched = "NothingMatched", "No open letter matched the selection."
+    NothingMatched = (
+        "NothingMatched",
+        "No letter was processed: none matched the selection, or all that matched were skipped.",
+    )
     Started = "Started", "The Replay has started."
     Queued = "Queued", "Another Replay of the same queue is running."
     Freezing = "Freezing", "The Replay freezes its window."
@@ -131,6 +142,7 @@ class Reason(StrEnum):
     Refused = "Refused", "Failures of this category are not retried."
     RuleMatched = "RuleMatched", "A rule of the policy decided."
     ServiceAsked = "ServiceAsked", "The service requested it with the Dlq-Action header."
+    RetryLater = "RetryLater", "The message waits in the retry box for its next attempt."
     TooLarge = "TooLarge", "The message exceeds the maximum size of the box."
     MessageRefused = "MessageRefused", "The box refuses this message, for example because its time is too far ahead."
     Undecodable = (

@@ -3,6 +3,8 @@
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
+from deadletter.core.reasons import Reason
+
 
 class SettledAs(StrEnum):
     """Why a letter is settled."""
@@ -25,6 +27,22 @@ class Skip(StrEnum):
     TransformError = "TransformError"
     TooLarge = "TooLarge"
     Expired = "Expired"
+
+
+# Of each action: the reason if all matched letters were processed, and if only some were.
+FINISH_REASONS = {
+    "Republish": (Reason.AllReplayed, Reason.PartlyReplayed),
+    "Archive": (Reason.AllArchived, Reason.PartlyArchived),
+    "Discard": (Reason.AllDiscarded, Reason.PartlyDiscarded),
+}
+
+
+def finish_reason(action: str, matched: int, processed: int) -> Reason:
+    """Return the reason of an Apply that ended well; `matched` letters include those that were skipped."""
+    if not processed:
+        return Reason.NothingMatched
+    everything, some = FINISH_REASONS[action]
+    return everything if processed >= matched else some
 
 
 @dataclass(slots=True, frozen=True)
@@ -58,6 +76,11 @@ class PartitionProgress:
     reason: str = ""  # a Reason if finished or failed
     message: str = ""  # a sentence if failed
     updated_at: int = 0
+
+    @property
+    def processed(self) -> int:
+        """Number of letters that were sent, archived or discarded."""
+        return self.replayed + self.archived + self.discarded
 
     def evolve(self, **changes: object) -> "PartitionProgress":
         """Return a copy with these values changed."""

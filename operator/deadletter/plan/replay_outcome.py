@@ -9,6 +9,7 @@ import msgspec
 from deadletter.api.replays import Replay
 from deadletter.core import names, times
 from deadletter.core.reasons import Reason
+from deadletter.core.replay_progress import finish_reason
 from deadletter.plan.conditions import MAX_MESSAGE_CHARACTERS
 from deadletter.plan.facts import ReplayFacts
 
@@ -53,14 +54,14 @@ def replay_result(replay: Replay, facts: ReplayFacts) -> ReplayResult | None:
 
 def _result_of_progress(replay: Replay, facts: ReplayFacts) -> ReplayResult:
     matched = sum(partition.matched for partition in facts.progress)
-    done = sum(partition.replayed + partition.archived + partition.discarded for partition in facts.progress)
+    done = sum(partition.processed for partition in facts.progress)
     skipped = sum_counts(partition.skipped for partition in facts.progress)
     left = {reason: skipped[reason] for reason in LEFT_OPEN if reason in skipped}
     summary = _summary(replay, matched, skipped)
     if left and not done and replay.spec.mode == "Apply":
         most = max(left, key=lambda reason: left[reason])
         return ReplayResult(False, Reason.OriginUnknown if most is Reason.NoOrigin else most, summary)
-    return ReplayResult(True, _success_reason(replay, done), summary)
+    return ReplayResult(True, _success_reason(replay, matched, done), summary)
 
 
 def _summary(replay: Replay, matched: int, skipped: Mapping[str, int]) -> str:
@@ -82,7 +83,8 @@ def _result_of_job(replay: Replay, facts: ReplayFacts) -> ReplayResult | None:
     if _job_condition(facts, "Complete") and reported:
         counts = message_counts(reported)
         matched, skipped = counts.get("matched", 0), counts.get("skippedBy", {})
-        reason = _reason(str(reported.get("reason")), _success_reason(replay, matched))
+        done = sum(counts.get(name, 0) for name in ("replayed", "archived", "discarded"))
+        reason = _success_reason(replay, matched, done)
         return ReplayResult(True, reason, _summary(replay, matched, skipped), counts)
     failed = _job_condition(facts, "Failed")
     if failed is None or is_progress_pending(facts):
@@ -145,10 +147,9 @@ def exit_summary(facts: ReplayFacts) -> str:
     return _last_message(facts) or f"exit code {last.code}{f', {last.reason}' if last.reason else ''}."
 
 
-def _success_reason(replay: Replay, taken: int) -> Reason:
-    if replay.spec.mode == "DryRun":
-        return Reason.DryRunFinished
-    return Reason.AllReplayed if taken else Reason.NothingMatched
+def _success_reason(replay: Replay, matched: int, done: int) -> Reason:
+    is_dry_run = replay.spec.mode == "DryRun"
+    return Reason.DryRunFinished if is_dry_run else finish_reason(replay.spec.action, matched, done)
 
 
 def _reason(text: str, otherwise: Reason) -> Reason:

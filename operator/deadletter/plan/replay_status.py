@@ -5,7 +5,7 @@ from typing import Any
 
 from deadletter.api.replays import Replay
 from deadletter.core import durations, times
-from deadletter.core.condition_types import RECONCILING, STALLED, SUCCEEDED, SUSPENDED
+from deadletter.core.condition_types import FINISHED, RECONCILING, STALLED, SUCCEEDED, SUSPENDED
 from deadletter.core.reasons import Reason
 from deadletter.core.replay_progress import PartitionProgress
 from deadletter.plan.conditions import ConditionUpdate, condition, merge_conditions
@@ -96,6 +96,7 @@ def replay_conditions(
     if result is not None:
         return [
             condition(SUCCEEDED, result.succeeded, result.reason, result.message),
+            condition(FINISHED, True, result.reason),
             suspended,
             condition(RECONCILING, False, result.reason),
             _stalled(not result.succeeded, result.reason, result.message),
@@ -104,6 +105,7 @@ def replay_conditions(
     is_stalled = found is not None and not found.is_transient
     return [
         condition(SUCCEEDED, False if is_stalled else None, reason, message),
+        condition(FINISHED, is_stalled, reason, "" if is_stalled else message),
         suspended,
         condition(RECONCILING, not is_stalled, reason, message),
         _stalled(is_stalled, reason, message),

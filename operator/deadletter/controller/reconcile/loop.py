@@ -98,8 +98,10 @@ async def _report_invalid_spec(context: OperatorContext, key: ObjectKey, body: B
     message = "; ".join(fields)[:MAX_MESSAGE_CHARACTERS]
     before: Body = body.get("status") or {}
     old = Status.model_validate({"conditions": before.get("conditions") or ()})
+    is_replay = key.resource is REPLAYS
     updates = [
-        condition("Succeeded" if key.resource is REPLAYS else "Ready", False, Reason.InvalidSpec, message),
+        condition("Succeeded" if is_replay else "Ready", False, Reason.InvalidSpec, message),
+        *([condition("Finished", True, Reason.InvalidSpec)] if is_replay else []),
         condition("Reconciling", False, Reason.InvalidSpec),
         condition("Stalled", True, Reason.InvalidSpec, message),
     ]

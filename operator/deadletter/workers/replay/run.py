@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from deadletter.brokers.errors import BrokerError
 from deadletter.brokers.types import CommitBatch
 from deadletter.core.reasons import Reason
-from deadletter.core.replay_progress import PartitionProgress, Skip, Span
+from deadletter.core.replay_progress import PartitionProgress, Skip, Span, finish_reason
 from deadletter.workers.backoff import RetryBudget, wait_for_event
 from deadletter.workers.exit_status import FAILED, FINISHED, STOPPED, ExitStatus, ReplayFailed, total_counts
 from deadletter.workers.replay.context import ReplayContext
@@ -242,4 +242,4 @@ class ReplayRun:
         if self._context.is_dry_run:
             return Reason.DryRunFinished
         matched = sum(progress.matched for progress in self._progress)
-        return Reason.AllReplayed if matched else Reason.NothingMatched
+        return finish_reason(self._spec.action, matched, sum(progress.processed for progress in self._progress))
