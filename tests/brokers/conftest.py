@@ -7,13 +7,13 @@ from redis.asyncio import Redis
 
 from deadletter.brokers.connect import open_broker
 from deadletter.brokers.contract import Broker
-from tests.brokers.connections import LOOPBACK, kafka_at, no_secrets, redis_at
+from tests.brokers.connections import LOOPBACK, kafka_at, no_secrets, redis_at, sentinel_at
 
 CONNECT = {
     "kafka": kafka_at,
     "redis": redis_at,
     "kafka_cluster": lambda cluster: kafka_at(cluster.bootstrap),
-    "redis_sentinel": lambda sentinel: redis_at(sentinel.url),
+    "redis_sentinel": sentinel_at,
 }
 
 

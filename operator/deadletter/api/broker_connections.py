@@ -2,6 +2,7 @@
 
 import re
 from typing import Annotated, ClassVar, Literal
+from urllib.parse import urlsplit
 
 from pydantic import Field
 
@@ -114,6 +115,11 @@ class Sentinel(Model):
     nodes: tuple[Annotated[str, BoundedText(261)], ...] = Field(
         min_length=1, max_length=16, description="Sentinels, as host:port."
     )
+    secret_ref: SecretRef | None = Field(
+        None,
+        description="Secret with the keys username (optional) and password for the Sentinels themselves. No "
+        "authentication if unset.",
+    )
 
 
 class RedisConnection(Model):
@@ -147,10 +153,11 @@ class RedisConnection(Model):
     )
 
     url: Annotated[str, BoundedText(512)] = Field(
-        description="Address as redis://host:port/database, or rediss:// for TLS. Put credentials into secretRef."
+        description="Address as redis://host:port/database, or rediss:// for TLS. Put credentials into secretRef. "
+        "With mode Sentinel only scheme and database count, because the Sentinels name the host."
     )
     mode: Literal["Standalone", "Cluster", "Sentinel"] = Field(
-        "Standalone", description="Topology of the servers. Only Standalone is supported so far."
+        "Standalone", description="Topology of the servers. Cluster is not supported yet."
     )
     sentinel: Sentinel | None = Field(
         None, description="Addresses of the Sentinels and the name of the primary; required with mode Sentinel."
@@ -161,8 +168,26 @@ class RedisConnection(Model):
     tls: Tls | None = Field(
         None,
         description="TLS settings; requires a rediss:// url. If unset, rediss:// uses the CA certificates of the "
-        "image.",
+        "image. It applies to servers and Sentinels.",
     )
+
+    @property
+    def sentinel_address(self) -> str:
+        """Name of the primary, addresses of its Sentinels and database; empty without Sentinels."""
+        if self.sentinel is None:
+            return ""
+        return f"{self.sentinel.master_name}@{','.join(sorted(self.sentinel.nodes))}/{self.database}"
+
+    @property
+    def database(self) -> int:
+        """Number of the database that the url names; 0 if it names none."""
+        return int(urlsplit(self.url).path.strip("/") or 0)
+
+    @property
+    def login_keys(self) -> tuple[SecretKeyRef, ...]:
+        """Secret keys that servers and Sentinels require for a login; username is optional."""
+        own = secret_key_refs(self.secret_ref, "password")
+        return own + (secret_key_refs(self.sentinel.secret_ref, "password") if self.sentinel else ())
 
 
 class BrokerConnectionSpec(Model):
@@ -194,7 +219,7 @@ class BrokerConnectionSpec(Model):
         """All Secret keys that the connection requires; username is optional on Redis."""
         sasl = self.kafka.sasl if self.kafka else None
         login = secret_key_refs(sasl.secret_ref, "username", "password") if sasl else ()
-        login = secret_key_refs(self.redis.secret_ref, "password") if self.redis else login
+        login = self.redis.login_keys if self.redis else login
         return login + (self.tls.secret_keys if self.tls else ())
 
     @property
@@ -231,7 +256,7 @@ class BrokerConnection(CustomResource):
         PrinterColumn("Kind", ".status.server.kind", description="Kafka or Redis."),
         PrinterColumn("Server", ".status.server.version", description="Version of the server."),
         PrinterColumn("Queues", ".status.queues", "integer", description="Number of queues that use it."),
-        condition_column("Reason", "Ready", "reason", wide=True),
+        condition_column("Reason", "Ready", "reason"),
         AGE,
     )
 

@@ -33,7 +33,7 @@ def fields_are_supported(resource: DeadLetterQueue | BrokerConnection | Replay, 
 
 def unsupported_fields(resource: DeadLetterQueue | BrokerConnection | Replay) -> list[str]:
     """Return the paths and values of the fields that are not implemented yet."""
-    if isinstance(resource, BrokerConnection) and resource.spec.redis and resource.spec.redis.mode != "Standalone":
+    if isinstance(resource, BrokerConnection) and resource.spec.redis and resource.spec.redis.mode == "Cluster":
         return [f"spec.redis.mode: {resource.spec.redis.mode}"]
     return []
 

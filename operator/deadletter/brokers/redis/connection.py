@@ -11,13 +11,16 @@ from redis.asyncio import BlockingConnectionPool, Connection, Redis
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.credentials import CredentialProvider
+from redis.exceptions import ReadOnlyError
 
-from deadletter.api.broker_connections import RedisConnection
+from deadletter.api.base import SecretRef
+from deadletter.api.broker_connections import RedisConnection, Sentinel
 from deadletter.brokers.address_check import AddressCheck, address_check
 from deadletter.brokers.credentials import read_text, tls_context
 from deadletter.brokers.errors import NotSupported
 from deadletter.brokers.redis.broker import RedisBroker
 from deadletter.brokers.redis.client import RedisClient
+from deadletter.brokers.redis.sentinel import PrimaryLocator
 from deadletter.net.secrets import Secrets
 
 DEFAULT_PORT = 6379
@@ -30,8 +33,8 @@ CONNECT_TIMEOUT_S = 5
 @asynccontextmanager
 async def open_redis(spec: RedisConnection, secrets: Secrets, allow: Sequence[str] = ()) -> AsyncIterator[RedisBroker]:
     """Open a broker. It connects at the first request and reads Secrets for each connection, to follow a rotation."""
-    if spec.mode != "Standalone":
-        raise NotSupported(f"mode {spec.mode} of Redis is not supported yet; use Standalone")
+    if spec.mode == "Cluster":
+        raise NotSupported("mode Cluster of Redis is not supported yet; use Standalone or Sentinel")
     client = RedisClient(Redis(connection_pool=_pool(spec, secrets, address_check(allow))))
     try:
         yield RedisBroker(client, _address(spec))
@@ -41,29 +44,47 @@ async def open_redis(spec: RedisConnection, secrets: Secrets, allow: Sequence[st
 
 def _address(spec: RedisConnection) -> str:
     url = urlsplit(spec.url)
-    return f"{url.hostname}:{url.port or DEFAULT_PORT}/{url.path.strip('/') or 0}"
+    return spec.sentinel_address or f"{url.hostname}:{url.port or DEFAULT_PORT}/{spec.database}"
 
 
 def _pool(spec: RedisConnection, secrets: Secrets, check: AddressCheck) -> BlockingConnectionPool:
     url = urlsplit(spec.url)
+    shared = _connection_settings(spec, secrets, check)
     return BlockingConnectionPool(
         max_connections=MAX_CONNECTIONS,
         timeout=POOL_TIMEOUT_S,
         connection_class=_CheckedConnection,
         host=url.hostname or "",
         port=url.port or DEFAULT_PORT,
-        db=int(url.path.strip("/") or 0),
-        protocol=2,
-        socket_timeout=REPLY_TIMEOUT_S,
-        socket_connect_timeout=CONNECT_TIMEOUT_S,
-        socket_keepalive=True,
-        health_check_interval=0,
-        retry=Retry(NoBackoff(), 0),  # a lost reply to a write must not become a second write
-        client_name="dlq-operator",
-        credential_provider=_Credentials(spec, secrets) if spec.secret_ref else None,
-        check=check,
-        make_context=_context_factory(spec, secrets),
+        db=spec.database,
+        credential_provider=_credentials(spec.secret_ref, secrets),
+        locator=_locator(spec.sentinel, secrets, shared) if spec.sentinel else None,
+        **shared,
     )
+
+
+def _connection_settings(spec: RedisConnection, secrets: Secrets, check: AddressCheck) -> dict[str, Any]:
+    """Return what connections to Sentinels and to servers have in common."""
+    return {
+        "protocol": 2,
+        "socket_timeout": REPLY_TIMEOUT_S,
+        "socket_connect_timeout": CONNECT_TIMEOUT_S,
+        "socket_keepalive": True,
+        "health_check_interval": 0,
+        "retry": Retry(NoBackoff(), 0),  # a lost reply to a write must not become a second write
+        "client_name": "dlq-operator",
+        "check": check,
+        "make_context": _context_factory(spec, secrets),
+    }
+
+
+def _locator(sentinel: Sentinel, secrets: Secrets, shared: dict[str, Any]) -> PrimaryLocator:
+    credentials = _credentials(sentinel.secret_ref, secrets)
+
+    def make_connection(host: str, port: int) -> Connection:
+        return _CheckedConnection(host=host, port=port, credential_provider=credentials, **shared)
+
+    return PrimaryLocator(sentinel, make_connection)
 
 
 def _context_factory(spec: RedisConnection, secrets: Secrets) -> Callable[[], ssl.SSLContext | None]:
@@ -72,11 +93,15 @@ def _context_factory(spec: RedisConnection, secrets: Secrets) -> Callable[[], ss
     return lambda: tls_context(spec.tls, secrets)
 
 
+def _credentials(secret: SecretRef | None, secrets: Secrets) -> "_Credentials | None":
+    return _Credentials(secret.name, secrets) if secret else None
+
+
 class _Credentials(CredentialProvider):
     """User and password as the Secret holds them when a connection is made."""
 
-    def __init__(self, spec: RedisConnection, secrets: Secrets) -> None:
-        self._name, self._secrets = spec.secret_ref.name if spec.secret_ref else "", secrets
+    def __init__(self, name: str, secrets: Secrets) -> None:
+        self._name, self._secrets = name, secrets
 
     def get_credentials(self) -> tuple[str] | tuple[str, str]:
         password = read_text(self._secrets, self._name, "password")
@@ -88,15 +113,35 @@ class _Credentials(CredentialProvider):
 
 
 class _CheckedConnection(Connection):
-    """A connection that checks the address first and makes a new TLS context."""
+    """A connection that checks the address first and makes a new TLS context.
 
-    def __init__(self, check: AddressCheck, make_context: Callable[[], ssl.SSLContext | None], **settings: Any) -> None:
+    With a locator it connects to the present primary, and refuses a server that is none: Sentinels may name the old one
+    until a failover has ended.
+    """
+
+    def __init__(
+        self,
+        check: AddressCheck,
+        make_context: Callable[[], ssl.SSLContext | None],
+        locator: PrimaryLocator | None = None,
+        **settings: Any,
+    ) -> None:
         super().__init__(**settings)
-        self._check, self._make_context = check, make_context
+        self._check, self._make_context, self._locator = check, make_context, locator
 
     async def _connect(self) -> None:
+        if self._locator is not None:
+            self.host, self.port = await self._locator.locate()
         await self._check([self.host])
         await super()._connect()  # type: ignore[no-untyped-call]
+
+    async def on_connect_check_health(self, check_health: bool = True) -> None:
+        """Log in, then check the role of a server that the Sentinels named."""
+        await super().on_connect_check_health(check_health)
+        if self._locator is not None:
+            await self.send_command("INFO", "replication")
+            if b"role:master" not in await self.read_response():
+                raise ReadOnlyError("the server is a replica")
 
     def pack_command(self, *words: Any) -> list[bytes]:
         """Pack a command with hiredis: the driver's own packing takes as long as all the rest of a replay."""

@@ -89,7 +89,8 @@ async def with_timeout(call: Awaitable[T]) -> T:
 
 def broker_identities(spec: BrokerConnectionSpec, server: ServerInfo | None) -> frozenset[str]:
     """Return address and, if known, cluster id; connections that share one of them reach the same broker."""
-    address = sorted(spec.kafka.bootstrap_servers) if spec.kafka else spec.redis.url if spec.redis else ""
+    redis = (spec.redis.sentinel_address or spec.redis.url) if spec.redis else ""
+    address = sorted(spec.kafka.bootstrap_servers) if spec.kafka else redis
     return frozenset({f"at:{address}", *([f"id:{server.id}"] if server else [])})
 
 
