@@ -1,5 +1,7 @@
 """Tests of the decision on a failed message."""
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -134,6 +136,27 @@ def test_a_rule_that_renames_the_category_uses_its_default_backoff():
 
 def test_resource_failures_follow_a_policy_that_is_not_exponential():
     assert decide(letter(2, 429), Policy(backoff=Backoff("Fixed", 700)), NOW, 0.0) == Retry(NOW + 700)
+
+
+@pytest.mark.parametrize(
+    ("failed", "policy", "reason"),
+    [
+        (letter(5), Policy(), "AttemptsExhausted"),
+        (letter(1), Policy(backoff=Backoff("Never")), "AttemptsExhausted"),
+        (letter(1, 400), Policy(), "Refused"),
+        (letter(1, first_failed_at=0), Policy(max_age=1_000), "Expired"),
+        (letter(1, 400, first_failed_at=0), Policy(max_age=1_000), "Expired"),
+    ],
+)
+def test_on_exhausted_holds_for_every_message_that_the_policy_gives_up(failed, policy, reason):
+    assert decide(failed, policy, NOW, 0.0) == Bury(reason)
+    assert decide(failed, replace(policy, on_exhausted="Discard"), NOW, 0.0) == Discard(reason)
+
+
+def test_rules_and_services_that_ask_for_a_burial_get_it_under_discard():
+    policy = Policy(on_exhausted="Discard", rules=(PolicyRule("error.status == 410", action="Bury"),))
+    assert decide(letter(1, 410), policy, NOW, 0.0) == Bury("RuleMatched")
+    assert decide(letter(1, 400), policy, NOW, 0.0, requested_action="bury") == Bury("ServiceAsked")
 
 
 def test_retry_forever_ends_only_by_age():

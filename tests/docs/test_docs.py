@@ -24,7 +24,7 @@ FILE = re.compile(r"(?<!/)\b(?:examples|charts|tests|docs|bench)/[\w./-]+\w")
 NO_ACTION = {
     "Reconciled", "Adopted", "AllArchived", "AllDiscarded", "AllFound", "AllReplayed", "AsExpected", "BoxesFound",
     "CourierAvailable", "DryRunFinished", "NoCourierNeeded", "Started", "Freezing", "Running", "Verifying", "Waiting",
-    "AttemptsExhausted", "Refused", "RuleMatched", "ServiceAsked",
+    "AttemptsExhausted", "Refused", "RetryLater", "RuleMatched", "ServiceAsked",
 }  # fmt: skip
 LINKED = [*PAGES, *places.REPOSITORY.glob("bench/results/*.md"), *places.REPOSITORY.glob("charts/*/README.md")]
 TARGET = re.compile(r"\bmake ([a-z][a-z-]*)")

@@ -4,6 +4,7 @@ from collections import defaultdict
 
 import pytest
 from aiohttp import web
+from structlog.testing import capture_logs
 
 from deadletter.core.headers import REPLAY, REPLAYS, add_replay_headers
 from tests.workers.couriers import QUICK, MemoryQueue, buried_with, courier_assignment, message
@@ -134,6 +135,36 @@ async def test_discarded_messages_leave_no_letter():
     policy = {**QUICK, "maxAttempts": 2, "onExhausted": "Discard"}
     queue = await buried_with(status(500), policy)
     assert not queue.buried()
+
+
+async def test_refused_and_expired_messages_are_discarded_too():
+    assert not (await buried_with(status(422), {**QUICK, "onExhausted": "Discard"})).buried()
+    late = {"maxAge": "50ms", "backoff": {"strategy": "Fixed", "initial": "200ms"}, "maxAttempts": 100}
+    assert not (await buried_with(status(503), {**late, "onExhausted": "Discard"})).buried()
+
+
+async def test_a_burial_that_the_service_requests_is_not_a_discard():
+    queue = await buried_with(status(500, Dlq_Action="bury"), {**QUICK, "onExhausted": "Discard"})
+    (envelope,) = queue.envelopes()
+    assert envelope.reason == "ServiceAsked"
+
+
+async def test_burials_and_parkings_are_logged_without_content():
+    def answer(one: Received) -> web.Response:
+        headers = {"Retry-After": "120"} if one.body == b"later" else {}
+        return web.Response(status=429 if headers else 422, headers=headers)
+
+    queue = MemoryQueue()
+    queue.send(message("secret-value", "secret-key"), message("later", "other"))
+    with capture_logs() as logs:
+        async with serving(answer) as service, queue.courier(courier_assignment(service.url)):
+            await until(lambda: len(queue.parked) == 1 and len(queue.buried()) == 1)
+            await until(lambda: len([one for one in logs if one["event"].startswith("message ")]) == 2)
+    lines = {one["event"]: one for one in logs}
+    buried, parked = lines["message buried"], lines["message parked"]
+    assert (buried["id"], buried["attempts"], buried["error_type"]) == ("orders/0/0", 1, "Http422")
+    assert (buried["reason"], parked["reason"], parked["id"]) == ("Refused", "RetryLater", "orders/0/1")
+    assert "secret" not in str(logs)
 
 
 async def test_a_message_above_the_maximum_age_is_buried_as_expired():

@@ -27,10 +27,12 @@ def failing_on_poison(self, one, metadata):
     return RENDER_HEAD(self, one, metadata)
 
 
-async def test_an_unexpected_error_of_one_message_is_retried_then_buried_and_blocks_no_others():
+@pytest.mark.parametrize("on_exhausted", ["Bury", "Discard"])
+async def test_an_unexpected_error_of_one_message_is_retried_then_buried_and_blocks_no_others(on_exhausted: str):
     queue = MemoryQueue()
     queue.send(message("poison", "a"), *(message(f"m{n}", f"k{n}") for n in range(5)))
-    assignment = courier_assignment("http://placeholder.test/", policy={**QUICK, "maxAttempts": 3})
+    policy = {**QUICK, "maxAttempts": 3, "onExhausted": on_exhausted}
+    assignment = courier_assignment("http://placeholder.test/", policy=policy)
     with patch.object(RequestRenderer, "render_head", failing_on_poison), capture_logs() as logs:
         async with serving() as service, queue.courier(assignment.model_copy(update={"url": service.url})):
             await until(lambda: queue.is_settled)

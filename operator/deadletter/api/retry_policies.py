@@ -190,8 +190,8 @@ class RetryPolicySpec(Model):
     )
     max_age: Duration | None = Field(
         None,
-        description="Maximum time since the first failure; older messages are buried with reason Expired. No limit if "
-        "unset.",
+        description="Maximum time since the first failure; older messages are not retried, see onExhausted. No limit "
+        "if unset.",
     )
     timeout: Duration = Field(
         "30s", description="Maximum duration of one attempt. A timeout counts as a failed attempt."
@@ -208,9 +208,10 @@ class RetryPolicySpec(Model):
     )
     on_exhausted: Literal["Bury", "Discard"] = Field(
         "Bury",
-        description="What to do with a message after its last attempt. Bury: write it to the dead box. Discard: "
-        "drop it, "
-        "with a metric and a warning.",
+        description="What to do with a message that the policy gives up: after its last attempt, above maxAge, or at "
+        "once because its category is not retried. Bury: write it to the dead box. Discard: drop it, with a metric and "
+        "a warning. A rule or a Dlq-Action header with Bury or Discard takes precedence. What the policy does not "
+        "judge is buried: batches that cannot be decoded and errors of the courier itself.",
     )
     error_budget: ErrorBudgetSpec | None = Field(
         None, description="Pauses the courier when too many letters are buried in a period. No budget if unset."
@@ -251,7 +252,7 @@ class RetryPolicy(CustomResource):
         PrinterColumn("Attempts", ".spec.maxAttempts", "integer", description="Maximum number of deliveries."),
         PrinterColumn("Max-Age", ".spec.maxAge", description="Maximum time since the first failure."),
         PrinterColumn("Queues", ".status.queues", "integer", description="Number of queues that use it."),
-        condition_column("Reason", "Ready", "reason", wide=True),
+        condition_column("Reason", "Ready", "reason"),
         AGE,
     )
 

@@ -143,7 +143,7 @@ def decide(
     """Return the verdict on a letter that has just failed; `attempts` of its envelope includes that failure.
 
     A rule decides first, then the action that the service requested (retry, bury, discard), then age, category and
-    attempts.
+    attempts. `on_exhausted` applies to what age, category and attempts end; a rule or service names its own action.
     """
     rule = first_match(policy.rules, letter, now)
     action = rule.action if rule else (requested_action or "").capitalize()
@@ -154,18 +154,22 @@ def decide(
         return Discard(reason)
     category = rule.category if rule and rule.category else letter.envelope.failure.category
     if is_expired(letter, policy, now):
-        return Bury(Reason.Expired)
+        return _give_up(policy, Reason.Expired)
     if category in _NOT_RETRIED and not action.startswith("Retry"):
-        return Bury(Reason.Refused)
+        return _give_up(policy, Reason.Refused)
     attempts = max(letter.envelope.attempts, 1)
     backoff = select_backoff(policy, rule, category)
     wait = backoff.delay_ms(attempts)
     limit = rule.max_attempts if rule and rule.max_attempts else policy.max_attempts
     if wait is None or (attempts >= limit and action != "RetryForever"):
-        return Discard(Reason.AttemptsExhausted) if policy.on_exhausted == "Discard" else Bury(Reason.AttemptsExhausted)
+        return _give_up(policy, Reason.AttemptsExhausted)
     if retry_after is not None and policy.retry_after.honour:
         wait = max(wait, min(retry_after, policy.retry_after.max))
     return Retry(now + wait + backoff.jitter_ms(random))
+
+
+def _give_up(policy: Policy, reason: str) -> Bury | Discard:
+    return Discard(reason) if policy.on_exhausted == "Discard" else Bury(reason)
 
 
 def first_match(rules: Sequence[PolicyRule], letter: Letter, now: int) -> PolicyRule | None:

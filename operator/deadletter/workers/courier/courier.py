@@ -113,6 +113,7 @@ class Courier:
         if self._timer is not None:
             self._timer.cancel()
         await process.cancel_and_wait(*others, *self._tasks)
+        self._dispositions.log_summary()
 
     async def _claim_until_stopped(self) -> None:
         failing_since: float | None = None

@@ -8,11 +8,14 @@
     - Retry, due later, or of a parked letter: settle Parked
     - Bury: settle Buried, into the box of the first route that matches or the dead box
     - Discard: settle Discarded, with a warning
+
+`onExhausted: Discard` does not hold for an error of the courier itself: such a message is buried.
 """
 
 import asyncio
 import random
 from collections.abc import Callable, Coroutine
+from dataclasses import replace
 from typing import Any
 
 from deadletter import logs
@@ -30,6 +33,7 @@ from deadletter.workers.backoff import wait_for_event
 from deadletter.workers.courier import letters
 from deadletter.workers.courier.broker_access import BrokerAccess
 from deadletter.workers.courier.claim_capacity import InFlightClaims
+from deadletter.workers.courier.disposition_log import BURIED, DISCARDED, PARKED, DispositionLog
 from deadletter.workers.courier.gate import Gate, Permit
 from deadletter.workers.courier.inline_retries import InlineRetries, PendingRetry
 from deadletter.workers.courier.key_ordering import KeyOrderedQueue
@@ -58,6 +62,7 @@ class Dispositions:
         self._assignment, self._subscription, self._gate = assignment, subscription, gate
         self._in_flight, self._clock, self._start, self._on_available = in_flight, clock, start, on_available
         self._policy = assignment.policy.to_policy()
+        self._own_error_policy = replace(self._policy, on_exhausted="Bury")
         self._hold_s = self._policy.breaker.open_for / 1000
         self._inline_limit_ms = assignment.delivery.inline_limit_ms
         self._labels = (assignment.namespace, assignment.queue)
@@ -65,9 +70,14 @@ class Dispositions:
         self.stopping = asyncio.Event()  # set: what is refused or over the budget stays unsettled, for the next pod
         self._settler = Settler(subscription, gate, access, self.stopping, self._labels)
         self._log = logs.get(__name__)
+        self._disposition_log = DispositionLog()
         self.queue = KeyOrderedQueue(ordered=assignment.delivery.ordering == "Key")
         self.inline_retries = InlineRetries(assignment.delivery.concurrency // 2, self._deliver_again)
         self._unreached = UnreachedMessages(self._deliver_again)
+
+    def log_summary(self) -> None:
+        """Log what the current second has left to summarise."""
+        self._disposition_log.write_summary()
 
     def abandon_waiting(self) -> None:
         """Cancel all waits in memory; these claims stay unsettled, for the next pod."""
@@ -125,7 +135,8 @@ class Dispositions:
     def _apply_failure(self, claim: Claim, failure: Failure, outcome: DeliveryOutcome, now: int) -> None:
         letter = letters.failed_letter(claim, failure, self._assignment.group, now)
         chance = random.random()  # noqa: S311 - jitter needs no secrecy
-        verdict = decide(letter, self._policy, now, chance, outcome.retry_after, outcome.requested_action)
+        policy = self._own_error_policy if outcome.is_courier_error else self._policy
+        verdict = decide(letter, policy, now, chance, outcome.retry_after, outcome.requested_action)
         if isinstance(verdict, Retry):
             self._retry(claim, letter, verdict.at, now)
         elif self._may_be_outage(letter, outcome, verdict) and self._unreached.hold(claim, self._hold_s):
@@ -164,7 +175,8 @@ class Dispositions:
             Parked(letters.parked_message(letter, due_at), due_at),
             lambda: Parked(letters.parked_message(letters.without_failure_details(letter), due_at), due_at),
         )
-        await self._release_and_settle(pending.claim, planned)
+        if await self._release_and_settle(pending.claim, planned):
+            self._disposition_log.record(PARKED, letter, Reason.RetryLater)
 
     async def _bury(self, claim: Claim, letter: Letter, verdict: Bury) -> None:
         if not await self._wait_for_budget():
@@ -178,6 +190,7 @@ class Dispositions:
         self._gate.budget.spend(monotonic_ms())
         if await self._release_and_settle(claim, planned):
             metrics.LETTERS_BURIED.labels(*self._labels, verdict.reason, letter.envelope.failure.category).inc()
+            self._disposition_log.record(BURIED, letter, verdict.reason)
 
     async def _wait_for_budget(self) -> bool:
         while self._gate.budget.is_spent(monotonic_ms()):
@@ -193,7 +206,7 @@ class Dispositions:
     async def _discard(self, claim: Claim, letter: Letter, verdict: Discard) -> None:
         if await self._release_and_settle(claim, PlannedSettlement(Discarded())):
             metrics.LETTERS_DISCARDED.labels(*self._labels, verdict.reason).inc()
-            self._log.warning("message discarded", id=letter.envelope.id, reason=verdict.reason)
+            self._disposition_log.record(DISCARDED, letter, verdict.reason)
 
     async def _release_and_settle(self, claim: Claim, planned: PlannedSettlement) -> bool:
         self._release(claim)

@@ -44,9 +44,14 @@ class DeliveryOutcome:
         return self.failure is None or (self.failure.status is not None and self.failure.status not in OUTAGE_STATUSES)
 
     @property
+    def is_courier_error(self) -> bool:
+        """True if the courier itself failed on the message, which says nothing about message or service."""
+        return self.failure is not None and self.failure.type == COURIER_ERROR
+
+    @property
     def may_be_poison(self) -> bool:
         """True if the application or the courier failed on this message, which may fail them every time."""
-        if self.failure is None or self.failure.type == COURIER_ERROR:
+        if self.failure is None or self.is_courier_error:
             return self.failure is not None
         status = self.failure.status
         return status is not None and status >= 500 and status not in OUTAGE_STATUSES

@@ -1,6 +1,6 @@
 """The replayer, `python -m deadletter replay`: runs one Replay from its assignment to its exit code.
 
-exit_status.py lists the exit codes; the Job of the Replay decides by them whether to start another pod.
+workers/exit_status.py lists the exit codes; the Job of the Replay decides by them whether to start another pod.
 """
 
 import asyncio

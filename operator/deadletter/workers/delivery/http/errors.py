@@ -10,8 +10,8 @@
     - ResponseTimeout: the response was not complete in time
     - InvalidResponse: the response is not HTTP/1.1, or too large
 
-`kind` is the failure type that `core.failures` classifies; letters keep it. Texts never quote a header, a body or a
-credential.
+`kind` is the failure type that `core.failure_categories` classifies; letters keep it. Texts never quote a header,
+a body or a credential.
 """
 
 
