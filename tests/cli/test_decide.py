@@ -95,6 +95,30 @@ def test_verdicts_go_to_stdout_and_bad_lines_to_stderr(tmp_path, monkeypatch, ca
     assert err == f"line 3: {decide.MALFORMED}\n"
 
 
+def test_the_policy_may_come_from_standard_input_and_failures_from_a_file(tmp_path, monkeypatch, capsys):
+    failures = tmp_path / "failures.jsonl"
+    failures.write_text('{"error": {"status": 422}}\n')
+    monkeypatch.setattr(sys, "stdin", io.StringIO(MANIFEST))
+    assert run(["decide", "-f", "-", "--failures", str(failures)]) == 0
+    assert orjson.loads(capsys.readouterr().out)["reason"] == "Refused"
+    monkeypatch.setattr(sys, "stdin", io.StringIO(MANIFEST))
+    assert run(["decide", "-f", "-", "--schedule"]) == 0
+    assert "4        Bury" in capsys.readouterr().out
+
+
+def test_standard_input_cannot_hold_policy_and_failures(capsys):
+    with pytest.raises(SystemExit):
+        run(["decide", "-f", "-"])
+    assert "add --schedule, or name a file with --failures" in capsys.readouterr().err
+
+
+def test_a_missing_file_of_failures_is_reported(tmp_path, capsys):
+    path = tmp_path / "policy.yaml"
+    path.write_text(MANIFEST)
+    assert run(["decide", "-f", str(path), "--failures", str(tmp_path / "none")]) == 1
+    assert "No such file" in capsys.readouterr().err
+
+
 def test_the_schedule_option_prints_the_schedule(tmp_path, capsys):
     manifest = tmp_path / "policy.yaml"
     manifest.write_text(MANIFEST)

@@ -89,6 +89,23 @@ async def test_an_event_is_created_for_a_changed_condition_only() -> None:
     assert events == [ready, [], unreachable, [], ready]
 
 
+async def test_a_courier_that_starts_is_no_warning_and_one_that_is_lost_is() -> None:
+    kube: Any = FakeKube()
+    context = OperatorContext(Settings(status_seconds=0), kube)
+    status: Body = {}
+    for available in (0, 1, 0):
+        model = delivered_queue(status=status)
+        deployment = {"status": {"availableReplicas": available}}
+        facts = QueueFacts(connection=connection(), deployment=deployment, stats=box_stats(0, None), now=NOW)
+        old, status = status, queue_status(model, facts, None)
+        await write_status(context, ORDERS, model, {"status": old}, status)
+    assert kube.events == [
+        ("Normal", "WaitingForCourier"),
+        ("Normal", "Reconciled"),
+        ("Warning", "WaitingForCourier"),
+    ]
+
+
 @pytest.mark.parametrize(
     ("model", "reason", "is_retried"),
     [

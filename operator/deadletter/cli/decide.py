@@ -1,6 +1,7 @@
 """`python -m deadletter decide -f policy.yaml`: what a RetryPolicy decides about given failures.
 
-Reads failures as JSON lines from standard input and prints one verdict per line. A failure is
+Reads failures as JSON lines from standard input, or from the file of `--failures`, and prints one verdict per line.
+With `-f -` the policy comes from standard input, as in `kubectl get rtp/NAME -o yaml | ...`. A failure is
 `{"error": {"type", "message", "status", "category"}, "attempts", "firstFailedAt", "retryAfter", "asked", "headers": {},
 "key", "origin": {}}`; every field is optional. `retryAfter` is a duration or a number of seconds; `asked` is the value
 of the Dlq-Action header of the service's response. With `--schedule` it prints the waits between attempts instead.
@@ -27,10 +28,13 @@ MAX_SCHEDULE_ROWS = 100
 
 
 def main(argv: list[str]) -> int:
-    """Print the verdicts of a policy on the failures of standard input; 1 if anything could not be read."""
-    options = _parser().parse_args(argv)
+    """Print the verdicts of a policy on the given failures; 1 if anything could not be read."""
+    parser = _parser()
+    options = parser.parse_args(argv)
+    if options.file == options.failures == "-" and not options.schedule:
+        parser.error("-f - takes the policy from standard input: add --schedule, or name a file with --failures")
     try:
-        policy = read_policy(Path(options.file).read_text())
+        policy = read_policy(sys.stdin.read() if options.file == "-" else Path(options.file).read_text())
     except (OSError, ValueError, yaml.YAMLError) as error:
         print(f"--file {options.file}: {error}", file=sys.stderr)
         return 1
@@ -46,14 +50,26 @@ def main(argv: list[str]) -> int:
     def convert(line: bytes) -> dict[str, Any]:
         return evaluate(orjson.loads(line), policy, now, options.chance)
 
-    return convert_lines(sys.stdin.buffer, convert, MALFORMED)
+    if options.failures == "-":
+        return convert_lines(sys.stdin.buffer, convert, MALFORMED)
+    try:
+        with Path(options.failures).open("rb") as failures:
+            return convert_lines(failures, convert, MALFORMED)
+    except OSError as error:
+        print(f"--failures {options.failures}: {error}", file=sys.stderr)
+        return 1
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="deadletter decide", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("-f", "--file", required=True, metavar="FILE", help="manifest with a RetryPolicy")
+    parser.add_argument(
+        "-f", "--file", required=True, metavar="FILE", help="manifest with a RetryPolicy; - for standard input"
+    )
+    parser.add_argument(
+        "--failures", default="-", metavar="FILE", help="failures as JSON lines (default: -, standard input)"
+    )
     parser.add_argument("--schedule", action="store_true", help="print the waits between attempts and exit")
     parser.add_argument("--now", metavar="TIME", help="decide as of this ISO-8601 time (default: the current time)")
     parser.add_argument(

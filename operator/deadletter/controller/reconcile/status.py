@@ -67,12 +67,14 @@ async def write_status(
     context.informers[key.resource].upsert(written)
     if "startTime" in patch:
         await create_event(context, build_event(key, resource, Reason.Started, "The Job was created.", "Normal"))
-    changed = changed_conditions(parse_conditions(body.get("status") or {}), parse_conditions(status))
+    before = parse_conditions(body.get("status") or {})
+    changed = changed_conditions(before, parse_conditions(status))
     # Another loss changes no condition if Degraded already reports one, or reports something worse.
     if patch.get("lostParkedLetters") and all(one.reason != Reason.ParkedLettersLost for one in changed):
         message = f"{patch['lostParkedLetters']} parked letters were lost in total. {Reason.ParkedLettersLost.meaning}"
         await create_event(context, build_event(key, resource, Reason.ParkedLettersLost, message, "Warning"))
-    await emit_events(context, key, resource, changed)
+    was_ready = any(one.type == "Ready" and one.status == "True" for one in before)
+    await emit_events(context, key, resource, changed, was_ready=was_ready)
 
 
 def seconds_until_writable(context: OperatorContext, key: ObjectKey) -> float:
@@ -82,17 +84,26 @@ def seconds_until_writable(context: OperatorContext, key: ObjectKey) -> float:
 
 
 async def emit_events(
-    context: OperatorContext, key: ObjectKey, resource: CustomResource, changed: Iterable[Condition]
+    context: OperatorContext,
+    key: ObjectKey,
+    resource: CustomResource,
+    changed: Iterable[Condition],
+    *,
+    was_ready: bool,
 ) -> None:
-    """Log every changed condition and create an Event for those users care about, each text once."""
+    """Log every changed condition and create an Event for those users care about, each text once.
+
+    A courier that is started for the first time is no reason for a warning; one that a ready queue lost is.
+    """
     emitted = set()
     for one in changed:
         log.info("condition changed", condition=one.type, status=one.status, reason=one.reason, message=one.message)
         if _deserves_event(one) and (one.reason, one.message) not in emitted:
             emitted.add((one.reason, one.message))
             is_good = (one.status == "True") == (one.type in ("Ready", "Succeeded"))
+            is_starting = one.reason == Reason.WaitingForCourier and not was_ready
             message = one.message or f"{one.type} is {one.status}"
-            level = "Normal" if is_good else "Warning"
+            level = "Normal" if is_good or is_starting else "Warning"
             await create_event(context, build_event(key, resource, one.reason, message, level))
 
 
