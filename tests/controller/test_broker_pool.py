@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from deadletter.api.broker_connections import BrokerConnection
+from deadletter.api.broker_connections import BrokerConnection, BrokerConnectionSpec
 from deadletter.api.dead_letter_queues import DeadLetterQueue
 from deadletter.brokers import errors
 from deadletter.brokers.types import BoxState, ServerInfo
 from deadletter.controller.reconcile import boxes, loop, queue
 from deadletter.controller.reconcile.facts import gather_queue_facts
-from deadletter.controller.state.broker_pool import PooledBroker
+from deadletter.controller.state.broker_pool import PooledBroker, broker_identities
 from deadletter.kube import CONNECTIONS, QUEUES
 from tests.controller.contexts import (
     DEAD,
@@ -108,3 +108,21 @@ async def test_the_broker_of_an_older_queue_is_identified_before_a_younger_one_m
         else ""
     )
     await context.pool.close_all()
+
+
+def test_the_sentinels_and_the_database_identify_a_redis_and_the_host_of_its_url_does_not() -> None:
+    def identities(name: str, url: str, *nodes: str) -> frozenset[str]:
+        redis = {"url": url, "mode": "Sentinel", "sentinel": {"masterName": name, "nodes": nodes}}
+        return broker_identities(BrokerConnectionSpec.model_validate({"redis": redis}), None)
+
+    one = identities("orders", "redis://primary/0", "s-0:26379", "s-1:26379")
+    assert one == identities("orders", "redis://other", "s-1:26379", "s-0:26379")
+    assert not one & identities("billing", "redis://primary/0", "s-0:26379", "s-1:26379")
+    assert not one & identities("orders", "redis://primary/1", "s-0:26379", "s-1:26379")
+
+
+def test_the_logins_of_servers_and_sentinels_are_secrets_of_the_connection() -> None:
+    sentinel = {"masterName": "orders", "nodes": ["s-0:26379"], "secretRef": {"name": "watch"}}
+    redis = {"url": "redis://primary", "mode": "Sentinel", "sentinel": sentinel, "secretRef": {"name": "login"}}
+    spec = BrokerConnectionSpec.model_validate({"redis": redis})
+    assert spec.secret_names == ("login", "watch")
