@@ -112,7 +112,7 @@ EXPECTED = {
         ("orders-fixed", "False", LONGEST, "Republish", "orders", "Apply", "1234567", "1200000", "34"),
     ),
 }
-ONLY_WIDE = {"bkc": set(), "rtp": set(), "dlq": {"POLICY", "DEAD", "GROUP", "UTIL"}}
+ONLY_WIDE = {"bkc": {"SERVER"}, "rtp": set(), "dlq": {"POLICY", "DEAD", "GROUP", "UTIL"}}
 ONLY_WIDE |= {"rply": {"QUEUE", "MODE", "FAILED-AGAIN"}}
 
 

@@ -41,7 +41,7 @@ def logged(write: Callable[[DispositionLog, Timers], Any]) -> list[dict[str, Any
     return [dict(line) for line in lines]
 
 
-def test_a_line_names_the_message_and_its_cause():
+def test_a_line_names_the_message_and_its_cause() -> None:
     def write(log: DispositionLog, _: Timers) -> None:
         log.record(BURIED, failed("orders/0/7"), "AttemptsExhausted")
         log.record(DISCARDED, failed("orders/0/8"), "Expired")
@@ -63,7 +63,7 @@ def test_a_line_names_the_message_and_its_cause():
     assert {second["failure_group"], third["failure_group"]} == {group}
 
 
-def test_more_than_ten_in_a_second_are_summarised_with_their_causes():
+def test_more_than_ten_in_a_second_are_summarised_with_their_causes() -> None:
     def write(log: DispositionLog, timers: Timers) -> None:
         for number in range(10):
             log.record(BURIED, failed(f"orders/0/{number}"), "Refused")
@@ -88,7 +88,7 @@ def test_more_than_ten_in_a_second_are_summarised_with_their_causes():
     assert (lines[11]["messages"], lines[11]["log_level"]) == (1, "warning")
 
 
-def test_a_second_that_has_logged_all_of_its_messages_has_no_summary():
+def test_a_second_that_has_logged_all_of_its_messages_has_no_summary() -> None:
     def write(log: DispositionLog, timers: Timers) -> None:
         log.record(BURIED, failed("orders/0/7"), "Refused")
         timers.run_next()

@@ -254,7 +254,7 @@ class BrokerConnection(CustomResource):
     columns: ClassVar[tuple[PrinterColumn, ...]] = (
         condition_column("Ready", "Ready"),
         PrinterColumn("Kind", ".status.server.kind", description="Kafka or Redis."),
-        PrinterColumn("Server", ".status.server.version", description="Version of the server."),
+        PrinterColumn("Server", ".status.server.version", wide=True, description="Version of the server."),
         PrinterColumn("Queues", ".status.queues", "integer", description="Number of queues that use it."),
         condition_column("Reason", "Ready", "reason"),
         AGE,
