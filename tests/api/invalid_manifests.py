@@ -182,6 +182,14 @@ INVALID = {
         replay(previewRef={"name": "dry"}, select={"limit": 1}),
         "previewRef uses the selection of the preview: remove the conditions in select",
     ),
+    "all and a condition": (
+        replay(select={"all": True, "limit": 1}),
+        "all: true selects every letter: remove it or the other conditions",
+    ),
+    "a preview and all": (
+        replay(previewRef={"name": "dry"}, select={"all": True}),
+        "previewRef uses the selection of the preview: remove the conditions in select",
+    ),
     "a discard with a target": (
         replay(action="Discard", to={"origin": True}),
         "to, transform, canary and verify require action Republish",

@@ -115,7 +115,10 @@ VALID = {
     "to a box": replay(to={"name": "orders.retry"}),
     "to a service": replay(to={"serviceRef": {"name": "billing"}}),
     "to a queue": replay(to={"queueRef": {"name": "other"}}),
-    "archived": replay(action="Archive"),
+    "archived": replay(action="Archive", select={"limit": 1}),
+    "all archived": replay(action="Archive", select={"all": True}),
+    "a discard of a preview": replay(action="Discard", previewRef={"name": "dry"}),
+    "a preview of a discard": replay(action="Discard", mode="DryRun"),
     "restored": replay(select={"state": "Archived"}),
     "canary and verify": replay(canary={"steps": [1, 10, 10]}, verify={}),
     "a transform": replay(

@@ -135,10 +135,10 @@ def almost_valid(draw):
 
 def _model_accepts(body):
     try:
-        MODELS[body["kind"]].from_body(body)
+        spec = MODELS[body["kind"]].from_body(body).spec
     except ValidationError:
         return False
-    return True
+    return all(rule.is_met(spec) for rule in spec.constraints if rule.is_for_new)
 
 
 def test_models_and_server_agree(server, namespace):

@@ -97,7 +97,7 @@ def test_a_replay_outlives_an_upgrade_of_the_operator(
 ) -> None:
     older = start(DLQ_IMAGE="workers:1").wait_until_ready()
     adopted(kube, redis, 3)
-    kube.apply("Replay", "back", replay(action="Discard"))
+    kube.apply("Replay", "back", replay(action="Discard", select={"all": True}))
     wait_until("job", lambda: kube.get("job", "back-replay"))
     older.stop()
     start(DLQ_IMAGE="workers:2").wait_until_ready()

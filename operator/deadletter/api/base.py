@@ -33,7 +33,7 @@ class Model(BaseModel):
     def check_rules(self) -> Self:
         """Raise the message of the first rule that is not met."""
         for rule in self.constraints:
-            if rule.is_met is not None and not rule.is_met(self):
+            if rule.is_met is not None and not rule.is_for_new and not rule.is_met(self):
                 raise ValueError(rule.message)
         return self
 

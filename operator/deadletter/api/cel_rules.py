@@ -16,10 +16,13 @@ class CelRule:
     message: str
     is_met: Callable[[Any], bool] | None = None
     field: str = ""
+    is_for_new: bool = False  # only the API server checks it, when an object is created: stored ones may break it
 
-    def as_schema(self) -> dict[str, str]:
+    def as_schema(self) -> dict[str, Any]:
         """Return the rule as an entry of `x-kubernetes-validations`."""
-        entry = {"rule": self.cel, "message": self.message}
+        entry: dict[str, Any] = {"rule": self.cel, "message": self.message}
+        if self.is_for_new:
+            entry |= {"rule": f"oldSelf.hasValue() || ({self.cel})", "optionalOldSelf": True}
         return entry | ({"fieldPath": f".{self.field}"} if self.field else {})
 
 

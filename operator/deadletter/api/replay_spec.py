@@ -14,6 +14,14 @@ EntryId = Annotated[
 ]
 
 
+CONDITIONS = ("where", "ids", "fingerprint", "since", "until", "limit")
+
+
+def has_condition(select: "LetterSelector") -> bool:
+    """True if a field that selects some of the letters is set."""
+    return any(getattr(select, name) is not None for name in CONDITIONS)
+
+
 def _in_order(select: "LetterSelector") -> bool:
     if select.since is None or select.until is None:
         return True
@@ -29,6 +37,12 @@ class LetterSelector(Model):
             "since must not be later than until",
             _in_order,
             "until",
+        ),
+        CelRule(
+            f"!has(self.all) || !self.all || !({' || '.join(f'has(self.{name})' for name in CONDITIONS)})",
+            "all: true selects every letter: remove it or the other conditions",
+            lambda select: not select.all or not has_condition(select),
+            "all",
         ),
     )
 
@@ -49,6 +63,7 @@ class LetterSelector(Model):
     limit: Int | None = Field(
         None, ge=1, le=1_000_000_000_000, description="Maximum number of letters. No limit if unset."
     )
+    all: Bool | None = Field(None, description="Set true to select every letter, without another condition.")
     state: Literal["Open", "Archived"] = Field(
         "Open", description="Open: letters in the queue. Archived: letters that a Replay has archived."
     )

@@ -7,7 +7,15 @@ from pydantic import Field
 from deadletter.api.base import Bool, Duration, Int, Model, NameRef
 from deadletter.api.cel_rules import CelRule, immutable, positive_duration
 from deadletter.api.custom_resource import AGE, CustomResource, PrinterColumn, condition_column
-from deadletter.api.replay_spec import Canary, LetterSelector, Rate, ReplayDestination, Verify
+from deadletter.api.replay_spec import (
+    CONDITIONS,
+    Canary,
+    LetterSelector,
+    Rate,
+    ReplayDestination,
+    Verify,
+    has_condition,
+)
 from deadletter.api.replay_status import ReplayStatus
 from deadletter.api.transform import TransformSpec
 from deadletter.core import durations
@@ -29,11 +37,17 @@ IMMUTABLE = (
     "verify",
     "activeDeadline",
 )
-SELECTORS = ("where", "ids", "fingerprint", "since", "until", "limit")
+SELECTORS = (*CONDITIONS, "all")
+HAS_SELECTION = " || ".join(f"has(self.select.{name})" for name in CONDITIONS)
 
 
 def _preview_has_no_selection(spec: "ReplaySpec") -> bool:
     return spec.preview_ref is None or all(getattr(spec.select, name) is None for name in SELECTORS)
+
+
+def _everything_is_confirmed(spec: "ReplaySpec") -> bool:
+    is_selected = spec.preview_ref is not None or has_condition(spec.select) or spec.select.all is True
+    return spec.action == "Republish" or spec.mode == "DryRun" or is_selected
 
 
 def _only_republish_has_target(spec: "ReplaySpec") -> bool:
@@ -46,7 +60,7 @@ class ReplaySpec(Model):
     constraints: ClassVar = (
         *(immutable(field, "create another Replay instead") for field in IMMUTABLE),
         CelRule(
-            f"!has(self.previewRef) || !({' || '.join(f'has(self.select.{name})' for name in SELECTORS)})",
+            f"!has(self.previewRef) || !({HAS_SELECTION} || has(self.select.all))",
             "previewRef uses the selection of the preview: remove the conditions in select",
             _preview_has_no_selection,
             "previewRef",
@@ -64,6 +78,14 @@ class ReplaySpec(Model):
             lambda spec: spec.action != "Archive" or spec.select.state != "Archived",
             "action",
         ),
+        CelRule(
+            "self.action == 'Republish' || self.mode == 'DryRun' || has(self.previewRef) || "
+            f"{HAS_SELECTION} || (has(self.select.all) && self.select.all)",
+            "actions Archive and Discard require a condition in select, or select: {all: true} for every letter",
+            _everything_is_confirmed,
+            "select",
+            is_for_new=True,
+        ),
         positive_duration("activeDeadline", "active_deadline"),
     )
 
@@ -78,7 +100,9 @@ class ReplaySpec(Model):
         "Discard: drop them; this is final.",
     )
     select: LetterSelector = Field(
-        default_factory=LetterSelector, description="Which letters are replayed. All open letters if unset."
+        default_factory=LetterSelector,
+        description="Which letters are replayed. All open letters if unset; a new Archive or Discard requires "
+        "a condition, `all: true` or previewRef.",
     )
     preview_ref: NameRef | None = Field(
         None, description="Finished DryRun whose frozen window and selected letters are used. None if unset."
