@@ -107,13 +107,13 @@ EXPECTED = {
         ("parked", "True", "kafka", "0", "", "", "slow", "parked.dlq", "", ""),
     ),
     "rply": (
-        ("NAME", "SUCCEEDED", "REASON", "ACTION", "QUEUE", "MODE", "MATCHED", "REPLAYED", "FAILED-AGAIN"),
+        ("NAME", "SUCCEEDED", "REASON", "ACTION", "QUEUE", "MODE", "MATCHED", "REPLAYED", "RETURNED"),
         ("orders-dry", "True", "DryRunFinished", "Republish", "orders", "DryRun", "1234", "0", ""),
         ("orders-fixed", "False", LONGEST, "Republish", "orders", "Apply", "1234567", "1200000", "34"),
     ),
 }
 ONLY_WIDE = {"bkc": {"SERVER"}, "rtp": set(), "dlq": {"POLICY", "DEAD", "GROUP", "UTIL"}}
-ONLY_WIDE |= {"rply": {"QUEUE", "MODE", "FAILED-AGAIN"}}
+ONLY_WIDE |= {"rply": {"ACTION", "QUEUE", "MODE", "RETURNED"}}
 
 
 def _cells(line, header):

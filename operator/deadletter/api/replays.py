@@ -163,7 +163,7 @@ class Replay(CustomResource):
     columns: ClassVar[tuple[PrinterColumn, ...]] = (
         condition_column("Succeeded", "Succeeded"),
         condition_column("Reason", "Succeeded", "reason"),
-        PrinterColumn("Action", ".spec.action", description="Republish, Archive or Discard."),
+        PrinterColumn("Action", ".spec.action", wide=True, description="Republish, Archive or Discard."),
         PrinterColumn("Queue", ".spec.queueRef.name", wide=True, description="Queue whose letters are replayed."),
         PrinterColumn("Mode", ".spec.mode", wide=True, description="Apply or DryRun."),
         PrinterColumn(
@@ -171,7 +171,7 @@ class Replay(CustomResource):
         ),
         PrinterColumn("Replayed", ".status.replayed", "integer", description="Number of letters sent."),
         PrinterColumn(
-            "Failed-Again",
+            "Returned",
             ".status.failedAgain",
             "integer",
             wide=True,
