@@ -34,6 +34,8 @@ from tests.brokers.helpers import (
 )
 from tests.brokers.secured_kafka import open_secured_kafka
 
+pytestmark = pytest.mark.server
+
 
 @pytest.fixture
 async def broker(bed: beds.Bed) -> AsyncIterator[Broker]:

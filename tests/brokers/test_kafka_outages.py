@@ -34,6 +34,8 @@ from tests.brokers.helpers import (
 )
 from tests.workers.http_service import until
 
+pytestmark = pytest.mark.server
+
 PART = beds.Part("failing-kafka", 2, kafka_bed.start)
 
 

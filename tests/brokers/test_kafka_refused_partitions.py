@@ -30,6 +30,8 @@ from tests.brokers.secured_kafka import (
     revoke_acl,
 )
 
+pytestmark = pytest.mark.server
+
 
 @dataclass
 class Users:

@@ -49,6 +49,8 @@ from tests.brokers.secured_kafka import (
 )
 from tests.certificate_authority import PAST, CertificateAuthority
 
+pytestmark = pytest.mark.server
+
 
 @pytest.fixture(scope="session")
 def secured(bed: beds.Bed) -> SecuredKafka:

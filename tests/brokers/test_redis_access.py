@@ -17,6 +17,8 @@ from deadletter.core.box_types import BoxSpec
 from tests.brokers.connections import LOOPBACK, no_secrets, redis_at
 from tests.brokers.redis_servers import HERE, own_redis, url_of
 
+pytestmark = pytest.mark.server
+
 
 async def test_rights_and_rotated_logins_are_respected(tmp_path: Path) -> None:
     with own_redis(tmp_path) as port:

@@ -25,6 +25,8 @@ from tests.workers.broker_queue import BrokerQueue
 from tests.workers.couriers import message
 from tests.workers.http_service import Received, ok, serving, until
 
+pytestmark = pytest.mark.server
+
 HOUR_S = 3_600.0
 
 

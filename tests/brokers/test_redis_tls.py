@@ -12,6 +12,8 @@ from tests.brokers.connections import LOOPBACK, no_secrets
 from tests.brokers.redis_servers import HERE, own_redis
 from tests.certificate_authority import FUTURE, PAST, PRESENT, CertificateAuthority
 
+pytestmark = pytest.mark.server
+
 CA = {"caSecretRef": {"name": "ca", "key": "ca.crt"}}
 CLIENT = {"clientSecretRef": {"name": "mine"}}
 

@@ -10,6 +10,8 @@ from tests.bed.processes import BedError
 from tests.chart.rendering import CHART, environment, of_kind, operator_pod, render, set_values
 from tools import chart_readme
 
+pytestmark = pytest.mark.server
+
 
 def test_helm_lint_passes() -> None:
     tools.run([binaries.path("helm"), "lint", "--strict", CHART], timeout=120)

@@ -10,6 +10,8 @@ import yaml
 
 from tests.bed import places, tools
 
+pytestmark = pytest.mark.server
+
 FILES = places.REPOSITORY / "charts" / "dlq-operator" / "files"
 RULES = yaml.safe_load((FILES / "alerts.yaml").read_text())["groups"][0]["rules"]
 PANELS = [panel for panel in json.loads((FILES / "dashboard.json").read_text())["panels"] if panel["type"] != "row"]

@@ -10,6 +10,8 @@ from tests.bed.processes import BedError
 from tests.chart.rendering import render
 from tools import chart_readme
 
+pytestmark = pytest.mark.server
+
 REQUIRED_VALUES = {
     "monitoring.serviceMonitor": {"monitoring.serviceMonitor.enabled": True},
     "monitoring.prometheusRule": {"monitoring.prometheusRule.enabled": True},

@@ -13,6 +13,8 @@ import pytest
 from tests.bed import beds, binaries, places, processes
 from tests.bed.processes import BedError, Process
 
+pytestmark = pytest.mark.server
+
 OWNER = """
 import sys, time
 from tests.bed import beds, binaries, ports, processes

@@ -4,6 +4,7 @@ import asyncio
 from collections import Counter
 from pathlib import Path
 
+import pytest
 from aiohttp import web
 
 from deadletter.brokers.connect import open_broker
@@ -12,6 +13,8 @@ from tests.brokers.redis_failover import redis_with_replica
 from tests.workers.broker_queue import BrokerQueue
 from tests.workers.couriers import LOOPBACK, message, no_secret
 from tests.workers.http_service import Received, serving, until
+
+pytestmark = pytest.mark.server
 
 MESSAGES = 400
 REPLICATED, TAIL = 30, 10

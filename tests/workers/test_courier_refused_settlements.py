@@ -41,6 +41,8 @@ from tests.workers.broker_queue import BrokerQueue
 from tests.workers.couriers import LOOPBACK, message, no_secret
 from tests.workers.http_service import Received, Service, serving, until
 
+pytestmark = pytest.mark.server
+
 Step = Callable[[], Awaitable[None]]
 COUNT = 12
 

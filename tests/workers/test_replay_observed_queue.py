@@ -22,6 +22,8 @@ from tests.brokers.secured_kafka import PASSWORD, SecuredKafka, open_secured_kaf
 from tests.workers.replay_pods import LOCAL_NETWORKS, TIMEOUT_S, ReplayPod
 from tests.workers.replay_scene import Scene, letter
 
+pytestmark = pytest.mark.server
+
 TOPIC, LITERAL, ALLOW = 2, 3, 3
 READ, DESCRIBE, DESCRIBE_CONFIGS = 3, 8, 10
 

@@ -26,6 +26,8 @@ from tests.workers.replay_pods import (
 )
 from tests.workers.replay_scene import Application, Scene, adds_up, consume_during_waits
 
+pytestmark = pytest.mark.server
+
 __all__ = ["kind", "scene", "stack"]  # fixtures
 
 
