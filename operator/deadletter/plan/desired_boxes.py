@@ -13,6 +13,7 @@ DELETE_BY_AGE_ONLY = {"cleanup.policy": "delete", "retention.bytes": "-1"}
 # In the dead box, retention then counts from the burial, not from the time when the message was first sent.
 TIME_OF_APPEND = {"message.timestamp.type": "LogAppendTime"}
 ENVELOPE_BYTES = 65_536  # our headers (below 8 KiB), the compatible ones (below 24 KiB) and renamed ones, with a margin
+MAX_MESSAGE_BYTES = 2**31 - 1  # max.message.bytes is a 32-bit integer; some sources are set to its maximum
 
 
 def plan_boxes(queue: DeadLetterQueue, broker: BrokerConnectionSpec) -> tuple[BoxSpec, ...]:
@@ -49,7 +50,7 @@ def like_source(box: BoxSpec, partitions: int, max_message_bytes: int | None, ex
         box = replace(box, partitions=partitions)
     if max_message_bytes is None or "max.message.bytes" in box.config:
         return box
-    return replace(box, min_message_bytes=max_message_bytes + ENVELOPE_BYTES)
+    return replace(box, min_message_bytes=min(max_message_bytes + ENVELOPE_BYTES, MAX_MESSAGE_BYTES))
 
 
 def owned_boxes(queue: DeadLetterQueue, redis: bool) -> tuple[str, ...]:

@@ -6,8 +6,11 @@ from collections.abc import Awaitable, Collection, Mapping
 from contextlib import suppress
 from dataclasses import replace
 
+import structlog
+
 from deadletter.api.broker_connections import BrokerConnection
 from deadletter.api.dead_letter_queues import DeadLetterQueue
+from deadletter.brokers.contract import Broker
 from deadletter.brokers.errors import (
     BoxAppeared,
     BoxConflict,
@@ -33,6 +36,7 @@ from deadletter.plan.desired_boxes import like_source, owned_boxes, plan_boxes
 from deadletter.plan.findings import Finding
 from deadletter.plan.managed_boxes import new_intents
 
+log = structlog.stdlib.get_logger("boxes")
 MAX_MESSAGE_CHARACTERS = 1024
 MESSAGES = {
     Reason.BrokerUnreachable: "No broker answers at the addresses of the BrokerConnection. Check them and the network.",
@@ -137,9 +141,20 @@ async def _ensure_planned(
             wanted = like_source(box, found.partitions, found.max_message_bytes, exists=box.name in states)
         if not box.adopt and (_needs_change(wanted, states.get(box.name)) or compares_config):
             wanted = replace(wanted, must_be_new=box.name in must_be_new)
-            states[box.name] = await with_timeout(pooled.broker.ensure(wanted))
+            states[box.name] = await _ensure_box(pooled.broker, wanted, exists=box.name in states)
     if source and source not in states and not pooled.spec.is_redis:
         raise BoxMissing(f"{source} does not exist on the broker; create the source first")
+
+
+async def _ensure_box(broker: Broker, wanted: BoxSpec, *, exists: bool) -> BoxState:
+    """Create or configure a box; one that exists keeps its limit for messages if the broker refuses a larger one."""
+    try:
+        return await with_timeout(broker.ensure(wanted))
+    except BoxConflict as error:
+        if not exists or wanted.min_message_bytes is None:
+            raise
+        log.warning("max.message.bytes not raised", box=wanted.name, bytes=wanted.min_message_bytes, error=str(error))
+        return await with_timeout(broker.ensure(replace(wanted, min_message_bytes=None)))
 
 
 def _needs_change(box: BoxSpec, state: BoxState | None) -> bool:
