@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Sequence
+from contextlib import suppress
 from typing import Any, TypeVar
 
 from redis.asyncio import Redis
@@ -81,7 +82,8 @@ class RedisClient:
         is in use is dropped after its own error.
         """
         if error.is_connection_problem:
-            await self._driver.connection_pool.disconnect(inuse_connections=False)
+            with suppress(RedisError, OSError):  # closing TLS towards a server that is frozen runs into a timeout
+                await self._driver.connection_pool.disconnect(inuse_connections=False)
 
     async def close(self) -> None:
         """Close all connections."""

@@ -44,11 +44,11 @@ class DepartedConsumers:
 
     async def remove(self, min_idle_ms: int = MIN_IDLE_MS) -> None:
         """Remove idle consumers without pending messages, and heartbeats that are the same as at the last call."""
-        await self._delete_consumers(min_idle_ms)
         before, self._heartbeats = self._heartbeats, await self._read_heartbeats()
         unchanged = [part for item in self._heartbeats.items() if item in before.items() for part in item]
         if unchanged:
             await self._client.run_script(DELETE_UNCHANGED, [self._spec.ledger], unchanged)
+        await self._delete_consumers(min_idle_ms)
 
     async def remove_own(self) -> None:
         """Remove the consumer of this subscription unless it has pending messages."""

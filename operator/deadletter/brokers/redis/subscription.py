@@ -72,9 +72,9 @@ class RedisSubscription:
         with suppress(BrokerError):
             await self._flush_attempts()
             await self._leases.release_all()
-            await self._departed_consumers.remove_own()
             if self._pods:
                 await self._client.command("HDEL", self._spec.ledger, *(worker_key(pod) for pod in self._pods))
+            await self._departed_consumers.remove_own()
 
     async def claim(self, limit: int, max_bytes: int = 64 << 20, due_limit: int | None = None) -> list[Claim]:
         """Claim due letters, then our own pending messages, then abandoned messages of others, then new ones."""
