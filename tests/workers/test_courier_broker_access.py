@@ -47,6 +47,13 @@ def test_errors_that_wait_for_a_user_never_make_a_courier_stuck(kind: type[Broke
     assert access.stuck_reason(LATER, False) == ""
 
 
+def test_an_error_that_waits_for_a_user_ends_a_connection_problem() -> None:
+    access = BrokerAccess(0)
+    access.add_failure(BrokerUnreachable("no answer"))
+    access.add_failure(NotAuthorised("access denied"))
+    assert access.stuck_reason(LATER, False) == ""
+
+
 def test_a_success_between_two_probes_restarts_the_measurement() -> None:
     access = BrokerAccess(0)
     access.add_failure(read_only())

@@ -24,8 +24,7 @@ class BrokerAccess:
 
     def add_failure(self, error: BrokerError) -> None:
         """Remember why a claim, a settlement or a new subscription failed."""
-        if error.is_connection_problem:
-            self._problem = f"{type(error).__name__}: {error}"
+        self._problem = f"{type(error).__name__}: {error}" if error.is_connection_problem else ""
 
     def stuck_reason(self, now: float, is_idle_on_purpose: bool) -> str:
         """Return why the process counts as stuck, or nothing: all requests have failed for 10 minutes.

@@ -59,7 +59,7 @@ class Settler:
         A connection problem that lasts is raised.
         """
         loop = asyncio.get_running_loop()
-        started = loop.time()
+        unreachable_since: float | None = None
         delay = ExponentialDelay(INITIAL_DELAY_S, MAX_DELAY_S)
         held_delay = ExponentialDelay(HELD_INITIAL_DELAY_S, HELD_MAX_DELAY_S)
         try:
@@ -73,7 +73,9 @@ class Settler:
                         planned = PlannedSettlement(planned.make_smaller())
                         continue
                     self._report_refusal(claim, error)
-                    if error.is_connection_problem and loop.time() - started > MAX_REFUSAL_S:
+                    if not error.is_connection_problem:
+                        unreachable_since = None
+                    elif loop.time() - (unreachable_since := unreachable_since or loop.time()) > MAX_REFUSAL_S:
                         raise
                     seconds = (held_delay if isinstance(error, MessageRefused) else delay).next()
                     if await wait_for_event(self._stopping, seconds):
