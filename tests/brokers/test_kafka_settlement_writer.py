@@ -20,20 +20,28 @@ class MemoryStore:
 
     def __init__(self) -> None:
         self.written: list[list[int]] = []
-        self.refused = -1  # an offset
+        self.refused: set[int] = set()
+        self.tried: list[list[int]] = []
+        self.has_refused = asyncio.Event()
+        self.has_written_attempts = asyncio.Event()
 
     def may_be_delayed(self, pending: PendingSettlement) -> bool:
         return isinstance(pending.settlement, Buried)
 
     async def write(self, settlements: Sequence[PendingSettlement]) -> None:
         offsets = [pending.offset for pending in settlements]
-        if self.refused in offsets:
+        self.tried.append(offsets)
+        if self.refused & set(offsets):
+            self.has_refused.set()
+            await asyncio.sleep(0)  # whoever waits for the refusal settles something now
+            await asyncio.sleep(0)
             raise TooLarge("the message is too large")
         self.written.append(offsets)
 
     async def recover(self) -> None: ...
 
-    async def write_attempts(self) -> None: ...
+    async def write_attempts(self) -> None:
+        self.has_written_attempts.set()
 
     def is_settled(self, offset: int) -> bool:
         return any(offset in batch for batch in self.written)
@@ -94,7 +102,7 @@ async def test_many_letters_are_not_delayed(store: MemoryStore):
 
 
 async def test_a_settlement_that_its_box_refuses_is_written_alone_from_then_on(store: MemoryStore):
-    store.refused = 1
+    store.refused = {1}
     made = SettlementWriter(store)
     await made.settle(claim(0), LETTER)
     with pytest.raises(TooLarge):
@@ -103,7 +111,35 @@ async def test_a_settlement_that_its_box_refuses_is_written_alone_from_then_on(s
     await asyncio.wait(tasks, timeout=60)
     assert [type(task.exception()) for task in tasks] == [TooLarge, type(None), type(None)]
     assert store.written == [[0], [2, 3]]
-    store.refused = -1
+    store.refused = set()
     await made.settle(claim(1), Delivered())
     await made.close(flush=True)
     assert store.written == [[0], [2, 3], [1]]
+
+
+async def test_refused_settlements_take_turns_with_all_others(store: MemoryStore):
+    store.refused = {1, 2, 3}
+    made = SettlementWriter(store)
+    for offset in store.refused:
+        with pytest.raises(TooLarge):
+            await made.settle(claim(offset), Delivered())
+    store.tried.clear()
+    store.has_refused.clear()
+    tasks = [await start_settling(made, offset, Delivered()) for offset in (1, 2, 3)]
+    await asyncio.wait_for(store.has_refused.wait(), 60)
+    await asyncio.wait_for(made.settle(claim(4), Delivered()), 60)
+    await asyncio.wait(tasks, timeout=60)
+    assert store.tried == [[1], [4], [2], [3]]
+    await made.close(flush=True)
+
+
+async def test_attempts_are_written_after_a_write_that_failed(store: MemoryStore):
+    store.refused = {1}
+    made = SettlementWriter(store)
+    made.write_attempts_soon()
+    with pytest.raises(TooLarge):
+        await made.settle(claim(1), Delivered())
+    assert not store.has_written_attempts.is_set()
+    made._wake.set()
+    await asyncio.wait_for(store.has_written_attempts.wait(), 60)
+    await made.close(flush=True)

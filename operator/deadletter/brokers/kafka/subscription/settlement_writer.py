@@ -137,6 +137,11 @@ class SettlementWriter:
         else:
             ready, later = self._pending, []
             self._letters_written_at = now if letters else self._letters_written_at
+        known = [one for one in ready if one.offset in self._refused]
+        if known[1:]:  # a refused try costs a recovery, so that many of them would hold up all others
+            ready = [one for one in ready if one is known[0] or one.offset not in self._refused]
+            later = known[1:] + later
+            self._wake.set()
         if ready[MAX_SETTLEMENTS_PER_WRITE:]:
             self._wake.set()
         self._pending = ready[MAX_SETTLEMENTS_PER_WRITE:] + later
@@ -205,12 +210,16 @@ class SettlementWriter:
             await self._store.recover()
         self._is_state_known = False  # until the write has succeeded
         left = [one for one in batch if not self._store.is_settled(one.offset)]
-        if left:
-            self._has_new_attempts = False
-            await self._store.write(left)
-        elif self._has_new_attempts and not batch:
-            self._has_new_attempts = False
-            await self._store.write_attempts()
+        if left or not batch:
+            has_new_attempts, self._has_new_attempts = self._has_new_attempts, False
+            try:
+                if left:
+                    await self._store.write(left)
+                elif has_new_attempts:
+                    await self._store.write_attempts()
+            except BaseException:
+                self._has_new_attempts |= has_new_attempts
+                raise
         self._is_state_known = True
         for pending in batch:
             if not pending.done.done():
