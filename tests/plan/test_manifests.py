@@ -186,9 +186,7 @@ def test_boxes_take_the_messages_of_their_source_with_an_envelope() -> None:
         assert (created.partitions, created.min_message_bytes) == (12, 1_000_000 + ENVELOPE_BYTES)
         existing = like_source(box, 12, 1_000_000, exists=True)
         assert (existing.partitions, existing.min_message_bytes) == (None, 1_000_000 + ENVELOPE_BYTES)
-        assert (
-            like_source(box, 12, 2**31 - 1, exists=True).min_message_bytes == 2**31 - 1
-        )
+        assert like_source(box, 12, 2**31 - 1, exists=True).min_message_bytes == 2**31 - 1
         assert like_source(box, 1, None, exists=True).min_message_bytes is None  # Redis, or no right to read configs
     chosen = replace(dead, partitions=3, config={"max.message.bytes": "1000"})
     assert like_source(chosen, 12, 1_000_000, exists=False) == chosen

@@ -16,8 +16,9 @@ from deadletter.core.heartbeats import WorkerStatus
 from deadletter.wall_clock import monotonic_ms, now_ms
 from deadletter.workers import metrics
 from deadletter.workers.courier.courier import Courier
+from deadletter.workers.courier.status import DeletedMessages, StatusReporter
 from tests.workers.broker_queue import BrokerQueue
-from tests.workers.couriers import message, running
+from tests.workers.couriers import MemoryQueue, courier_assignment, message, running
 from tests.workers.http_service import Service, ok, serving, until
 
 SENT = 400  # more than the courier fetches ahead
@@ -152,3 +153,29 @@ async def send_in_transactions(queue: BrokerQueue, source: str, *bodies: bytes) 
             await (producer.abort_transaction() if body == b"aborted" else producer.commit_transaction())
     finally:
         await producer.stop()
+
+
+class _Subscription:
+    """A subscription that has counted messages."""
+
+    parked_letters = 0
+    blocked_by = None
+
+    def __init__(self, deleted_messages: int) -> None:
+        self.deleted_messages = deleted_messages
+
+    async def report_status(self, status: WorkerStatus) -> None:
+        raise AssertionError("this test reads the status itself")
+
+
+async def test_a_process_keeps_its_count_over_subscriptions() -> None:
+    queue, deleted = MemoryQueue(), DeletedMessages()
+    async with serving() as service, queue.courier(courier_assignment(service.url)) as courier:
+        for number, now in ((3, 1_000), (0, 2_000), (4, 3_000)):
+            reporter = StatusReporter(
+                courier, _Subscription(number), "pod", ("a", "b"), lambda now=now: now, 1, deleted
+            )  # type: ignore[arg-type]
+            reporter._count_deleted()
+            reporter._count_deleted()
+    status = reporter.status()
+    assert (status.deleted, status.deleted_at) == (7, 3_000)

@@ -17,7 +17,7 @@ from deadletter.workers import health, process
 from deadletter.workers.backoff import ExponentialDelay, wait_for_event
 from deadletter.workers.courier.broker_access import BrokerAccess
 from deadletter.workers.courier.courier import MAX_CLAIM_FAILURE_S, Courier
-from deadletter.workers.courier.status import StatusReporter
+from deadletter.workers.courier.status import DeletedMessages, StatusReporter
 from deadletter.workers.delivery.base import MessageDelivery
 from deadletter.workers.delivery.http.resolver import Resolver, resolve_host
 from deadletter.workers.delivery.open import open_delivery
@@ -74,6 +74,7 @@ class CourierProcess:
     ) -> None:
         self._assignment, self._environment, self._clock = assignment, environment, clock
         self._access = BrokerAccess(clock())
+        self._deleted = DeletedMessages()
         self._subscribed_at: float | None = None
         self._was_open = False
         self._live = LiveConfigFile(environment.assignment_dir)
@@ -137,7 +138,7 @@ class CourierProcess:
             courier = Courier(assignment, subscription, delivery, self._paused_by_operator, access=self._access)
             labels = (assignment.namespace, assignment.queue)
             timeout_s = assignment.policy.to_policy().timeout / 1000
-            self._reporter = StatusReporter(courier, subscription, pod, labels, now_ms, timeout_s)
+            self._reporter = StatusReporter(courier, subscription, pod, labels, now_ms, timeout_s, self._deleted)
             reporting = asyncio.ensure_future(self._reporter.run())
             self._broker_problem = ""
             self._subscribed_at = self._clock()

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from deadletter import logs
 from deadletter.brokers.contract import Subscription
@@ -16,6 +17,14 @@ POLL_INTERVAL_S = 1.0
 STUCK_AFTER_S = 300.0
 
 
+@dataclass(slots=True)
+class DeletedMessages:
+    """Source messages that were deleted before they were read, over all subscriptions of a process."""
+
+    total: int = 0
+    at: int = 0  # when the last ones were noticed, in milliseconds since the epoch
+
+
 class StatusReporter:
     """Watches one courier, writes its heartbeat and metrics, and notices when it is stuck."""
 
@@ -27,6 +36,7 @@ class StatusReporter:
         labels: tuple[str, str],
         clock: Callable[[], int],
         timeout_s: float,
+        deleted: DeletedMessages | None = None,
     ) -> None:
         self._courier, self._subscription, self._pod = courier, subscription, pod
         self._labels, self._clock = labels, clock
@@ -38,7 +48,8 @@ class StatusReporter:
         self._progress_at = 0.0
         self._lag = 0
         self._lost = 0
-        self._deleted = self._deleted_at = 0
+        self._deleted = deleted or DeletedMessages()
+        self._deleted_in_subscription = 0
         self._log = logs.get(__name__)
 
     def status(self) -> WorkerStatus:
@@ -46,7 +57,7 @@ class StatusReporter:
         reason, message = self._reported_reason()
         circuit = self._courier.gate.breaker.state
         parked, now = self._subscription.parked_letters, self._clock()
-        return WorkerStatus(self._pod, circuit, reason, message, parked, now, self._deleted, self._deleted_at)
+        return WorkerStatus(self._pod, circuit, reason, message, parked, now, self._deleted.total, self._deleted.at)
 
     def _pause_reason(self) -> tuple[str, str]:
         """Return the reason of the pause, else why a partition is blocked while others are worked on."""
@@ -78,11 +89,12 @@ class StatusReporter:
 
     def _count_deleted(self) -> None:
         """Count the source messages that were deleted since the last call, and note the time."""
-        new = self._subscription.deleted_messages - self._deleted
+        new = self._subscription.deleted_messages - self._deleted_in_subscription
         if new:
-            self._deleted, self._deleted_at = self._deleted + new, self._clock()
+            self._deleted_in_subscription += new
+            self._deleted.total, self._deleted.at = self._deleted.total + new, self._clock()
         metrics.SOURCE_MESSAGES_DELETED.labels(*self._labels).inc(new)
-        metrics.SOURCE_MESSAGES_DELETED_TIMESTAMP.labels(*self._labels).set(self._deleted_at / 1000)
+        metrics.SOURCE_MESSAGES_DELETED_TIMESTAMP.labels(*self._labels).set(self._deleted.at / 1000)
 
     def _log_pause(self, reason: str, message: str) -> None:
         if reason == self._logged_reason:
